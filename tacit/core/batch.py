@@ -1,0 +1,101 @@
+"""A training batch as plain columns: one row per environment step. Any engine can take it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from tacit.core.credit import Credit
+from tacit.core.types import Group, flat_steps
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows of (prompt, completion) with what the losses need. Ragged columns are lists of arrays, one per row."""
+
+    prompts: Sequence[np.ndarray]
+    completions: Sequence[np.ndarray]
+    behaviour: Sequence[np.ndarray]
+    """the sampler's log-probabilities, per token"""
+    advantages: Sequence[np.ndarray]
+    """per token"""
+    group: np.ndarray
+    trajectory: np.ndarray
+    """unique over the whole batch"""
+    step: np.ndarray
+    temperature: float = 1.0
+    """at which `behaviour` was measured, and at which ratios are taken"""
+    tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
+    """further per-token columns by name"""
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """further per-row columns by name"""
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @cached_property
+    def total_tokens(self) -> int:
+        """completion tokens"""
+        return sum(len(c) for c in self.completions)
+
+    @classmethod
+    def from_groups(cls, groups: Sequence[Group], credits: Sequence[Credit], temperature: float) -> Batch:
+        steps = flat_steps(groups)
+        first = np.cumsum([0, *(len(g) for g in groups)])
+        return cls(
+            prompts=[s.prompt_tokens for s in steps],
+            completions=[s.completion.tokens for s in steps],
+            behaviour=[s.completion.logprobs for s in steps],
+            advantages=[a for credit in credits for a in credit.steps()],
+            group=_columns(np.full(len(g.steps), i) for i, g in enumerate(groups)),
+            trajectory=_columns(g.trajectory_of_step + first[i] for i, g in enumerate(groups)),
+            step=_columns(np.arange(n) for g in groups for n in g.lengths),
+            temperature=temperature,
+        )
+
+    @classmethod
+    def imitation(cls, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]) -> Batch:
+        """Rows to imitate: no behaviour policy, every token wanted equally."""
+        n = len(prompts)
+        return cls(
+            prompts=prompts,
+            completions=completions,
+            behaviour=[np.zeros(len(c), np.float32) for c in completions],
+            advantages=[np.ones(len(c), np.float32) for c in completions],
+            group=np.arange(n),
+            trajectory=np.arange(n),
+            step=np.zeros(n, np.int64),
+        )
+
+    def with_tokens(self, **columns: Sequence[np.ndarray]) -> Batch:
+        return replace(self, tokens={**self.tokens, **columns})
+
+    def with_rows(self, **columns: np.ndarray) -> Batch:
+        return replace(self, rows={**self.rows, **columns})
+
+    def select(self, rows: np.ndarray) -> Batch:
+        """The given rows, in the given order."""
+
+        def pick(column: Sequence[np.ndarray]) -> list[np.ndarray]:
+            return [column[i] for i in rows]
+
+        return replace(
+            self,
+            prompts=pick(self.prompts),
+            completions=pick(self.completions),
+            behaviour=pick(self.behaviour),
+            advantages=pick(self.advantages),
+            group=self.group[rows],
+            trajectory=self.trajectory[rows],
+            step=self.step[rows],
+            tokens={name: pick(column) for name, column in self.tokens.items()},
+            rows={name: column[rows] for name, column in self.rows.items()},
+        )
+
+
+def _columns(parts) -> np.ndarray:
+    parts = list(parts)
+    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)

@@ -1,0 +1,22 @@
+"""Errors a user can act on: what was wrong, which value, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TacitError(Exception):
+    """A mistake in settings, files or data. The command line prints it without a traceback."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
+    """`unknown world 'countdwon'. Did you mean 'countdown'? Known: …`"""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return TacitError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+class NonFiniteLoss(TacitError):
+    """The loss or its gradient is not a number; raised before any weight has moved."""

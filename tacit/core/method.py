@@ -1,0 +1,189 @@
+"""A method is a small frozen object holding pieces; `methods/<paper>.py` builds it.
+
+    piece        question it answers
+    context      what does the agent read?
+    conditions   how do the members of a group differ?
+    rewards      what is a step or an episode worth?
+    credits      who gets the credit?
+    losses       how do weights move?
+    companions   what else learns?
+    selection    which groups are worth training on?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
+
+from tacit.core.credit import Credit, Rewards
+from tacit.core.errors import TacitError
+from tacit.core.protocols import LossTerm, Policy
+from tacit.core.types import PLAIN, ActionStyle, Condition, Group, Observation, Prompt, Task, Transition
+
+
+class Reader(Protocol):
+    """One episode's context: told of every turn, asked for the next prompt."""
+
+    def read(self, observation: Observation) -> Prompt: ...
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        """Take note of a turn; return what was measured on it (a tracker's signals), usually nothing."""
+        ...
+
+
+class Context(Protocol):
+    """What the agent reads, and how it is asked to write its action."""
+
+    style: ActionStyle
+
+    def begin(self, task: Task, condition: Condition) -> Reader: ...
+
+
+class Conditions(Protocol):
+    def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
+        """One condition for each of the `size` members of the task's group."""
+        ...
+
+
+class RewardTerm(Protocol):
+    def __call__(self, groups: Sequence[Group]) -> Sequence[Rewards]: ...
+
+
+class CreditTerm(Protocol):
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> Sequence[Credit]:
+        """Terms see all groups at once: some normalise over the batch, some score it in one pass."""
+        ...
+
+
+class Companion(Protocol):
+    """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update."""
+
+    def observe(self, groups: Sequence[Group], policy: Policy) -> dict[str, float]: ...
+
+    def learn(self, groups: Sequence[Group], policy: Policy) -> dict[str, float]: ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able; whatever is here survives a killed run."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Selection(Protocol):
+    """Dynamic sampling: keep rolling out until enough groups are worth training on, at most `rounds` times."""
+
+    rounds: int
+
+    def keep(self, group: Group) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Every member of a group is rolled out the same way."""
+
+    def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
+        return (PLAIN,) * size
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The published training settings of a method. Every field can be overridden, and then visibly is."""
+
+    groups: int = 16
+    """tasks per iteration"""
+    group_size: int = 8
+    """episodes per task"""
+    iterations: int = 150
+    """rollout-and-update rounds"""
+    lr: float = 1e-6
+    """learning rate of AdamW, constant"""
+    temperature: float = 1.0
+    """sampling temperature during training"""
+    epochs: int = 1
+    """passes over each batch"""
+    minibatches: int = 1
+    """optimiser steps per pass; 1 is a single on-policy step"""
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    context: Context
+    rewards: tuple[RewardTerm, ...]
+    credits: tuple[CreditTerm, ...]
+    losses: tuple[LossTerm, ...]
+    conditions: Conditions = field(default_factory=Alike)
+    companions: tuple[Companion, ...] = ()
+    selection: Selection | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    hidden_layer: int | None = None
+    """layer whose state at the last prompt token the sampler should hand back with each completion"""
+
+    def __post_init__(self) -> None:
+        for piece in ("rewards", "credits", "losses"):
+            if not getattr(self, piece):
+                raise TacitError(f"method {self.name!r} has no {piece}; it could not learn.")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the losses ask of the engine."""
+        return frozenset().union(*(loss.needs for loss in self.losses))
+
+
+def combine(a: Method, b: Method) -> Method:
+    """Both methods' terms in one. Shared terms count once; where the two disagree, an error says why.
+
+    The schedule is a's. `combine(a, b)` and `combine(b, a)` have the same terms.
+    """
+    return replace(
+        a,
+        name=f"{a.name}+{b.name}",
+        context=_one("context", a, b),
+        conditions=_one("conditions", a, b, default=Alike()),
+        selection=_one("selection", a, b, default=None),
+        hidden_layer=_one("hidden_layer", a, b, default=None),
+        rewards=_union("rewards", a, b),
+        credits=_union("credits", a, b),
+        losses=_union("losses", a, b),
+        companions=_union("companions", a, b),
+    )
+
+
+_NOTHING = object()
+
+
+def _one(piece: str, a: Method, b: Method, default: Any = _NOTHING) -> Any:
+    left, right = getattr(a, piece), getattr(b, piece)
+    if left == right or right == default:
+        return left
+    if left == default:
+        return right
+    raise TacitError(
+        f"cannot combine {a.name!r} and {b.name!r}: a group has one {piece}, and theirs differ "
+        f"({left!r} against {right!r}). Build one of them with the other's {piece}."
+    )
+
+
+def _union(piece: str, a: Method, b: Method) -> tuple[Any, ...]:
+    terms = list(getattr(a, piece))
+    for term in getattr(b, piece):
+        if term in terms:
+            continue
+        twin = next((t for t in terms if type(t) is type(term)), None)
+        if twin is not None:
+            raise TacitError(
+                f"cannot combine {a.name!r} and {b.name!r}: both have {type(term).__name__} among their {piece}, with "
+                f"{_difference(twin, term)}. Give both the same setting."
+            )
+        terms.append(term)
+    return tuple(terms)
+
+
+def _difference(a: Any, b: Any) -> str:
+    try:
+        names = [f.name for f in fields(a)]
+    except TypeError:
+        return "different settings"
+    differ = [n for n in names if getattr(a, n) != getattr(b, n)]
+    return ", ".join(f"{n} = {getattr(a, n)!r} against {getattr(b, n)!r}" for n in differ) or "different settings"

@@ -1,0 +1,177 @@
+"""What a policy can do, in small protocols. A function asks for the smallest it needs, so its signature says what an idea
+costs: `scorer: Scorer` is one more forward pass, `learner: Learner` moves weights.
+
+Randomness never lives in an engine. Each `Request` carries its own seed, and the noise of its n-th token is a function of
+that seed and n alone; so a sample does not depend on what else is in the batch, and a resumed run needs no generator state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from tacit.core.types import Completion
+
+if TYPE_CHECKING:
+    import torch
+
+    from tacit.core.batch import Batch
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn."""
+
+    temperature: float = 1.0
+    """softmax temperature; 0 is greedy"""
+    top_p: float = 1.0
+    """keep the smallest set of tokens holding this much probability"""
+    top_k: int = 0
+    """keep the k likeliest tokens; 0 keeps all"""
+    max_tokens: int = 64
+    """longest completion, where a request does not say otherwise"""
+    stop: tuple[str, ...] = ()
+    """end a completion once its text contains one of these; the text keeps it"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One prompt to complete."""
+
+    prompt: np.ndarray
+    seed: int = 0
+    max_tokens: int | None = None
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Text to tokens and back, the way this policy is spoken to (chat template included where it has one)."""
+
+    context_limit: int
+    """longest prompt plus completion, in tokens"""
+
+    def encode_prompt(self, text: str) -> np.ndarray: ...
+
+    def encode_completion(self, text: str) -> np.ndarray:
+        """A whole completion, with the token that ends it: what imitation trains on."""
+        ...
+
+    def decode(self, tokens: np.ndarray) -> str: ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        """One completion per request. With `layer`, each also carries the hidden state of that layer at the last prompt
+        token, which the prefill computed anyway."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    def logprobs(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
+    ) -> list[np.ndarray]:
+        """log π(completion token | prompt, earlier tokens), one array per row."""
+        ...
+
+    def distributions(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Per row (token ids [T, K], log-probabilities [T, K]); all of the vocabulary where `top_k` is None."""
+        ...
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
+        """[N, D] states of one layer: at the last token, or the mean over the prompt."""
+        ...
+
+
+@runtime_checkable
+class Critic(Protocol):
+    def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
+        """[N] the value head's estimate of the return from each prompt."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
+        """One optimiser step on the whole batch. The gradient does not depend on how the batch is cut up."""
+        ...
+
+
+@runtime_checkable
+class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
+    """All of the above, with named adapters and something to come back to."""
+
+    def reference(self) -> Scorer:
+        """The policy that KL is measured to: the base with the adapter off, or the frozen copy made by `freeze_reference`."""
+        ...
+
+    def freeze_reference(self) -> None:
+        """From now on the reference is the policy as it is at this moment."""
+        ...
+
+    def adapter(self, name: str) -> Policy:
+        """The same base with another adapter active; made on first use."""
+        ...
+
+    def save(self, directory: Path, optimizer: bool = True) -> None:
+        """Weights (and all that training needs to go on exactly) into an empty directory."""
+        ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def digest(self) -> str:
+        """A hash of the trained weights: equal exactly when they are equal bit for bit."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """What a loss term sees: the completion tokens of one micro-batch, flat, beside the totals of the whole batch.
+
+    A loss returns a *sum* divided by a total of the whole batch, so that micro-batch results simply add up.
+    Names end in _T (one per completion token) or _R (one per row, that is per step).
+    """
+
+    logprobs_T: torch.Tensor
+    """log π_θ of each token, with gradient"""
+    behaviour_T: torch.Tensor
+    """what the sampler said at the time"""
+    advantages_T: torch.Tensor
+    row_T: torch.Tensor
+    """which row of the micro-batch each token belongs to"""
+    lengths_R: torch.Tensor
+    """completion tokens per row"""
+    total_tokens: int
+    """completion tokens of the whole batch"""
+    total_rows: int
+    """rows of the whole batch"""
+    tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """per-token columns the batch carries by name, e.g. `reference` log-probabilities"""
+    rows: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """per-row columns the batch carries by name, e.g. `returns`"""
+    entropy_T: torch.Tensor | None = None
+    """entropy of the policy's distribution, where a term needs `entropy`"""
+    values_R: torch.Tensor | None = None
+    """value head at the last prompt token, with gradient, where a term needs `values`"""
+    logits_TV: torch.Tensor | None = None
+    """full logits, where a term needs `logits`"""
+
+
+class LossTerm(Protocol):
+    """One addend of the loss. `needs` names what the engine must provide: `reference`, `entropy`, `values`, `logits`."""
+
+    needs: frozenset[str]
+
+    def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The scalar to add up, and detached sums to report; a statistic named `x` is divided by the total tokens."""
+        ...

@@ -1,0 +1,217 @@
+"""The nouns. Everything the loop passes around is one of these, frozen, and free of torch.
+
+One episode, as its parts are named here:
+
+    Task         countdown/train/17 "Use 3, 7, 25 to make 82"
+    Observation  "numbers: 3 7 25 | target: 82"
+    Prompt       task, history, now, request     -> the text the policy read
+    Completion   "op(*, 3, 25)"                  -> tokens, log-probabilities, text
+    Step         all of the above for one turn, and what the world answered
+    Trajectory   the steps of one episode, its outcome, and why it stopped
+    Group        the trajectories of one task: the comparison unit of every group-relative method
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+ActionStyle = Literal["tags", "bare"]
+"""How an action is written: `<think>…</think><action>…</action>`, or the bare action on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to do in one world. `data` is what the world needs to set it up; it is JSON-able."""
+
+    world: str
+    id: str
+    family: str
+    split: str
+    seed: int
+    goal: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the world shows now: its text, and the actions it lists where it lists any. Never history."""
+
+    text: str
+    actions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The world's answer to one action."""
+
+    observation: Observation
+    done: bool = False
+    success: bool = False
+    score: float = 0.0
+    """graded outcome so far, in [0, 1]; worlds without one leave it to `success`"""
+    effective: bool = True
+    """False where the action parsed but the world refused it"""
+    label: str = ""
+    """the world's own word for what ended the episode or went wrong, e.g. `stuck`, `burned`"""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended: a closed set."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    """the world ended it, unsolved"""
+    STEP_LIMIT = "step_limit"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    WORLD_ERROR = "world_error"
+    WORLD_HANG = "world_hang"
+
+    @property
+    def crashed(self) -> bool:
+        """True where the world broke: such an episode says nothing about the policy."""
+        return self in (StopReason.WORLD_ERROR, StopReason.WORLD_HANG)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the policy reads, in named sections, so that a note can be added or history dropped and nothing else moves.
+
+    Sections appear as: task, task_note, history, now, step_note, request.
+    """
+
+    task: str
+    now: str
+    request: str = ""
+    history: tuple[str, ...] = ()
+    task_note: str = ""
+    step_note: str = ""
+    separator: str = "\n"
+
+    @property
+    def text(self) -> str:
+        sections = (self.task, self.task_note, *self.history, self.now, self.step_note, self.request)
+        return self.separator.join(section for section in sections if section)
+
+    def with_notes(self, task_note: str | None = None, step_note: str | None = None) -> Prompt:
+        """The same prompt with a note after the task statement, before the request for an action, or both."""
+        return replace(
+            self,
+            task_note=self.task_note if task_note is None else task_note,
+            step_note=self.step_note if step_note is None else step_note,
+        )
+
+    def without_oldest(self) -> Prompt:
+        """The same prompt without the oldest line of history."""
+        return replace(self, history=self.history[1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """What the policy wrote. `logprobs` are the sampler's, at the sampling temperature, before top-p and top-k."""
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    text: str
+    finish: Literal["stop", "length"]
+    hidden: np.ndarray | None = None
+    """the hidden state at the last prompt token, where it was asked for"""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How one member of a group is rolled out: plain, or with a note (`entry` says where the note came from)."""
+
+    name: str = "plain"
+    note: str = ""
+    entry: str = ""
+
+
+PLAIN = Condition()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One turn: what was read, what was written, what it was taken to mean, and what the world said to it."""
+
+    observation: Observation
+    prompt: Prompt
+    prompt_tokens: np.ndarray
+    completion: Completion
+    action: str
+    valid: bool
+    """the completion parsed into an action (a matter of format)"""
+    effective: bool = True
+    """the world did something with the action"""
+    label: str = ""
+    signals: Mapping[str, float] = field(default_factory=dict)
+    """what the context measured on this step, e.g. a tracker's `progress` and `error`"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """One episode."""
+
+    task: Task
+    steps: tuple[Step, ...]
+    success: bool
+    score: float
+    stop: StopReason
+    final: Observation
+    """what the world showed after the last action"""
+    condition: Condition = PLAIN
+    detail: str = ""
+    """the world's label of the ending, or the text of its error"""
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(step.completion.tokens) for step in self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """One task's trajectories. Flat views run rollout-major: all steps of the first member, then the second's."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+    def __len__(self) -> int:
+        return len(self.trajectories)
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for trajectory in self.trajectories for step in trajectory.steps)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """steps per trajectory, [G]"""
+        return np.array([len(t.steps) for t in self.trajectories], dtype=np.int64)
+
+    @cached_property
+    def trajectory_of_step(self) -> np.ndarray:
+        """which member each flat step belongs to, [N]"""
+        return np.repeat(np.arange(len(self.trajectories)), self.lengths)
+
+    @cached_property
+    def tokens_per_step(self) -> np.ndarray:
+        """completion tokens of each flat step, [N]"""
+        return np.array([len(step.completion.tokens) for step in self.steps], dtype=np.int64)
+
+    def without_crashes(self) -> Group:
+        """The members whose world did not break: the only ones a policy may be judged by."""
+        kept = tuple(t for t in self.trajectories if not t.stop.crashed and t.steps)
+        return self if len(kept) == len(self.trajectories) else Group(self.task, kept)
+
+
+def flat_steps(groups: Sequence[Group]) -> list[Step]:
+    """Every step of every group, in the order batches and credit use."""
+    return [step for group in groups for step in group.steps]

@@ -1,0 +1,133 @@
+"""What a world is: a simulator to act in, and the few files around it that every world has.
+
+    environments/<name>/
+      world.py     the simulator              -> World
+      tasks.py     generation, loading, splits
+      prompt.py    how it is told to an agent -> Wording
+      alphabet.py  atomic skills              -> Alphabet
+      expert.py    demonstrations             -> Expert
+      tracker.py   progress state             -> Tracker
+      __init__.py  ENVIRONMENT = Environment(...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tacit.core.errors import TacitError, unknown
+from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transition
+
+
+class World(Protocol):
+    """A simulator that plays one episode at a time. No global state; two worlds never share anything mutable."""
+
+    def reset(self, task: Task) -> Observation: ...
+
+    def step(self, action: str) -> Transition: ...
+
+    def close(self) -> None: ...
+
+
+class Expert(Protocol):
+    """Plays one episode. Made anew for each; sees what the agent sees, plus whatever its maker was given."""
+
+    def act(self, observation: Observation) -> str: ...
+
+
+class Wording(Protocol):
+    """How a world is told to an agent. Contexts decide what is told; wordings decide the words."""
+
+    separator: str
+
+    def task(self, task: Task) -> str:
+        """The statement of the task."""
+        ...
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        """One past turn, for history; `number` counts from 1."""
+        ...
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        """The present observation, with the admissible actions where asked."""
+        ...
+
+    def request(self, style: ActionStyle) -> str:
+        """What is asked of the agent."""
+        ...
+
+
+class Tracker(Protocol):
+    """A deterministic fold over one episode: what has been achieved, in named fields."""
+
+    version: str
+
+    def start(self, task: Task, observation: Observation) -> Any: ...
+
+    def update(self, state: Any, action: str, transition: Transition) -> Any: ...
+
+    def render(self, state: Any) -> str:
+        """The state block: bounded in length, however long the episode."""
+        ...
+
+    def signals(self, before: Any, after: Any) -> Mapping[str, float]:
+        """What the last update was worth: `progress`, `error`, …"""
+        ...
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them."""
+
+    skills: tuple[str, ...]
+    project: Callable[[Trajectory], tuple[str, ...]]
+
+    def __call__(self, trajectory: Trajectory) -> tuple[str, ...]:
+        sequence = self.project(trajectory)
+        for skill in sequence:
+            if skill not in self.skills:
+                raise unknown("skill", skill, self.skills)
+        return sequence
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A world and everything that comes with it. One per folder, found by name."""
+
+    name: str
+    summary: str
+    max_steps: int
+    make: Callable[[], World]
+    tasks: Callable[[str, int, int], Sequence[Task]]
+    """(split, count, seed) -> that many tasks of the split, the same on every machine"""
+    splits: tuple[str, ...]
+    families: tuple[str, ...]
+    wordings: Mapping[str, Wording]
+    """`full` for language models, `terse` for tiny ones"""
+    experts: Mapping[str, Callable[[Task], Expert]] = field(default_factory=dict)
+    """by name; the first is the one to imitate"""
+    alphabet: Alphabet | None = None
+    tracker: Tracker | None = None
+    failure: Callable[[Trajectory], str] | None = None
+    """the label of a failed trajectory"""
+    example_texts: Callable[[int], Sequence[str]] | None = None
+    """(seed) -> text of this world to train a tiny tokenizer on"""
+    action_tokens: int = 32
+    """longest bare action, in tokens of any usual tokenizer"""
+    slow: bool = False
+    """True where one step takes milliseconds: such a world runs in worker processes"""
+
+    def wording(self, name: str) -> Wording:
+        if name not in self.wordings:
+            raise unknown(f"wording of world {self.name!r}", name, self.wordings)
+        return self.wordings[name]
+
+    def expert(self, name: str | None = None) -> Callable[[Task], Expert]:
+        if not self.experts:
+            raise TacitError(f"world {self.name!r} has no expert, so it cannot give demonstrations; train without SFT.")
+        if name is None:
+            return next(iter(self.experts.values()))
+        if name not in self.experts:
+            raise unknown(f"expert of world {self.name!r}", name, self.experts)
+        return self.experts[name]
