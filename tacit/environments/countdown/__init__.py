@@ -1,0 +1,52 @@
+"""Countdown-Stepwise: make the target from all numbers, one operation at a time. The first world, and the smallest."""
+
+from __future__ import annotations
+
+from tacit.core.types import StopReason, Trajectory
+from tacit.core.world import Environment
+from tacit.environments.countdown.alphabet import ALPHABET
+from tacit.environments.countdown.expert import Solver
+from tacit.environments.countdown.prompt import FullWording, TerseWording
+from tacit.environments.countdown.tasks import FAMILIES, NAME, SPLITS, tasks
+from tacit.environments.countdown.tracker import CountdownTracker
+from tacit.environments.countdown.world import MAX_STEPS, STUCK, CountdownWorld
+
+
+def failure(trajectory: Trajectory) -> str:
+    """`stuck` or `timeout` (ReuseRL Table 9); what stopped it otherwise."""
+    if trajectory.detail == STUCK or (trajectory.steps and trajectory.steps[-1].label == STUCK):
+        return STUCK
+    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    world, wordings, texts = CountdownWorld(), (TerseWording(), FullWording()), []
+    for task in tasks("train", 200, seed):
+        expert, observation, done, number = Solver(task), world.reset(task), False, 1
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            texts += [wording.turn(number, observation, action) for wording in wordings]
+            transition = world.step(action)
+            observation, done, number = transition.observation, transition.done, number + 1
+        texts += ["rollback", "reset"]
+    return [text for text in texts if text]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="Countdown-Stepwise: make the target from all numbers, one operation at a time; rollback and reset",
+    max_steps=MAX_STEPS,
+    make=CountdownWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=tuple(FAMILIES.values()),
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"solver": Solver},
+    alphabet=ALPHABET,
+    tracker=CountdownTracker(),
+    failure=failure,
+    example_texts=example_texts,
+    action_tokens=24,
+)
