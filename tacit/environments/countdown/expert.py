@@ -9,8 +9,8 @@ from tacit.environments.countdown.arithmetic import Operation, operations, read,
 class Solver:
     """Acts on the observation alone, so it can be asked in the middle of anyone's episode.
 
-    Every solution of a pool takes one operation less than it has numbers. Of several, it takes the first in the order of
-    `operations`: sums before differences, products and quotients, large operands before small. An unsolvable pool is
+    Every solution of a pool takes one operation less than it has numbers. Of several, it takes the first in the order
+    of `operations`: sums before differences, products and quotients, large operands before small. An unsolvable pool is
     reset: a rollback could be shorter, but whether it is cannot be seen from the pool.
     """
 

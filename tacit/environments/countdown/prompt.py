@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tacit.core.types import ActionStyle, Observation, Task
 from tacit.environments.countdown.arithmetic import read
 
-RULES = """You are playing Countdown, one operation at a time. Combine the numbers until exactly one is left and it is the target.
+RULES = """You are playing Countdown, one operation at a time.
+Combine the numbers until exactly one is left and it is the target.
 Each turn, do one of these:
 op(+, a, b), op(-, a, b), op(*, a, b) or op(/, a, b): replace the numbers a and b of the pool by the result
 rollback: undo the last operation
 reset: go back to the first numbers
-Every result must be a positive whole number. Once a single number is left that is not the target, only rollback or reset can help."""
+Every result must be a positive whole number.
+Once a single number is left that is not the target, only rollback or reset can help."""
 
 
-@dataclass(frozen=True)
 class FullWording:
-    separator: str = "\n\n"
+    separator = "\n\n"
 
     def task(self, task: Task) -> str:
         return f"{RULES}\nYour puzzle: {task.goal}"
@@ -37,11 +36,10 @@ class FullWording:
         return "Think step by step inside <think> </think>, then give one action inside <action> </action>."
 
 
-@dataclass(frozen=True)
 class TerseWording:
     """`3 7 25 > 82` and nothing else; `!` marks that the last action was refused."""
 
-    separator: str = "\n"
+    separator = "\n"
 
     def task(self, task: Task) -> str:
         return ""

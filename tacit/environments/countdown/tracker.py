@@ -2,7 +2,7 @@
 
     phase      search -> done
     progress   +1.0 when the phase advances to done; +0.02 for a pool never met before
-    error      0.3 for an action the world cannot read, 0.2 for one it refuses, 0.1 for an operation back into a known pool
+    error      0.3 for an action the world cannot read, 0.2 for one it refuses, 0.1 for a pool met before
 
 The values are those of the constant-context paper's Table 6 for the same kinds of event (advancing the subgoal, a new
 place, invalid, no effect, a place again). Errors are given as positive amounts; the reward term subtracts them.
@@ -35,9 +35,8 @@ class SearchState:
     """what was wrong with the last action: unreadable, refused, repeated"""
 
 
-@dataclass(frozen=True)
 class CountdownTracker:
-    version: str = "countdown-1"
+    version = "countdown-1"
 
     def start(self, task: Task, observation: Observation) -> SearchState:
         shown = read(observation.text)
