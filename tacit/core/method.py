@@ -1,20 +1,23 @@
 """A method is a small frozen object holding pieces; `methods/<paper>.py` builds it.
 
-    piece        question it answers
-    context      what does the agent read?
-    conditions   how do the members of a group differ?
-    rewards      what is a step or an episode worth?
-    credits      who gets the credit?
-    losses       how do weights move?
-    companions   what else learns?
-    selection    which groups are worth training on?
+piece        question it answers
+context      what does the agent read?
+conditions   how do the members of a group differ?
+rewards      what is a step or an episode worth?
+credits      who gets the credit?
+columns      what do the losses read beside the credit?
+losses       how do weights move?
+companions   what else learns?
+selection    which groups are worth training on?
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import TacitError
@@ -35,7 +38,8 @@ class Reader(Protocol):
 class Context(Protocol):
     """What the agent reads, and how it is asked to write its action."""
 
-    style: ActionStyle
+    @property
+    def style(self) -> ActionStyle: ...
 
     def begin(self, task: Task, condition: Condition) -> Reader: ...
 
@@ -56,6 +60,21 @@ class CreditTerm(Protocol):
         ...
 
 
+class Column(Protocol):
+    """Something a loss reads beside the credit, computed once per batch by the policy before the update: reference
+    log-probabilities (one array per step), value targets (one number per step)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def per(self) -> Literal["token", "row"]: ...
+
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy
+    ) -> Sequence[np.ndarray] | np.ndarray: ...
+
+
 class Companion(Protocol):
     """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update."""
 
@@ -73,7 +92,8 @@ class Companion(Protocol):
 class Selection(Protocol):
     """Dynamic sampling: keep rolling out until enough groups are worth training on, at most `rounds` times."""
 
-    rounds: int
+    @property
+    def rounds(self) -> int: ...
 
     def keep(self, group: Group) -> bool: ...
 
@@ -106,6 +126,10 @@ class Schedule:
     """optimiser steps per pass; 1 is a single on-policy step"""
 
 
+ENGINE_PROVIDES = frozenset({"entropy", "values", "logits"})
+"""what an engine can compute beside log-probabilities during an update"""
+
+
 @dataclass(frozen=True)
 class Method:
     name: str
@@ -113,6 +137,7 @@ class Method:
     rewards: tuple[RewardTerm, ...]
     credits: tuple[CreditTerm, ...]
     losses: tuple[LossTerm, ...]
+    columns: tuple[Column, ...] = ()
     conditions: Conditions = field(default_factory=Alike)
     companions: tuple[Companion, ...] = ()
     selection: Selection | None = None
@@ -124,10 +149,15 @@ class Method:
         for piece in ("rewards", "credits", "losses"):
             if not getattr(self, piece):
                 raise TacitError(f"method {self.name!r} has no {piece}; it could not learn.")
+        missing = self.needs - ENGINE_PROVIDES - {column.name for column in self.columns}
+        if missing:
+            raise TacitError(
+                f"method {self.name!r} has losses that need {sorted(missing)}, which neither an engine nor its columns provide."
+            )
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the losses ask of the engine."""
+        """What the losses read beside log-probabilities and advantages."""
         return frozenset().union(*(loss.needs for loss in self.losses))
 
 
@@ -145,6 +175,7 @@ def combine(a: Method, b: Method) -> Method:
         hidden_layer=_one("hidden_layer", a, b, default=None),
         rewards=_union("rewards", a, b),
         credits=_union("credits", a, b),
+        columns=_union("columns", a, b),
         losses=_union("losses", a, b),
         companions=_union("companions", a, b),
     )

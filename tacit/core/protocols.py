@@ -51,8 +51,10 @@ class Request:
 class Tokenizer(Protocol):
     """Text to tokens and back, the way this policy is spoken to (chat template included where it has one)."""
 
-    context_limit: int
-    """longest prompt plus completion, in tokens"""
+    @property
+    def context_limit(self) -> int:
+        """longest prompt plus completion, in tokens"""
+        ...
 
     def encode_prompt(self, text: str) -> np.ndarray: ...
 
@@ -168,9 +170,11 @@ class TokenView:
 
 
 class LossTerm(Protocol):
-    """One addend of the loss. `needs` names what the engine must provide: `reference`, `entropy`, `values`, `logits`."""
+    """One addend of the loss. `needs` names what it reads beside log-probabilities and advantages: what an engine computes
+    on request (`entropy`, `values`, `logits`), or a column of the method (`reference`, `returns`)."""
 
-    needs: frozenset[str]
+    @property
+    def needs(self) -> frozenset[str]: ...
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         """The scalar to add up, and detached sums to report; a statistic named `x` is divided by the total tokens."""

@@ -1,13 +1,13 @@
 """What a world is: a simulator to act in, and the few files around it that every world has.
 
-    environments/<name>/
-      world.py     the simulator              -> World
-      tasks.py     generation, loading, splits
-      prompt.py    how it is told to an agent -> Wording
-      alphabet.py  atomic skills              -> Alphabet
-      expert.py    demonstrations             -> Expert
-      tracker.py   progress state             -> Tracker
-      __init__.py  ENVIRONMENT = Environment(...)
+environments/<name>/
+  world.py     the simulator              -> World
+  tasks.py     generation, loading, splits
+  prompt.py    how it is told to an agent -> Wording
+  alphabet.py  atomic skills              -> Alphabet
+  expert.py    demonstrations             -> Expert
+  tracker.py   progress state             -> Tracker
+  __init__.py  ENVIRONMENT = Environment(...)
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Expert(Protocol):
 class Wording(Protocol):
     """How a world is told to an agent. Contexts decide what is told; wordings decide the words."""
 
-    separator: str
+    @property
+    def separator(self) -> str: ...
 
     def task(self, task: Task) -> str:
         """The statement of the task."""
@@ -61,7 +62,8 @@ class Wording(Protocol):
 class Tracker(Protocol):
     """A deterministic fold over one episode: what has been achieved, in named fields."""
 
-    version: str
+    @property
+    def version(self) -> str: ...
 
     def start(self, task: Task, observation: Observation) -> Any: ...
 

@@ -1,0 +1,35 @@
+"""Methods by name. Each file is one paper; the class holds its settings, `build(world)` its pieces."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tacit.core.errors import TacitError, unknown
+
+METHODS = {
+    "grpo": ("tacit.methods.grpo", "GRPO"),
+    "rloo": ("tacit.methods.rloo", "RLOO"),
+    "reinforce_pp": ("tacit.methods.reinforce_pp", "ReinforcePP"),
+    "dapo": ("tacit.methods.dapo", "DAPO"),
+    "gspo": ("tacit.methods.gspo", "GSPO"),
+    "cispo": ("tacit.methods.cispo", "CISPO"),
+    "ppo": ("tacit.methods.ppo", "PPO"),
+}
+
+
+def get_method(name: str) -> type[Any]:
+    """The settings class of a method by its name, or your own as `package.module:Class`."""
+    if name in METHODS:
+        module, attribute = METHODS[name]
+    elif ":" in name:
+        module, _, attribute = name.rpartition(":")
+    else:
+        raise unknown("method", name, METHODS)
+    try:
+        method = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise TacitError(f"cannot import the method {name!r}: {error}.") from error
+    if not callable(getattr(method, "build", None)):
+        raise TacitError(f"{name!r} is no method: it needs `build(world) -> Method` (see tacit/methods/grpo.py).")
+    return method

@@ -1,0 +1,17 @@
+"""Notes put into a prompt: delimited, bounded, and unable to close their own delimiter. Their text is data."""
+
+from __future__ import annotations
+
+import re
+
+OPEN, CLOSE = "<note>", "</note>"
+_DELIMITERS = re.compile(r"</?\s*note\s*>", re.IGNORECASE)
+
+
+def frame(note: str, limit: int = 2000) -> str:
+    """`note` between delimiters, cut to `limit` characters; empty stays empty."""
+    text = note.strip()
+    # Removing one delimiter can join two halves into another, so repeat until none is left.
+    while _DELIMITERS.search(text):
+        text = _DELIMITERS.sub("", text)
+    return f"{OPEN}\n{text[:limit].strip()}\n{CLOSE}" if text else ""

@@ -1,0 +1,52 @@
+"""Generalised advantage estimation over turns: the state is a prompt, the action a completion.
+
+δₜ = rₜ + γ V(sₜ₊₁) − V(sₜ)          V after the last turn is 0
+Aₜ = δₜ + γλ Aₜ₊₁
+
+The value head itself is taught the discounted return (credit/returns.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.core.credit import Credit, Rewards
+from tacit.core.protocols import Critic
+from tacit.core.types import Group, flat_steps
+
+
+def gae(rewards_T: np.ndarray, values_T: np.ndarray, gamma: float, lam: float) -> np.ndarray:
+    """Advantages of one trajectory. λ = 1 is return minus value; λ = 0 is the one-step error."""
+    advantages_T = np.zeros(len(rewards_T))
+    ahead, value_ahead = 0.0, 0.0
+    for t in range(len(rewards_T) - 1, -1, -1):
+        ahead = rewards_T[t] + gamma * value_ahead - values_T[t] + gamma * lam * ahead
+        value_ahead = values_T[t]
+        advantages_T[t] = ahead
+    return advantages_T
+
+
+@dataclass(frozen=True)
+class GeneralisedAdvantage:
+    """PPO's credit, standardised over the steps of the batch unless `whiten` is off."""
+
+    gamma: float = 0.99
+    lam: float = 0.95
+    whiten: bool = True
+
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Critic) -> list[Credit]:
+        values_N = policy.values([step.prompt_tokens for step in flat_steps(groups)])
+        rewards_N = np.concatenate([r.flow_N + r.local_N for r in rewards]) if rewards else np.zeros(0)
+        advantages_N = np.zeros_like(rewards_N)
+        start = 0
+        for length in (n for group in groups for n in group.lengths):
+            episode = slice(start, start + length)
+            advantages_N[episode] = gae(rewards_N[episode], values_N[episode], self.gamma, self.lam)
+            start += length
+        if self.whiten and len(advantages_N) > 1:
+            advantages_N = (advantages_N - advantages_N.mean()) / (advantages_N.std() + 1e-8)
+        ends = np.cumsum([len(g.steps) for g in groups])[:-1].astype(int)
+        return [Credit.per_step(g, a) for g, a in zip(groups, np.split(advantages_N, ends), strict=True)]

@@ -1,0 +1,46 @@
+"""Staying near a reference policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from tacit.core.credit import Rewards
+from tacit.core.protocols import Policy, TokenView
+from tacit.core.types import Group, flat_steps
+from tacit.losses.aggregate import mean_over
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class ReferenceLogprobs:
+    """log π_ref of every sampled token, at the temperature the policy is measured at."""
+
+    temperature: float = 1.0
+    name: ClassVar[str] = "reference"
+    per: ClassVar[Literal["token", "row"]] = "token"
+
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> list[np.ndarray]:
+        steps = flat_steps(groups)
+        return policy.reference().logprobs(
+            [s.prompt_tokens for s in steps], [s.completion.tokens for s in steps], self.temperature
+        )
+
+
+@dataclass(frozen=True)
+class ReferenceKL:
+    """β E[exp(d) − d − 1] with d = log π_ref − log π: the k3 estimator of KL(π ‖ π_ref), never negative."""
+
+    beta: float = 0.01
+    needs: ClassVar[frozenset[str]] = frozenset({"reference"})
+
+    def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
+        # exp(d) explodes where the reference all but rules a token out; ±10 is the reference implementations' bound.
+        d_T = (view.tokens["reference"] - view.logprobs_T).clamp(-10.0, 10.0)
+        kl_T = d_T.expm1() - d_T
+        return self.beta * mean_over(kl_T, view), {"reference_kl": kl_T.detach().sum()}

@@ -1,0 +1,32 @@
+"""CISPO (Chen et al., 2025): clip the weight, not the gradient.
+
+    L = −E[sg(clip(ρ, 1 − ε_low, 1 + ε_high)) · A · log π]
+
+What differs from GRPO: the loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tacit.core.protocols import LossTerm
+from tacit.losses.cispo import CISPO as CISPOLoss
+from tacit.methods.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class CISPO(GRPO):
+    """GRPO's credit with clipped importance weights, so that no token's gradient is lost."""
+
+    name: ClassVar[str] = "cispo"
+
+    clip_low: float = 1.0
+    """ε below 1; 1 leaves the weight unbounded below, as published"""
+    clip_high: float = 0.2
+    """ε above 1"""
+    kl: float = 0.0
+    """β of the KL to the reference policy; 0 leaves it out"""
+
+    def surrogate(self) -> LossTerm:
+        return CISPOLoss(self.clip_low, self.clip_high)

@@ -1,0 +1,162 @@
+"""Groups of episodes in lockstep over one batched sampler. An episode that ends leaves the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from tacit.core.method import Conditions, Context, Reader
+from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
+from tacit.core.seeds import derive
+from tacit.core.types import (
+    PLAIN,
+    Condition,
+    Group,
+    Observation,
+    Prompt,
+    Step,
+    StopReason,
+    Task,
+    Trajectory,
+    Transition,
+)
+from tacit.rollout.parsing import STOP_STRINGS, parse_action
+from tacit.rollout.worlds import Broken, WorldPool
+
+
+class SamplingPolicy(Sampler, Tokenizer, Protocol):
+    """What a rollout asks of a policy."""
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """One episode to be played."""
+
+    task: Task
+    seed: int
+    condition: Condition = PLAIN
+
+
+def rollout_groups(
+    tasks: Sequence[Task],
+    size: int,
+    seed: int,
+    conditions: Conditions,
+    context: Context,
+    worlds: WorldPool,
+    policy: SamplingPolicy,
+    sampling: Sampling,
+    max_steps: int,
+    layer: int | None = None,
+) -> list[Group]:
+    """`size` episodes of each task. Member m of task i draws from derive(seed, i, m), whatever the batch looks like."""
+    plans = [
+        EpisodePlan(task, derive(seed, i, m), condition)
+        for i, task in enumerate(tasks)
+        for m, condition in enumerate(conditions.assign(task, size, derive(seed, "conditions", i)))
+    ]
+    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer)
+    return [Group(task, tuple(played[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
+
+
+def rollout(
+    plans: Sequence[EpisodePlan],
+    context: Context,
+    worlds: WorldPool,
+    policy: SamplingPolicy,
+    sampling: Sampling,
+    max_steps: int,
+    layer: int | None = None,
+) -> list[Trajectory]:
+    """Play all plans to their end, one sampler call per turn for all episodes still running."""
+    sampling = replace(sampling, stop=tuple(dict.fromkeys((*STOP_STRINGS[context.style], *sampling.stop))))
+    episodes = [_Episode(plan, context.begin(plan.task, plan.condition)) for plan in plans]
+    for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
+        episode.start(first)
+    while True:
+        running = [(slot, e) for slot, e in enumerate(episodes) if e.prepare(policy, sampling, max_steps)]
+        if not running:
+            return [episode.trajectory() for episode in episodes]
+        requests = [Request(e.tokens, derive(e.plan.seed, len(e.steps))) for _, e in running]
+        completions = policy.sample(requests, sampling, layer)
+        parsed = [parse_action(c.text, context.style) for c in completions]
+        answers = worlds.step([(slot, p.action) for (slot, _), p in zip(running, parsed, strict=True)])
+        for (_, episode), completion, act, answer in zip(running, completions, parsed, answers, strict=True):
+            if isinstance(answer, Broken):
+                episode.stop, episode.detail = answer.reason, answer.detail
+                continue
+            step = Step(
+                observation=episode.observation,
+                prompt=episode.prompt,
+                prompt_tokens=episode.tokens,
+                completion=completion,
+                action=act.action,
+                valid=act.valid,
+                effective=answer.effective,
+                label=answer.label,
+                signals=episode.reader.record(act.action, answer),
+            )
+            episode.advance(step, answer)
+
+
+class _Episode:
+    """The moving parts of one episode. Whatever leaves this file is frozen."""
+
+    prompt: Prompt
+    tokens: np.ndarray
+
+    def __init__(self, plan: EpisodePlan, reader: Reader) -> None:
+        self.plan, self.reader = plan, reader
+        self.steps: list[Step] = []
+        self.observation = Observation("")
+        self.stop: StopReason | None = None
+        self.success, self.score, self.detail = False, 0.0, ""
+
+    def start(self, first: Observation | Broken) -> None:
+        if isinstance(first, Broken):
+            self.stop, self.detail = first.reason, first.detail
+        else:
+            self.observation = first
+
+    def prepare(self, policy: Tokenizer, sampling: Sampling, max_steps: int) -> bool:
+        """Write the next prompt. False where the episode is over."""
+        if self.stop is None and len(self.steps) >= max_steps:
+            self.stop = StopReason.STEP_LIMIT
+        if self.stop is not None:
+            return False
+        self.prompt = self.reader.read(self.observation)
+        self.tokens = policy.encode_prompt(self.prompt.text)
+        # History gives way first, oldest turn by oldest turn; the task and the observation never do.
+        while len(self.tokens) + sampling.max_tokens > policy.context_limit:
+            if not self.prompt.history:
+                self.stop = StopReason.PROMPT_TOO_LONG
+                self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"
+                return False
+            self.prompt = self.prompt.without_oldest()
+            self.tokens = policy.encode_prompt(self.prompt.text)
+        return True
+
+    def advance(self, step: Step, answer: Transition) -> None:
+        self.steps.append(step)
+        self.observation = answer.observation
+        self.success, self.score = answer.success, max(answer.score, float(answer.success))
+        if answer.done or answer.success:
+            self.stop = StopReason.SUCCESS if answer.success else StopReason.FAILURE
+            self.detail = answer.label
+
+    def trajectory(self) -> Trajectory:
+        assert self.stop is not None
+        return Trajectory(
+            task=self.plan.task,
+            steps=tuple(self.steps),
+            success=self.success,
+            score=self.score,
+            stop=self.stop,
+            final=self.observation,
+            condition=self.plan.condition,
+            detail=self.detail,
+            seed=self.plan.seed,
+        )

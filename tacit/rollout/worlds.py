@@ -1,0 +1,105 @@
+"""Many worlds at once, and none of them able to take the run down.
+
+A world that raises, or that does not answer in time, ends its own episode and no other. Fast worlds run in place; slow ones
+in worker processes. Both pools answer in the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tacit.core.types import Observation, StopReason, Task, Transition
+from tacit.core.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What a world that broke leaves behind."""
+
+    reason: StopReason
+    detail: str
+
+
+class WorldPool(Protocol):
+    """Slots 0…n−1, each one live episode."""
+
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
+        """Slot i starts task i."""
+        ...
+
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+        """(slot, action) pairs, answered in order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class InPlace:
+    """Worlds in this process, one after another. A hang is cut off by the alarm signal where the platform has one."""
+
+    def __init__(self, make: Callable[[], World], timeout_s: float = 30.0) -> None:
+        self._make, self._timeout_s = make, timeout_s
+        self._worlds: list[World] = []
+
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
+        answers: list[Observation | Broken] = []
+        for slot, task in enumerate(tasks):
+            # A world is reused from episode to episode; one that broke has been replaced by None.
+            answers.append(self._guard(lambda slot=slot, task=task: self._world(slot).reset(task), slot))
+        return answers
+
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+        return [self._guard(lambda s=slot, a=action: self._worlds[s].step(a), slot) for slot, action in actions]
+
+    def close(self) -> None:
+        for world in self._worlds:
+            with contextlib.suppress(Exception):
+                world.close()
+        self._worlds = []
+
+    def _world(self, slot: int) -> World:
+        while len(self._worlds) <= slot:
+            self._worlds.append(self._make())
+        return self._worlds[slot]
+
+    def _guard(self, call: Callable, slot: int):
+        try:
+            with alarm(self._timeout_s):
+                return call()
+        except TimeoutError:
+            broken = Broken(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
+        except Exception as error:
+            broken = Broken(StopReason.WORLD_ERROR, f"{type(error).__name__}: {error}")
+        self._replace(slot)
+        return broken
+
+    def _replace(self, slot: int) -> None:
+        """A world that broke may be in any state: the next episode gets a new one."""
+        if slot < len(self._worlds):
+            with contextlib.suppress(Exception):
+                self._worlds[slot].close()
+            self._worlds[slot] = self._make()
+
+
+@contextlib.contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this block after `seconds`. Does nothing off the main thread or where there is no SIGALRM."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(signum, frame):
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
