@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -70,11 +71,13 @@ class Batch:
             step=np.zeros(n, np.int64),
         )
 
-    def with_tokens(self, **columns: Sequence[np.ndarray]) -> Batch:
-        return replace(self, tokens={**self.tokens, **columns})
-
-    def with_rows(self, **columns: np.ndarray) -> Batch:
-        return replace(self, rows={**self.rows, **columns})
+    def with_column(self, name: str, per: Literal["token", "row"], values: Sequence[np.ndarray] | np.ndarray) -> Batch:
+        """The same batch with one more named column, one array or one number per row."""
+        if len(values) != len(self):
+            raise ValueError(f"column {name!r} has {len(values)} rows, the batch {len(self)}")
+        if per == "token":
+            return replace(self, tokens={**self.tokens, name: values})
+        return replace(self, rows={**self.rows, name: np.asarray(values)})
 
     def select(self, rows: np.ndarray) -> Batch:
         """The given rows, in the given order."""

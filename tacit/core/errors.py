@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class TacitError(Exception):
@@ -19,4 +20,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
 
 
 class NonFiniteLoss(TacitError):
-    """The loss or its gradient is not a number; raised before any weight has moved."""
+    """The loss or its gradient is not a number; raised before any weight has moved. `batch` is what it happened on."""
+
+    batch: Any = None

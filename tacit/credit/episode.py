@@ -84,6 +84,7 @@ class BatchRelative:
 
     kl: float = 0.01
     baseline: Literal["none", "group"] = "none"
+    temperature: float = 1.0
     delta: float = 1e-6
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> list[Credit]:
@@ -104,7 +105,9 @@ class BatchRelative:
         steps = flat_steps(groups)
         if self.kl == 0.0 or not steps:
             return np.zeros(sum(len(s.completion.tokens) for s in steps))
-        reference = policy.reference().logprobs([s.prompt_tokens for s in steps], [s.completion.tokens for s in steps])
+        reference = policy.reference().logprobs(
+            [s.prompt_tokens for s in steps], [s.completion.tokens for s in steps], self.temperature
+        )
         ratios = [s.completion.logprobs - r for s, r in zip(steps, reference, strict=True)]
         return np.concatenate([np.cumsum(k[::-1])[::-1] for k in ratios])
 

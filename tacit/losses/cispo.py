@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CISPO:
+class ClippedWeight:
     """L = −E[sg(clip(ρ, 1 − ε_low, 1 + ε_high)) · A · log π]"""
 
     low: float = 0.1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tacit.core.protocols import LossTerm
-from tacit.losses.cispo import CISPO as CISPOLoss
+from tacit.losses.cispo import ClippedWeight
 from tacit.methods.grpo import GRPO
 
 
@@ -29,4 +29,4 @@ class CISPO(GRPO):
     """β of the KL to the reference policy; 0 leaves it out"""
 
     def surrogate(self) -> LossTerm:
-        return CISPOLoss(self.clip_low, self.clip_high)
+        return ClippedWeight(self.clip_low, self.clip_high)

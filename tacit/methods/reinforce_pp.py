@@ -27,7 +27,7 @@ class ReinforcePP(GRPO):
     """subtract the group's mean outcome first"""
 
     def credits(self) -> tuple[CreditTerm, ...]:
-        return (BatchRelative(self.kl, self.baseline),)
+        return (BatchRelative(self.kl, self.baseline, self.schedule.temperature),)
 
     def columns(self) -> tuple[Column, ...]:
         return ()

@@ -1,0 +1,40 @@
+"""Panels: fixed, ordered lists of tasks with a hash. The same name and hash mean the same evaluation on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+from tacit.core.errors import TacitError, unknown
+from tacit.core.types import Task
+from tacit.core.world import Environment
+
+PANEL_SEED = 20261115
+"""Panels never depend on a run's seed: all runs are measured on the same tasks."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    name: str
+    tasks: tuple[Task, ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """Of every task's identity and content, in order."""
+        lines = (
+            json.dumps([t.world, t.id, t.family, t.seed, t.goal, t.data], sort_keys=True, ensure_ascii=False, default=str)
+            for t in self.tasks
+        )
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+    @classmethod
+    def of(cls, world: Environment, split: str, count: int) -> Panel:
+        """The first `count` tasks of a split, in the order every machine agrees on."""
+        if split not in world.splits:
+            raise unknown(f"split of world {world.name!r}", split, world.splits)
+        tasks = tuple(world.tasks(split, count, PANEL_SEED))
+        if not tasks:
+            raise TacitError(f"split {split!r} of world {world.name!r} has no tasks here.")
+        return cls(f"{world.name}/{split}/{len(tasks)}", tasks)

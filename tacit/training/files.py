@@ -1,0 +1,71 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` in one move: a reader, or a crash, sees the old file or the new one."""
+    with disk_errors(path):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write a directory under a temporary name, then move it into place in one step."""
+    with disk_errors(path):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir(parents=True)
+            fill(temporary)
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _sync(file)
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Say a full or read-only disk plainly. What was there before is still there."""
+    try:
+        yield
+    except OSError as error:
+        reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "read-only disk"}
+        raise TacitError(
+            f"cannot write {path}: {reason.get(error.errno or 0, error.strerror or str(error))}. "
+            "Nothing written earlier is lost; free space and continue with `tacit train --resume`."
+        ) from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,141 @@
+"""The loop. It knows no method, no world and no engine.
+
+groups  = what the agent did
+rewards = what each step was worth
+credits = which token gets how much of it
+update  = how the weights move
+learn   = what else learns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TypeVar
+
+import numpy as np
+
+from tacit.core.batch import Batch
+from tacit.core.credit import Credit, Rewards
+from tacit.core.errors import NonFiniteLoss
+from tacit.core.method import Method
+from tacit.core.protocols import Policy, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import Group, Task
+from tacit.rollout.episodes import rollout_groups
+from tacit.rollout.worlds import WorldPool
+from tacit.training.statistics import rollout_statistics
+
+Term = TypeVar("Term", Rewards, Credit)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one turn of the loop did."""
+
+    played: list[Group]
+    """every group rolled out, crashed episodes and unselected groups included"""
+    groups: list[Group]
+    """those trained on"""
+    rewards: list[Rewards]
+    credits: list[Credit]
+    metrics: dict[str, float]
+
+
+def iterate(
+    number: int,
+    method: Method,
+    tasks: Sequence[Task],
+    worlds: WorldPool,
+    policy: Policy,
+    max_tokens: int,
+    max_steps: int,
+    seed: int,
+) -> Iteration:
+    """One iteration. Its randomness is (seed, number): run it again and the same happens."""
+    played, groups = collect(number, method, tasks, worlds, policy, max_tokens, max_steps, seed)
+    metrics = rollout_statistics(played)
+    for companion in method.companions:
+        metrics |= companion.observe(groups, policy)
+
+    rewards = total(term(groups) for term in method.rewards)
+    credits = total(term(groups, rewards, policy) for term in method.credits)
+
+    if groups:
+        batch = Batch.from_groups(groups, credits, method.schedule.temperature)
+        for column in method.columns:
+            batch = batch.with_column(column.name, column.per, column(groups, rewards, policy))
+        metrics |= update(batch, method, policy, derive(seed, "update", number))
+
+    for companion in method.companions:
+        metrics |= companion.learn(groups, policy)
+    return Iteration(played, groups, rewards, credits, metrics)
+
+
+def collect(
+    number: int,
+    method: Method,
+    tasks: Sequence[Task],
+    worlds: WorldPool,
+    policy: Policy,
+    max_tokens: int,
+    max_steps: int,
+    seed: int,
+) -> tuple[list[Group], list[Group]]:
+    """(all groups rolled out, those to train on). A method with a selection rolls out more tasks until it has enough."""
+    schedule, played, chosen = method.schedule, [], []
+    sampling = Sampling(temperature=schedule.temperature, max_tokens=max_tokens)
+    for attempt in range(method.selection.rounds if method.selection else 1):
+        place = derive(seed, "rollout", number, attempt)
+        picked = np.random.default_rng(place).choice(len(tasks), size=min(schedule.groups, len(tasks)), replace=False)
+        fresh = rollout_groups(
+            [tasks[i] for i in picked],
+            schedule.group_size,
+            place,
+            method.conditions,
+            method.context,
+            worlds,
+            policy,
+            sampling,
+            max_steps,
+            method.hidden_layer,
+        )
+        played += fresh
+        sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]
+        if method.selection is None:
+            return played, sound
+        chosen += [group for group in sound if method.selection.keep(group)]
+        if len(chosen) >= schedule.groups:
+            break
+    # Not one group to learn from in all rounds: train on what there is, as the paper does.
+    return played, chosen[: schedule.groups] or sound
+
+
+def update(batch: Batch, method: Method, policy: Policy, seed: int) -> dict[str, float]:
+    """`epochs` passes over the batch in `minibatches` optimiser steps each; metrics are those of the last step."""
+    schedule, metrics = method.schedule, {}
+    for epoch in range(schedule.epochs):
+        for part in _parts(batch, schedule.minibatches, derive(seed, epoch)):
+            try:
+                metrics = policy.update(part, method.losses, schedule.lr)
+            except NonFiniteLoss as error:
+                error.batch = part
+                raise
+    return metrics
+
+
+def _parts(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
+    """The batch in `count` random parts of about equal size; in one part, as it is."""
+    if count <= 1:
+        yield batch
+        return
+    shuffled = np.random.default_rng(seed).permutation(len(batch))
+    for rows in np.array_split(shuffled, min(count, len(batch))):
+        yield batch.select(np.sort(rows))
+
+
+def total(terms: Iterable[Sequence[Term]]) -> list[Term]:
+    """Terms added up, group by group."""
+    return [reduce(add, parts) for parts in zip(*terms, strict=True)]

@@ -1,0 +1,91 @@
+"""Trajectories as compact JSON lines a person can read, and back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.core.batch import Batch
+from tacit.core.credit import Credit, Rewards
+from tacit.core.types import Group, Trajectory
+from tacit.training.files import disk_errors
+
+
+def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
+    """One line per episode; a turn is what was seen, what was written, and what came of it."""
+    return {
+        "task": trajectory.task.id,
+        "family": trajectory.task.family,
+        "goal": trajectory.task.goal,
+        "success": trajectory.success,
+        "score": round(trajectory.score, 4),
+        "stop": trajectory.stop.value,
+        "detail": trajectory.detail,
+        "condition": trajectory.condition.name,
+        "seed": trajectory.seed,
+        "turns": [
+            {
+                "saw": step.observation.text,
+                "wrote": step.completion.text,
+                "action": step.action,
+                "valid": step.valid,
+                "effective": step.effective,
+                "prompt_tokens": len(step.prompt_tokens),
+                "tokens": len(step.completion.tokens),
+                "logprob": round(float(step.completion.logprobs.sum()), 3),
+                **({"label": step.label} if step.label else {}),
+            }
+            for step in trajectory.steps
+        ],
+        "saw": trajectory.final.text,
+    }
+
+
+def group_records(group: Group, rewards: Rewards | None = None, credit: Credit | None = None) -> list[dict[str, Any]]:
+    """A group's trajectories, each turn with its reward and its mean credit where they are known."""
+    records = [trajectory_record(t) for t in group.trajectories]
+    turns = [turn for record in records for turn in record["turns"]]
+    if rewards is not None:
+        for turn, reward in zip(turns, rewards.flow_N + rewards.local_N, strict=True):
+            turn["reward"] = round(float(reward), 4)
+    if credit is not None:
+        for turn, tokens in zip(turns, credit.steps(), strict=True):
+            turn["credit"] = round(float(tokens.mean()), 4) if len(tokens) else 0.0
+    return records
+
+
+def batch_records(batch: Batch) -> Iterable[dict[str, Any]]:
+    """A training batch row by row: what to look at when a loss was not a number."""
+    for i in range(len(batch)):
+        yield {
+            "group": int(batch.group[i]),
+            "trajectory": int(batch.trajectory[i]),
+            "step": int(batch.step[i]),
+            "prompt": batch.prompts[i].tolist(),
+            "completion": batch.completions[i].tolist(),
+            "behaviour": np.asarray(batch.behaviour[i], float).tolist(),
+            "advantages": np.asarray(batch.advantages[i], float).tolist(),
+            **{name: np.asarray(column[i], float).tolist() for name, column in batch.tokens.items()},
+            **{name: float(column[i]) for name, column in batch.rows.items()},
+        }
+
+
+def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        # mtime=0: the same trajectories give the same bytes.
+        with temporary.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
+            for record in records:
+                file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+        temporary.replace(path)
+
+
+def read_records(path: Path) -> Sequence[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]

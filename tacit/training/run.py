@@ -1,0 +1,116 @@
+"""The run directory: everything a run was told, did and became.
+
+settings.json    the resolved configuration        versions.json   code, libraries, machine, git state
+metrics.jsonl    one line per step                 tensorboard/    the same as events
+trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimiser, companions; newest k and best
+summary.json     what came out
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import tacit
+from tacit.core.errors import TacitError
+from tacit.training.checkpoints import Checkpoints
+from tacit.training.files import write_json
+from tacit.training.metrics import Metrics
+
+STAGES = ("sft", "rl")
+SETTINGS, SUMMARY = "settings.json", "summary.json"
+
+
+class Run:
+    def __init__(self, path: Path, keep: int = 2, wandb: str = "") -> None:
+        self.path = path
+        self._lock = _lock(path)
+        self.checkpoints = Checkpoints(path / "checkpoints", STAGES, keep)
+        self.metrics = Metrics(path, wandb, path.name)
+
+    @classmethod
+    def create(cls, path: Path, settings: dict[str, Any], keep: int = 2, wandb: str = "") -> Run:
+        if (path / SETTINGS).exists():
+            raise TacitError(
+                f"{path} already holds a run. Continue it with `tacit train --resume {path}`, or name another --out."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TacitError(f"cannot make the run directory {path}: {error.strerror}. Name another --out.") from error
+        run = cls(path, keep, wandb)
+        write_json(path / "versions.json", versions())
+        write_json(path / SETTINGS, settings)
+        return run
+
+    def trajectories(self, stage: str, step: int) -> Path:
+        return self.path / "trajectories" / f"{stage}-{step:06d}.jsonl.gz"
+
+    def close(self) -> None:
+        self.metrics.close()
+        self._lock.close()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    return _read(path, SETTINGS, "is it a run directory?")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    return _read(path, SUMMARY, f"the run did not finish; continue it with `tacit train --resume {path}`.")
+
+
+def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
+    file = path / name
+    if not file.exists():
+        raise TacitError(f"there is no {name} in {path}: {remedy}")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise TacitError(f"cannot read {file}: {error}.") from error
+
+
+def _lock(path: Path):
+    """Two processes writing one run would ruin both."""
+    path.mkdir(parents=True, exist_ok=True)
+    file = (path / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise TacitError(f"another process is already writing to {path}.") from error
+    return file
+
+
+def versions() -> dict[str, Any]:
+    libraries: dict[str, str | None] = {}
+    for name in ("torch", "transformers", "tokenizers", "peft", "numpy", "safetensors"):
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            libraries[name] = None
+    return {
+        "tacit": tacit.__version__,
+        "git": _git_state(),
+        "python": sys.version.split()[0],
+        "machine": f"{platform.system()} {platform.machine()}",
+        "libraries": libraries,
+    }
+
+
+def _git_state() -> dict[str, Any] | None:
+    def git(*words: str) -> str:
+        root = Path(tacit.__file__).resolve().parent.parent
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=10).stdout
+
+    try:
+        return {
+            "commit": git("rev-parse", "HEAD").strip(),
+            "changed": bool(git("status", "--porcelain", "--", "tacit").strip()),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,75 @@
+"""How a run is carried out, whatever its method. A string under a field is its documentation, here and in `--help`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SupervisedSettings:
+    """Step-level imitation of the world's expert, before any reinforcement."""
+
+    steps: int = 0
+    """optimiser steps; 0 skips the stage"""
+    batch: int = 64
+    """demonstrated turns per step"""
+    tasks: int = 1000
+    """training tasks the expert shows"""
+    lr: float = 1e-3
+    """peak learning rate; warm-up then cosine to zero"""
+    warmup: float = 0.1
+    """share of the steps spent warming up"""
+    expert: str = ""
+    """which of the world's experts to imitate; empty is its first"""
+    noise: float = 0.0
+    """share of shown turns replaced by a random admissible action, so that recoveries are shown too (never imitated)"""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """The fixed panel a run is measured on."""
+
+    split: str = "test"
+    """split the panel is taken from"""
+    tasks: int = 128
+    """tasks on the panel"""
+    repeats: int = 1
+    """episodes per task"""
+    every: int = 5
+    """iterations between evaluations; 0 evaluates only after each stage"""
+    temperature: float = 0.4
+    """sampling temperature when evaluating"""
+    top_p: float = 1.0
+    """nucleus kept when evaluating"""
+    top_k: int = 0
+    """tokens kept when evaluating; 0 is all"""
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """What holds for every stage."""
+
+    seed: int = 0
+    """everything random in the run comes from this"""
+    tasks: int = 4096
+    """size of the pool of training tasks"""
+    split: str = "train"
+    """split the training tasks come from"""
+    max_steps: int = 0
+    """longest episode; 0 is the world's own limit"""
+    max_tokens: int = 0
+    """longest completion; 0 is the world's bare action length, or 512 with tags"""
+    workers: int = 0
+    """processes to run the world in; 0 runs fast worlds in place and slow ones in 4"""
+    world_timeout_s: float = 60.0
+    """a world that does not answer for this long ends its episode"""
+    checkpoint_every: int = 5
+    """iterations between checkpoints (supervised steps count a tenth)"""
+    keep: int = 2
+    """newest checkpoints kept, beside the best"""
+    trajectories: bool = True
+    """write every trajectory to the run directory"""
+    wandb: str = ""
+    """Weights & Biases project to log to as well (needs the wandb extra)"""
+    sft: SupervisedSettings = field(default_factory=SupervisedSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)

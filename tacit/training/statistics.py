@@ -1,0 +1,38 @@
+"""What a rollout looked like, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tacit.core.types import Group, StopReason
+
+
+def rollout_statistics(groups: Sequence[Group]) -> dict[str, float]:
+    """Means over episodes or turns; one share per stop reason, so that every ending is accounted for."""
+    episodes = [t for g in groups for t in g.trajectories]
+    steps = [s for g in groups for s in g.steps]
+    if not episodes:
+        return {}
+    mixed = [len({t.success for t in g.trajectories}) > 1 for g in groups]
+    return {
+        "success": _mean(t.success for t in episodes),
+        "score": _mean(t.score for t in episodes),
+        "steps": _mean(len(t) for t in episodes),
+        "valid": _mean(s.valid for s in steps),
+        "effective": _mean(s.effective for s in steps),
+        "prompt_tokens": _mean(len(s.prompt_tokens) for s in steps),
+        "completion_tokens": _mean(len(s.completion.tokens) for s in steps),
+        "mixed_groups": _mean(mixed),
+        "episodes": len(episodes),
+        "turns": len(steps),
+        "generated_tokens": sum(len(s.completion.tokens) for s in steps),
+        "crashed": sum(t.stop.crashed for t in episodes),
+        **{f"stop_{reason.value}": _mean(t.stop is reason for t in episodes) for reason in StopReason},
+    }
+
+
+def _mean(values) -> float:
+    values = list(values)
+    return float(np.mean(values)) if values else 0.0

@@ -1,0 +1,245 @@
+"""A whole run: imitate, then practise, with evaluations and checkpoints between. Killed anywhere, it resumes exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.method import Method
+from tacit.core.protocols import Policy, Sampling
+from tacit.core.types import Task
+from tacit.core.world import Environment
+from tacit.evaluation.evaluate import PanelScore, evaluate
+from tacit.evaluation.panels import Panel
+from tacit.rollout.workers import Workers
+from tacit.rollout.worlds import InPlace, WorldPool
+from tacit.training.checkpoints import Checkpoint
+from tacit.training.demonstrations import demonstrate
+from tacit.training.files import write_directory, write_json
+from tacit.training.loop import Iteration, iterate
+from tacit.training.records import batch_records, group_records, trajectory_record, write_records
+from tacit.training.reporting import Reporter
+from tacit.training.run import STAGES, SUMMARY, Run, read_settings
+from tacit.training.settings import TrainSettings
+from tacit.training.supervised import imitate
+
+SFT_STEPS_PER_CHECKPOINT = 10
+"""a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""
+
+
+@dataclass
+class Progress:
+    """Where a run stands; saved with every checkpoint."""
+
+    stage: str = ""
+    step: int = 0
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    companions: list[dict[str, Any]] = field(default_factory=list)
+    episodes: int = 0
+    turns: int = 0
+    generated_tokens: int = 0
+    wall_s: float = 0.0
+
+
+class Trainer:
+    """The stages of one run, over whatever policy, method and world it is given."""
+
+    def __init__(
+        self, run: Run, policy: Policy, method: Method, world: Environment, settings: TrainSettings, reporter: Reporter
+    ) -> None:
+        self.run, self.policy, self.method, self.world = run, policy, method, world
+        self.settings, self.reporter = settings, reporter
+        self.max_steps = settings.max_steps or world.max_steps
+        self.max_tokens = completion_limit(settings, method, world)
+        self.panel = Panel.of(world, settings.evaluation.split, settings.evaluation.tasks)
+        self.tasks: Sequence[Task] = world.tasks(settings.split, settings.tasks, settings.seed)
+        if not self.tasks:
+            raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks here.")
+        self.progress = Progress()
+        self._began = time.monotonic()
+
+    def train(self) -> dict[str, Any]:
+        """Run what is left to run; returns the summary."""
+        self._restore()
+        worlds = make_worlds(self.world, self.settings)
+        try:
+            if self.progress.stage == "":
+                self._evaluate(worlds, "untrained", 0)
+            if self.settings.sft.steps and self.progress.stage != "rl":
+                self._imitate(worlds)
+            if self.method.schedule.iterations:
+                self._practise(worlds)
+        finally:
+            worlds.close()
+        return self._summarise()
+
+    def _imitate(self, worlds: WorldPool) -> None:
+        settings = self.settings.sft
+        if self.progress.stage == "sft" and self.progress.step >= settings.steps:
+            return
+        self.reporter.say(f"imitation: the expert plays {min(settings.tasks, len(self.tasks))} tasks")
+        shown = demonstrate(
+            self.world,
+            self.tasks[: settings.tasks],
+            self.method.context,
+            self.policy,
+            self.max_steps,
+            settings.expert,
+            settings.noise,
+            self.settings.seed,
+        )
+        self.reporter.say(f"imitation: {len(shown)} turns of {shown.won} won episodes (of {shown.episodes})")
+        first = self.progress.step if self.progress.stage == "sft" else 0
+        self.reporter.stage("sft", settings.steps, first)
+        every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
+        for step, metrics in imitate(self.policy, shown, settings, self.settings.seed, first):
+            self.run.metrics.write("sft", step, metrics)
+            self.reporter.step(step, metrics)
+            self.progress.stage, self.progress.step = "sft", step
+            if step == settings.steps:
+                self._evaluate(worlds, "sft", step)
+                self._save()
+            elif step % every == 0:
+                self._save()
+
+    def _practise(self, worlds: WorldPool) -> None:
+        schedule = self.method.schedule
+        first = self.progress.step if self.progress.stage == "rl" else 0
+        if first == 0:
+            self.policy.freeze_reference()
+        self.reporter.stage("rl", schedule.iterations, first)
+        for step in range(first + 1, schedule.iterations + 1):
+            began = time.monotonic()
+            try:
+                done = iterate(
+                    step,
+                    self.method,
+                    self.tasks,
+                    worlds,
+                    self.policy,
+                    self.max_tokens,
+                    self.max_steps,
+                    self.settings.seed,
+                )
+            except NonFiniteLoss as error:
+                raise self._keep_evidence(error, step) from error
+            self._count(done, step, time.monotonic() - began)
+            self.progress.stage, self.progress.step = "rl", step
+            self.progress.companions = [c.state() for c in self.method.companions]
+            last = step == schedule.iterations
+            every = self.settings.evaluation.every
+            evaluated = last or (every and step % every == 0)
+            if evaluated:
+                self._evaluate(worlds, "rl", step)
+            if evaluated or step % self.settings.checkpoint_every == 0:
+                saved = self._save()
+                if evaluated and self._is_best():
+                    self.run.checkpoints.mark_best(saved)
+
+    def _count(self, done: Iteration, step: int, seconds: float) -> None:
+        metrics = dict(done.metrics)
+        metrics["reward"] = float(np.mean(np.concatenate([r.outcomes_G() for r in done.rewards]))) if done.rewards else 0.0
+        metrics["seconds"] = seconds
+        metrics["tokens_per_s"] = metrics.get("generated_tokens", 0.0) / seconds
+        self.run.metrics.write("rl", step, metrics)
+        self.reporter.step(step, metrics)
+        self.progress.episodes += sum(len(g) for g in done.played)
+        self.progress.turns += sum(len(g.steps) for g in done.played)
+        self.progress.generated_tokens += sum(t.completion_tokens for g in done.played for t in g.trajectories)
+        if self.settings.trajectories:
+            trained = {id(g): (r, c) for g, r, c in zip(done.groups, done.rewards, done.credits, strict=True)}
+            lines = (line for g in done.played for line in group_records(g, *trained.get(id(g), (None, None))))
+            write_records(self.run.trajectories("rl", step), lines)
+
+    def _evaluate(self, worlds: WorldPool, stage: str, step: int) -> PanelScore:
+        chosen = self.settings.evaluation
+        score, played = evaluate(
+            self.panel,
+            self.method.context,
+            worlds,
+            self.policy,
+            evaluation_sampling(self.settings, self.max_tokens),
+            self.max_steps,
+            self.settings.seed,
+            chosen.repeats,
+        )
+        self.progress.evaluations.append({"stage": stage, "step": step, **score.to_json()})
+        self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
+        if self.settings.trajectories:
+            write_records(self.run.trajectories(f"eval-{stage}", step), map(trajectory_record, played))
+        return score
+
+    def _is_best(self) -> bool:
+        scores = [e["success"] for e in self.progress.evaluations if e["stage"] == "rl"]
+        return scores[-1] >= max(scores)
+
+    def _save(self) -> Checkpoint:
+        self.progress.wall_s += time.monotonic() - self._began
+        self._began = time.monotonic()
+        state = {**asdict(self.progress), "settings": read_settings(self.run.path)}
+        return self.run.checkpoints.save(self.progress.stage, self.progress.step, self.policy, state)
+
+    def _restore(self) -> None:
+        newest = self.run.checkpoints.newest()
+        if newest is not None:
+            state = newest.state()
+            self.policy.load(newest.path / "policy")
+            self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
+            for companion, saved in zip(self.method.companions, self.progress.companions, strict=False):
+                companion.load(saved)
+            self.reporter.say(f"resuming after {newest.stage} {newest.step}")
+        self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
+
+    def _keep_evidence(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
+        """The batch and the policy that met, for whoever wants to know why."""
+        place = self.run.path / "failed"
+        write_directory(place / f"policy-{step:06d}", lambda path: self.policy.save(path / "policy"))
+        if error.batch is not None:
+            write_records(place / f"batch-{step:06d}.jsonl.gz", batch_records(error.batch))
+        return NonFiniteLoss(f"{error} The run stopped at iteration {step}, no weight moved; batch and policy are in {place}.")
+
+    def _summarise(self) -> dict[str, Any]:
+        self.progress.wall_s += time.monotonic() - self._began
+        evaluations = self.progress.evaluations
+        practised = [e for e in evaluations if e["stage"] == "rl"]
+        summary = {
+            "run": self.run.path.name,
+            "world": self.world.name,
+            "method": self.method.name,
+            "settings": read_settings(self.run.path),
+            "panel": self.panel.name,
+            "panel_hash": self.panel.hash,
+            "success": {e["stage"]: e["success"] for e in evaluations},
+            "final": evaluations[-1],
+            "peak": max(practised or evaluations, key=lambda e: e["success"]),
+            "evaluations": evaluations,
+            "iterations": self.method.schedule.iterations,
+            "episodes": self.progress.episodes,
+            "turns": self.progress.turns,
+            "generated_tokens": self.progress.generated_tokens,
+            "wall_s": round(self.progress.wall_s, 1),
+            "digest": self.policy.digest(),
+        }
+        write_json(self.run.path / SUMMARY, summary)
+        return summary
+
+
+def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
+    processes = settings.workers or (4 if world.slow else 0)
+    return (
+        Workers(world.make, processes, settings.world_timeout_s) if processes else InPlace(world.make, settings.world_timeout_s)
+    )
+
+
+def completion_limit(settings: TrainSettings, method: Method, world: Environment) -> int:
+    return settings.max_tokens or (world.action_tokens if method.context.style == "bare" else 512)
+
+
+def evaluation_sampling(settings: TrainSettings, max_tokens: int) -> Sampling:
+    chosen = settings.evaluation
+    return Sampling(chosen.temperature, chosen.top_p, chosen.top_k, max_tokens)
