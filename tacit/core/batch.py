@@ -76,7 +76,7 @@ class Batch:
         if len(values) != len(self):
             raise ValueError(f"column {name!r} has {len(values)} rows, the batch {len(self)}")
         if per == "token":
-            return replace(self, tokens={**self.tokens, name: values})
+            return replace(self, tokens={**self.tokens, name: list(values)})
         return replace(self, rows={**self.rows, name: np.asarray(values)})
 
     def select(self, rows: np.ndarray) -> Batch:

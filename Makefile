@@ -1,0 +1,35 @@
+# make train   set up and run the quickstart        make test   set up, lint, type-check and test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+QUICKSTART ?= runs/quickstart
+
+.PHONY: setup train test lint clean
+
+setup: $(READY)
+
+# torch is installed before anything that wants it, at a pinned version: left to a range, pip takes the newest build.
+$(READY): requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# A quickstart that was interrupted goes on where it was.
+train: $(READY)
+	@if [ -f $(QUICKSTART)/settings.json ]; then $(BIN)/tacit train --resume $(QUICKSTART); \
+	else $(BIN)/tacit train --config recipes/quickstart.toml --out $(QUICKSTART); fi
+
+test: $(READY) lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build *.egg-info
