@@ -36,9 +36,9 @@ PUBLISHED_TYPES: Mapping[str, str] = {
 }
 """short name -> the type's name in published data"""
 
-TRAITS = frozenset(
-    "pickupable cleanable heatable coolable sliceable toggleable vessel clean hot cool sliced toggled".split()
-)
+_ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable")
+_STATES = ("clean", "hot", "cool", "sliced", "toggled")
+TRAITS = frozenset((*_ABILITIES, "vessel", *_STATES))
 """What an object can be: six abilities, `vessel` (a dish or box that may hold others), and five initial states."""
 
 
@@ -109,7 +109,8 @@ class Game:
             raise TacitError(f"not a household: {problem}.")
 
     def _problem(self) -> str:
-        names = Counter(entity.name for entity in (*self.receptacles, *self.things))
+        names = Counter([r.name for r in self.receptacles])
+        names.update([t.name for t in self.things])
         if names and names.most_common(1)[0][1] > 1:
             return f"two entities are called {names.most_common(1)[0][0]!r}"
         if self.goal.family not in FAMILIES:

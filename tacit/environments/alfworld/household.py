@@ -17,40 +17,18 @@ It answers word for word what alfworld's text engine answers, and so keeps that 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tacit.environments.alfworld.game import Game, Thing
+from tacit.environments.alfworld.text import HELP, NOTHING_HAPPENS, listed
 
-NOTHING_HAPPENS = "Nothing happens."
-
-HELP = """\
-Available commands:
-  look:                             look around your current location
-  inventory:                        check your current inventory
-  go to (receptacle):               move to a receptacle
-  open (receptacle):                open a receptacle
-  close (receptacle):               close a receptacle
-  take (object) from (receptacle):  take an object from a receptacle
-  move (object) to (receptacle):  place an object in or on a receptacle
-  examine (something):              examine a receptacle or an object
-  use (object):                     use an object
-  heat (object) with (receptacle):  heat an object using a receptacle
-  clean (object) with (receptacle): clean an object using a receptacle
-  cool (object) with (receptacle):  cool an object using a receptacle
-  slice (object) with (object):     slice an object using a sharp object
-"""
-
-_KNIVES = ("knife", "butterknife")
-_CLEANERS = ("sink", "sinkbasin")
-_HEATERS = ("microwave",)
-_COOLERS = ("fridge",)
-
-
-def listed(names: Sequence[str]) -> str:
-    """`nothing`, `a`, `a, and b`, `a, b, and c`"""
-    if len(names) < 2:
-        return names[0] if names else "nothing"
-    return f"{', '.join(names[:-1])}, and {names[-1]}"
+KNIVES = ("knife", "butterknife")
+APPLIANCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "clean": ("cleanable", ("sink", "sinkbasin")),
+    "heat": ("heatable", ("microwave",)),
+    "cool": ("coolable", ("fridge",)),
+}
+"""verb -> the ability a held thing needs, and the kinds of receptacle that do it"""
 
 
 class Household:
@@ -83,8 +61,8 @@ class Household:
         for i, receptacle in enumerate(game.receptacles):
             if receptacle.location is not None:
                 self._here.setdefault(receptacle.location, []).append(i)
-        self._going: dict[int, tuple[str, ...]] = {}
-        self._takes: list[list[str] | None] = [None] * len(game.receptacles)
+        self._going: dict[int, list[str]] = {}
+        self._portable = {i for i, t in enumerate(game.things) if "pickupable" in t.traits}
         self._sliceable = [i for i, t in enumerate(game.things) if "sliceable" in t.traits]
         self._lamps = [i for i, t in enumerate(game.things) if "toggleable" in t.traits]
         self._goal_things = {i for i, t in enumerate(game.things) if t.kind == game.goal.kind and _eligible(game, t)}
@@ -141,85 +119,44 @@ class Household:
         self.won = self._is_won()
 
     def _list_commands(self) -> tuple[str, ...]:
-        """Sorted as strings. Verbs come in alphabetical blocks, so that only blocks are sorted."""
-        game, held, facing = self.game, self.held, self.facing
-        names = self._receptacle_names
-        appliances: list[str] = []
-        closing: list[str] = []
-        examining = [f"examine {names[r]}" for r in facing]
-        moving: list[str] = []
-        opening: list[str] = []
-        slicing: list[str] = []
-        taking: list[str] = []
-        for r in facing:
-            if game.receptacles[r].openable:
-                if self.opened[r]:
-                    closing.append(f"close {names[r]}")
-                else:
-                    opening.append(f"open {names[r]}")
-        if held is None:
-            for r in facing:
+        game, held = self.game, self.held
+        commands = ["help", "inventory", "look", *self._list_going()]
+        for r in self.facing:
+            receptacle = game.receptacles[r]
+            name = receptacle.name
+            commands.append(f"examine {name}")
+            if receptacle.openable:
+                commands.append(f"close {name}" if self.opened[r] else f"open {name}")
+            if held is None:
                 if self.accessible(r):
-                    takes = self._takes[r]
-                    taking += self._list_takes(r) if takes is None else takes
-        else:
-            thing = game.things[held]
-            examining.append(f"examine {thing.name}")
-            for r in facing:
-                kind = game.receptacles[r].kind
-                if (kind, thing.kind) in game.fits and self.accessible(r):
-                    moving.append(f"move {thing.name} to {names[r]}")
-                appliance = _appliance(kind, thing)
-                if appliance:
-                    appliances.append(f"{appliance} {thing.name} with {names[r]}")
-            if thing.kind in _KNIVES:
-                here = self.location
-                slicing = [
-                    f"slice {game.things[i].name} with {thing.name}"
-                    for i in self._sliceable
-                    if here in self.reachable[i]
-                ]
-        using = [f"use {game.things[i].name}" for i in self._lamps if any(i in self.contents[r] for r in facing)]
-        # clean < close < cool, so the two that appliances offer around `close` need sorting with it; the rest are in order
-        head = sorted([*appliances, *closing])
-        heating = [command for command in head if command.startswith("heat")]
-        if heating:
-            head = [command for command in head if not command.startswith("heat")]
-        return (
-            *head,
-            *sorted(examining),
-            *self._list_going(),
-            *heating,
-            "help",
-            "inventory",
-            "look",
-            *sorted(moving),
-            *sorted(opening),
-            *sorted(slicing),
-            *sorted(taking),
-            *sorted(using),
-        )
+                    commands += [f"take {self._thing_names[i]} from {name}" for i in self.contents[r] if i in self._portable]
+            else:
+                thing = game.things[held]
+                if (receptacle.kind, thing.kind) in game.fits and self.accessible(r):
+                    commands.append(f"move {thing.name} to {name}")
+                for verb, (ability, kinds) in APPLIANCES.items():
+                    if receptacle.kind in kinds and ability in thing.traits:
+                        commands.append(f"{verb} {thing.name} with {name}")
+        commands += [f"use {self._thing_names[i]}" for i in self._lamps if self._faces(i)]
+        if held is not None:
+            knife = game.things[held]
+            commands.append(f"examine {knife.name}")
+            if knife.kind in KNIVES:
+                foods = [i for i in self._sliceable if self.location in self.reachable[i]]
+                commands += [f"slice {self._thing_names[i]} with {knife.name}" for i in foods]
+        return tuple(sorted(commands))
 
-    def _list_going(self) -> tuple[str, ...]:
+    def _list_going(self) -> list[str]:
+        """Always the same at one location, so listed once for each: most of every list is this."""
         going = self._going.get(self.location)
         if going is None:
-            going = tuple(
-                sorted(
-                    f"go to {r.name}"
-                    for r in self.game.receptacles
-                    if r.location is not None and r.location != self.location
-                )
-            )
-            self._going[self.location] = going
+            there = [r.name for r in self.game.receptacles if r.location not in (None, self.location)]
+            going = self._going[self.location] = sorted(f"go to {name}" for name in there)
         return going
 
-    def _list_takes(self, receptacle: int) -> list[str]:
-        name, things = self._receptacle_names[receptacle], self.game.things
-        takes = [
-            f"take {things[i].name} from {name}" for i in self.contents[receptacle] if "pickupable" in things[i].traits
-        ]
-        self._takes[receptacle] = takes
-        return takes
+    def _faces(self, thing: int) -> bool:
+        """The thing is in a receptacle here, closed or not."""
+        return any(thing in self.contents[r] for r in self.facing)
 
     def _go(self, rest: str) -> str:
         r = self._receptacle[rest.removeprefix("to ")]
@@ -245,7 +182,6 @@ class Household:
         thing, r = self._thing[thing_name], self._receptacle[receptacle_name]
         contents = self.contents[r]
         del contents[bisect_left(contents, thing)]
-        self._takes[r] = None
         self.taken_out.add((thing, r))
         self.reachable[thing].discard(self.location)
         self.held = thing
@@ -257,8 +193,7 @@ class Household:
         thing, r = self._thing[thing_name], self._receptacle[receptacle_name]
         if thing not in self.contents[r]:
             insort(self.contents[r], thing)
-            self._takes[r] = None
-        self.taken_out.discard((thing, r))
+            self.taken_out.discard((thing, r))
         self.reachable[thing].add(self.location)
         self.held = None
         self._changed()
@@ -332,11 +267,11 @@ class Household:
         if not facing:
             return "You are in the middle of a room. Looking quickly around you, you see nothing."
         strays = [
-            f"a {self._thing_names[i]}"
-            for i, r in sorted(self.taken_out)
-            if r in facing and self.location in self.reachable[i]
+            f"a {self._thing_names[i]}" for i, r in sorted(self.taken_out) if r in facing and self.location in self.reachable[i]
         ]
-        return f"You are facing the {listed([self._receptacle_names[r] for r in facing])}. Next to it, you see {listed(strays)}."
+        return (
+            f"You are facing the {listed([self._receptacle_names[r] for r in facing])}. Next to it, you see {listed(strays)}."
+        )
 
     def _inventory(self) -> str:
         if self.held is None:
@@ -346,9 +281,7 @@ class Household:
     def _is_won(self) -> bool:
         family, wanted = self.game.goal.family, self._goal_things
         if family == "look":
-            return self.held in wanted and any(
-                i in self.toggled and any(i in self.contents[r] for r in self.facing) for i in self._goal_lamps
-            )
+            return self.held in wanted and any(i in self.toggled and self._faces(i) for i in self._goal_lamps)
         needed = 2 if family == "pick2" else 1
         state = {"clean": self.clean, "heat": self.hot, "cool": self.cool}.get(family)
         if state is not None:
@@ -358,18 +291,7 @@ class Household:
         return any(sum(i in wanted for i in self.contents[r]) >= needed for r in self._goal_targets)
 
 
-def _appliance(receptacle_kind: str, thing: Thing) -> str:
-    """What can be done to a held thing with a receptacle of this kind, beside putting it there."""
-    if receptacle_kind in _CLEANERS and "cleanable" in thing.traits:
-        return "clean"
-    if receptacle_kind in _HEATERS and "heatable" in thing.traits:
-        return "heat"
-    if receptacle_kind in _COOLERS and "coolable" in thing.traits:
-        return "cool"
-    return ""
-
-
 def _eligible(game: Game, thing: Thing) -> bool:
     """A goal that asks for a state also asks for the ability: what starts cool but cannot be cooled does not count."""
-    ability = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}.get(game.goal.family)
-    return ability is None or ability in thing.traits
+    family = game.goal.family
+    return family not in APPLIANCES or APPLIANCES[family][0] in thing.traits

@@ -8,6 +8,7 @@ order gets the highest number.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ _FAMILY_OF_PROPERTIES = {
     frozenset({"coolable", "iscool"}): "cool",
 }
 
+_ILLUMINATION = {"receptacleatlocation", "atlocation", "inreceptacle", "holds"}
+
 _Facts = dict[str, set[tuple[str, ...]]]
 
 
@@ -58,7 +61,7 @@ def parse_problem(text: str, sentence: str) -> Game:
     receptacle_index = {i: n for n, i in enumerate(receptacle_ids)}
     thing_index = {i: n for n, i in enumerate(thing_ids)}
 
-    starts = [locations[l] for _, l in facts["atlocation"] if l in locations]
+    starts = [locations[place] for _, place in _pairs(facts, "atlocation") if place in locations]
     if len(starts) != 1:
         raise TacitError(f"the agent is at {len(starts)} places at the start, not at one.")
     receptacle_kind = dict(_pairs(facts, "receptacletype"))
@@ -66,8 +69,8 @@ def parse_problem(text: str, sentence: str) -> Game:
     standing = dict(_pairs(facts, "receptacleatlocation"))
     inside = _indices(facts, "inreceptacle", receptacle_index)
     places = _indices(facts, "objectatlocation", locations)
-    nested = _indices(dict(holds={(outer, inner) for inner, outer in _pairs(facts, "inreceptacleobject")}),
-                      "holds", thing_index)
+    facts["contents"] = {(outer, inner) for inner, outer in _pairs(facts, "inreceptacleobject")}
+    contents = _indices(facts, "contents", thing_index)
     openable, opened = facts["openable"], facts["opened"]
     traits: dict[str, set[str]] = defaultdict(set)
     for predicate, trait in _TRAIT_OF_PREDICATE.items():
@@ -93,7 +96,7 @@ def parse_problem(text: str, sentence: str) -> Game:
                 traits=frozenset(traits[i]),
                 receptacles=inside[i],
                 locations=places[i],
-                holds=nested[i],
+                holds=contents[i],
             )
             for i in thing_ids
         ),
@@ -118,35 +121,56 @@ def parse_goal(text: str) -> Goal:
 
 
 def _recognise(atoms: set[tuple[str, ...]], distinct: set[frozenset[str]]) -> Goal:
-    kinds = {row[1]: _kind(row[2]) for row in atoms if row[0] == "objecttype"}
-    targets = {row[1]: _kind(row[2]) for row in atoms if row[0] == "receptacletype"}
-    properties: dict[str, set[str]] = {variable: set() for variable in kinds}
-    for row in atoms:
-        if len(row) == 2 and row[1] in properties:
-            properties[row[1]].add(row[0])
+    """A goal by its atoms: the kinds of its objects and receptacles, their properties, and the relations between them."""
+    kinds = {row[1]: _kind(row[2]) for row in atoms if row[0] == "objecttype" and len(row) == 3}
+    targets = {row[1]: _kind(row[2]) for row in atoms if row[0] == "receptacletype" and len(row) == 3}
+    properties = {v: frozenset(row[0] for row in atoms if row[1:] == (v,)) for v in kinds}
     relations = {row for row in atoms if len(row) == 3 and row[0] not in ("objecttype", "receptacletype")}
-    understood = len(kinds) + len(targets) + sum(map(len, properties.values())) + len(relations) == len(atoms)
+    goal = None
+    if len(kinds) + len(targets) + len(relations) + sum(map(len, properties.values())) == len(atoms):
+        if len(targets) == 1:
+            goal = _placement(kinds, targets, properties, relations, distinct)
+        elif not targets and not distinct:
+            goal = _illumination(kinds, properties, relations)
+    if goal is None:
+        raise TacitError("the goal is none of the six published task types.")
+    return goal
 
-    if understood and len(targets) == 1:
-        (receptacle, target), things = next(iter(targets.items())), sorted(kinds)
-        if relations == {("inreceptacle", thing, receptacle) for thing in things}:
-            if len(things) == 1 and not distinct:
-                family = _FAMILY_OF_PROPERTIES.get(frozenset(properties[things[0]]))
-                if family:
-                    return Goal(family, kinds[things[0]], target)
-            elif distinct == {frozenset(things)} and len(set(kinds.values())) == 1 and not any(properties.values()):
-                return Goal("pick2", kinds[things[0]], target)
-    if understood and not targets and not distinct and len(kinds) == 2:
-        lamps = [v for v in kinds if properties[v] == {"toggleable", "istoggled"}]
-        held = [row[2] for row in relations if row[0] == "holds" and row[2] in kinds and not properties[row[2]]]
-        by_predicate = {row[0]: row[1:] for row in relations}
-        if len(lamps) == 1 and len(held) == 1 and len(relations) == 4 and len(by_predicate) == 4:
-            r, l = by_predicate.get("receptacleatlocation", ("", ""))
-            lit = by_predicate.get("inreceptacle") == (lamps[0], r)
-            here = by_predicate.get("atlocation", ("", "-"))[1] == l
-            if lit and here:
-                return Goal("look", kinds[held[0]], kinds[lamps[0]])
-    raise TacitError("the goal is none of the six published task types.")
+
+def _placement(
+    kinds: dict[str, str],
+    targets: dict[str, str],
+    properties: dict[str, frozenset[str]],
+    relations: set[tuple[str, ...]],
+    distinct: set[frozenset[str]],
+) -> Goal | None:
+    """One object with a property, or two distinct ones without, in one receptacle."""
+    ((receptacle, target),) = targets.items()
+    things = sorted(kinds)
+    if relations != {("inreceptacle", thing, receptacle) for thing in things}:
+        return None
+    if len(things) == 1 and not distinct and properties[things[0]] in _FAMILY_OF_PROPERTIES:
+        return Goal(_FAMILY_OF_PROPERTIES[properties[things[0]]], kinds[things[0]], target)
+    if distinct == {frozenset(things)} and len(set(kinds.values())) == 1 and not any(properties.values()):
+        return Goal("pick2", kinds[things[0]], target)
+    return None
+
+
+def _illumination(kinds: dict[str, str], properties: dict[str, frozenset[str]], relations: set[tuple[str, ...]]) -> Goal | None:
+    """A toggled lamp in a receptacle where the agent is, and an object in its hand."""
+    lamps = [v for v in kinds if properties[v] == {"toggleable", "istoggled"}]
+    objects = [v for v in kinds if not properties[v]]
+    arguments = {row[0]: row[1:] for row in relations}
+    if len(lamps) != 1 or len(objects) != 1 or len(relations) != 4 or set(arguments) != _ILLUMINATION:
+        return None
+    receptacle, place = arguments["receptacleatlocation"]
+    if (
+        arguments["inreceptacle"] == (lamps[0], receptacle)
+        and arguments["atlocation"][1] == place
+        and arguments["holds"][1] == objects[0]
+    ):
+        return Goal("look", kinds[objects[0]], kinds[lamps[0]])
+    return None
 
 
 def _collect(tree: list, atoms: set[tuple[str, ...]]) -> set[frozenset[str]]:
@@ -160,8 +184,10 @@ def _collect(tree: list, atoms: set[tuple[str, ...]]) -> set[frozenset[str]]:
         distinct |= _collect(rest[1], atoms)
     elif head == "not" and len(rest) == 1 and isinstance(rest[0], list) and rest[0][:1] == ["="]:
         distinct.add(frozenset(rest[0][1:]))
-    elif isinstance(head, str) and head not in ("", "or", "forall", "not", "imply", "when", "exists") and all(
-        isinstance(part, str) for part in rest
+    elif (
+        isinstance(head, str)
+        and head not in ("", "or", "forall", "not", "imply", "when", "exists")
+        and all(isinstance(part, str) for part in rest)
     ):
         atoms.add((head, *rest))
     else:
@@ -198,7 +224,8 @@ def _sections(text: str) -> dict[str, str]:
             raise TacitError(f"the problem has no (:{name} …) section (a truncated or foreign file?).")
     if text.count("(") != text.count(")"):
         raise TacitError("the parentheses of the problem do not match (a truncated file?).")
-    ends = {start: end for start, end in zip(sorted(starts.values()), [*sorted(starts.values())[1:], len(text)])}
+    bounds = [*sorted(starts.values()), len(text)]
+    ends = dict(itertools.pairwise(bounds))
     return {name: text[start : ends[start]] for name, start in starts.items()}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.alfworld.game import Game
-from tacit.environments.alfworld.household import NOTHING_HAPPENS, Household
+from tacit.environments.alfworld.household import Household
+from tacit.environments.alfworld.text import NOTHING_HAPPENS
 
 
 class AlfWorld:
