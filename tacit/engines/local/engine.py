@@ -1,0 +1,123 @@
+"""What every view of a local policy shares: one model in memory, its tokenizer, its sampler, and its members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.core.types import Completion
+from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
+from tacit.engines.local.learning import Learning, TrainedWeights
+from tacit.engines.local.models import LanguageModel, codec_for
+from tacit.engines.local.sampling import LocalSampler
+from tacit.engines.local.scoring import ModelScorer
+from tacit.engines.local.settings import EngineSettings
+
+DEFAULT_BUDGET = {"cpu": 4096, "cuda": 65_536}
+
+
+@dataclass(eq=False)
+class Member:
+    """What belongs to one adapter (or to the whole model, where all parameters are trained)."""
+
+    parameters: dict[str, nn.Parameter]
+    value_head: nn.Linear | None
+    settings: EngineSettings
+    reference: LanguageModel | str | None = None
+    """a frozen copy of the model, or the name of the frozen adapter"""
+    _weights: TrainedWeights | None = field(default=None, repr=False)
+
+    @property
+    def weights(self) -> TrainedWeights:
+        """Made on first use: a policy that only plays needs no optimiser."""
+        if self._weights is None:
+            self._weights = TrainedWeights(self.parameters, self.settings)
+        return self._weights
+
+    @property
+    def steps(self) -> int:
+        """optimiser steps taken"""
+        return self._weights.steps if self._weights else 0
+
+    @property
+    def has_trained(self) -> bool:
+        return self.steps > 0
+
+    def forget_training(self) -> None:
+        """Drop the optimiser and its masters: the parameters are about to be, or have been, replaced."""
+        self._weights = None
+
+    def trained(self, masters: bool = True) -> dict[str, torch.Tensor]:
+        """The weights as trained, or as the model uses them; the two differ where bfloat16 weights have float32 masters."""
+        return dict(self._weights.master if self._weights and masters else self.parameters)
+
+
+class LocalEngine:
+    """One model in memory, its tokenizer, its sampler, and its members. Shared by every view of the policy."""
+
+    def __init__(self, hf: Any, tokenizer: Any, settings: EngineSettings, seed: int):
+        self.settings, self.seed, self.tokenizer = settings, seed, tokenizer
+        self.codec = codec_for(tokenizer, hf.config)
+        self.device = next(hf.parameters()).device
+        self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
+        if settings.gradient_checkpointing:
+            hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.sampler: LocalSampler | None = None
+        self.adapters = Adapters(hf, settings, seed, self.weights_changed) if settings.lora_rank else None
+        self.model = LanguageModel(hf, compiled=settings.compile)
+        self.members: dict[str, Member] = {}
+        self.member(MAIN)
+
+    def member(self, name: str) -> Member:
+        if name in self.members:
+            return self.members[name]
+        if self.adapters is None and name != MAIN:
+            raise TacitError(f"adapter {name!r} needs LoRA: this policy trains all parameters. Set lora_rank, e.g. to 64.")
+        if name.endswith(FROZEN):
+            raise TacitError(f"adapter name {name!r} is reserved: names ending in {FROZEN!r} hold frozen references.")
+        if self.adapters:
+            self.adapters.make(name)
+            parameters = self.adapters.parameters(name)
+        else:
+            parameters = dict(self.model.hf.named_parameters())
+        head = self._value_head() if self.settings.value_head else None
+        if head is not None:
+            parameters |= {f"value_head.{n}": p for n, p in head.named_parameters()}
+        self.members[name] = Member(parameters, head, self.settings)
+        return self.members[name]
+
+    def activate(self, name: str | None) -> None:
+        if self.adapters:
+            self.adapters.activate(name)
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
+        if self.sampler is None:
+            self.sampler = LocalSampler(self.model.hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
+        return self.sampler.sample(requests, sampling, layer)
+
+    def scorer(self, adapter: str | None, model: LanguageModel | None = None) -> ModelScorer:
+        ready = (lambda: None) if model else (lambda: self.activate(adapter))
+        return ModelScorer(model or self.model, self.codec, self.token_budget, ready)
+
+    def learning(self, name: str) -> Learning:
+        member = self.member(name)
+        return Learning(self.model, self.codec, member.weights, self.settings, self.token_budget, self.seed, member.value_head)
+
+    def weights_changed(self) -> None:
+        """The sampler keeps copies of some weights: tell it that they moved, or that another adapter is active."""
+        if self.sampler is not None:
+            with torch.inference_mode():  # its copies were made there, and may only be written there
+                self.sampler.weights_changed()
+
+    def _value_head(self) -> nn.Linear:
+        """Zeros: an untrained critic predicts nothing, and the first advantages are plain returns."""
+        head = nn.Linear(self.model.width, 1, device=self.device, dtype=torch.float32)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        return head

@@ -1,0 +1,159 @@
+"""The local policy: sampling, scoring and learning with one copy of the weights in this process, on CPU or one GPU."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.errors import TacitError
+from tacit.core.protocols import LossTerm, Request, Sampling, Scorer
+from tacit.core.types import Completion
+from tacit.engines.local import checkpoints
+from tacit.engines.local.adapters import FROZEN, MAIN
+from tacit.engines.local.engine import LocalEngine, Member
+from tacit.engines.local.models import LanguageModel, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.local.tiny import TINY_SIZES, TinySettings, tiny_checkpoint
+
+Texts = Sequence[str] | Callable[[], Sequence[str]]
+
+
+def load_policy(
+    model: str,
+    settings: EngineSettings | None = None,
+    seed: int = 0,
+    world_texts: Texts | None = None,
+    tiny: TinySettings | None = None,
+) -> LocalPolicy:
+    """A policy from a checkpoint directory, a hub id, or a tiny size (`tiny`, `tiny-0.5m`, `tiny-4m`).
+
+    A tiny policy trains its tokenizer on `world_texts` (texts, or a function that makes them) and takes its weights from
+    the seed; `tiny` overrides its sizes. The seed also initialises LoRA adapters.
+    """
+    settings = settings or EngineSettings()
+    device, dtype = resolve_device(settings)
+    set_threads(settings.threads)
+    source = model
+    if model in TINY_SIZES:
+        if world_texts is None:
+            raise TacitError(
+                f"model {model!r} trains its tokenizer on a world's text, but none was given; use a checkpoint instead."
+            )
+        texts = world_texts() if callable(world_texts) else world_texts
+        source = str(tiny_checkpoint(texts, tiny or TINY_SIZES[model], seed))
+    hf, tokenizer = load_pretrained(source, device, dtype)
+    return LocalPolicy(LocalEngine(hf, tokenizer, settings, seed))
+
+
+class LocalPolicy:
+    """One adapter of a local model, or the whole model where all parameters are trained.
+
+    Views made by `adapter` share the base, and each has its own adapter, optimiser, value head and reference. `save` and
+    `load` always take all of them; `digest` covers all of them on the policy that was loaded, and one on a view.
+    """
+
+    def __init__(self, engine: LocalEngine, name: str = MAIN):
+        self.engine, self.name = engine, name
+        self._member = engine.member(name)
+        self._scorer = engine.scorer(name)
+
+    @property
+    def context_limit(self) -> int:
+        return self.engine.codec.context_limit
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        return self.engine.codec.encode_prompt(text)
+
+    def encode_completion(self, text: str) -> np.ndarray:
+        return self.engine.codec.encode_completion(text)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return self.engine.codec.decode(tokens)
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        self.engine.activate(self.name)
+        return self.engine.sample(requests, sampling, layer)
+
+    def logprobs(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
+    ) -> list[np.ndarray]:
+        return self._scorer.logprobs(prompts, completions, temperature)
+
+    def distributions(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        return self._scorer.distributions(prompts, completions, top_k)
+
+    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
+        return self._scorer.hidden_states(prompts, layer, pooling)
+
+    @torch.no_grad()
+    def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
+        head = self._member.value_head
+        if head is None:
+            raise TacitError("this policy has no value head; set the engine setting value_head.")
+        values_N = np.zeros(len(prompts), np.float32)
+        for rows, hidden_RD in self._scorer.prompt_ends(prompts):
+            values_N[rows] = head(hidden_RD.float()).squeeze(-1).cpu().numpy()
+        return values_N
+
+    def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
+        """One AdamW step on the whole batch. Where a loss needs the reference and the batch does not carry its
+        log-probabilities yet, they are computed here."""
+        if any("reference" in loss.needs for loss in losses) and "reference" not in batch.tokens:
+            scores = self.reference().logprobs(batch.prompts, batch.completions, batch.temperature)
+            batch = batch.with_column("reference", "token", scores)
+        self.engine.activate(self.name)
+        metrics = self.engine.learning(self.name).update(batch, losses, lr)
+        self.engine.weights_changed()
+        return metrics
+
+    def reference(self) -> Scorer:
+        frozen = self._member.reference
+        if isinstance(frozen, LanguageModel):
+            return self.engine.scorer(None, frozen)
+        if self.engine.adapters:
+            return self.engine.scorer(frozen)
+        raise TacitError(
+            "this policy trains all its parameters, so there is no base to compare with; call freeze_reference() before "
+            "training, or train a LoRA adapter (lora_rank)."
+        )
+
+    def freeze_reference(self) -> None:
+        if self.engine.adapters:
+            self.engine.adapters.copy(self.name, self.name + FROZEN)
+            self._member.reference = self.name + FROZEN
+            return
+        frozen = copy.deepcopy(self.engine.model.hf).requires_grad_(False)
+        self._member.reference = LanguageModel(frozen, compiled=self.engine.settings.compile)
+
+    def adapter(self, name: str) -> LocalPolicy:
+        return self if name == self.name else LocalPolicy(self.engine, name)
+
+    def digest(self) -> str:
+        return _digest(self.engine.members if self.name == MAIN else {self.name: self._member})
+
+    def save(self, directory: Path, optimizer: bool = True) -> None:
+        """Without the optimiser, what is saved (and its digest) is the model as it samples, not its float32 masters."""
+        checkpoints.save(self.engine, _digest(self.engine.members, masters=optimizer), Path(directory), optimizer)
+
+    def load(self, directory: Path) -> None:
+        expected = checkpoints.load(self.engine, Path(directory))
+        if _digest(self.engine.members) != expected:
+            raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")
+
+
+def _digest(members: Mapping[str, Member], masters: bool = True) -> str:
+    """sha256 over the trained tensors as float32, in name order."""
+    total = hashlib.sha256()
+    for name, member in sorted(members.items()):
+        for tensor_name, tensor in sorted(member.trained(masters).items()):
+            total.update(f"{name} {tensor_name} {tuple(tensor.shape)}\n".encode())
+            total.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    return total.hexdigest()
