@@ -1,0 +1,28 @@
+"""The household: ALFWorld's text games, word for word and fast, in plain Python."""
+
+from __future__ import annotations
+
+from tacit.core.world import Environment
+from tacit.environments.alfworld.alphabet import ALPHABET
+from tacit.environments.alfworld.failures import failure
+from tacit.environments.alfworld.game import FAMILIES
+from tacit.environments.alfworld.prompt import FullWording, TerseWording
+from tacit.environments.alfworld.published import NAME
+from tacit.environments.alfworld.tasks import SPLITS, tasks
+from tacit.environments.alfworld.world import AlfWorld
+
+MAX_STEPS = 50
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="ALFWorld: find, clean, heat, cool, light and put household objects where they belong",
+    max_steps=MAX_STEPS,
+    make=AlfWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=FAMILIES,
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    alphabet=ALPHABET,
+    failure=failure,
+    action_tokens=32,
+)

@@ -278,17 +278,18 @@ class Household:
             return "You are not carrying anything."
         return f"You are carrying: a {self._thing_names[self.held]}."
 
+    @property
+    def delivered(self) -> int:
+        """How many things that the goal asks for are together where it wants them (0 for `look`, which wants none)."""
+        state = {"clean": self.clean, "heat": self.hot, "cool": self.cool}.get(self.game.goal.family)
+        wanted = self._goal_things if state is None else self._goal_things & state
+        return max((sum(i in wanted for i in self.contents[r]) for r in self._goal_targets), default=0)
+
     def _is_won(self) -> bool:
-        family, wanted = self.game.goal.family, self._goal_things
-        if family == "look":
-            return self.held in wanted and any(i in self.toggled and self._faces(i) for i in self._goal_lamps)
-        needed = 2 if family == "pick2" else 1
-        state = {"clean": self.clean, "heat": self.hot, "cool": self.cool}.get(family)
-        if state is not None:
-            wanted = wanted & state
-        if len(wanted) < needed:
-            return False
-        return any(sum(i in wanted for i in self.contents[r]) >= needed for r in self._goal_targets)
+        if self.game.goal.family == "look":
+            lit = any(i in self.toggled and self._faces(i) for i in self._goal_lamps)
+            return lit and self.held in self._goal_things
+        return self.delivered >= (2 if self.game.goal.family == "pick2" else 1)
 
 
 def _eligible(game: Game, thing: Thing) -> bool:

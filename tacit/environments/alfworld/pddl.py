@@ -125,7 +125,7 @@ def _recognise(atoms: set[tuple[str, ...]], distinct: set[frozenset[str]]) -> Go
     kinds = {row[1]: _kind(row[2]) for row in atoms if row[0] == "objecttype" and len(row) == 3}
     targets = {row[1]: _kind(row[2]) for row in atoms if row[0] == "receptacletype" and len(row) == 3}
     properties = {v: frozenset(row[0] for row in atoms if row[1:] == (v,)) for v in kinds}
-    relations = {row for row in atoms if len(row) == 3 and row[0] not in ("objecttype", "receptacletype")}
+    relations: set[tuple[str, ...]] = {row for row in atoms if len(row) == 3 and row[0] not in ("objecttype", "receptacletype")}
     goal = None
     if len(kinds) + len(targets) + len(relations) + sum(map(len, properties.values())) == len(atoms):
         if len(targets) == 1:

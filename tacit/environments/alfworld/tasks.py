@@ -1,0 +1,26 @@
+"""Splits of the household and where their tasks come from.
+
+A source is a function (count, seed) -> tasks. Published splits need data on disk (`published.py`); whoever adds a
+generator adds its splits to SOURCES and nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from tacit.core.errors import unknown
+from tacit.core.types import Task
+from tacit.environments.alfworld.published import FOLDERS, published_tasks
+
+Source = Callable[[int, int], Sequence[Task]]
+
+SOURCES: Mapping[str, Source] = {split: partial(published_tasks, split) for split in FOLDERS}
+SPLITS = tuple(SOURCES)
+
+
+def tasks(split: str, count: int, seed: int) -> Sequence[Task]:
+    """`count` tasks of a split, the same on every machine."""
+    if split not in SOURCES:
+        raise unknown("split of world 'alfworld'", split, SOURCES)
+    return SOURCES[split](count, seed)
