@@ -1,0 +1,67 @@
+"""From logits to tokens: temperature, top-k, top-p, and the inverse of the cumulative distribution."""
+
+from __future__ import annotations
+
+import torch
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Refuse settings that describe no distribution."""
+    if not sampling.temperature >= 0:
+        raise TacitError(f"temperature is {sampling.temperature}; it must be 0 (greedy) or positive.")
+    if not 0 < sampling.top_p <= 1:
+        raise TacitError(f"top_p is {sampling.top_p}; it must be above 0 and at most 1 (1 keeps every token).")
+    if sampling.top_k < 0:
+        raise TacitError(f"top_k is {sampling.top_k}; it must be 0 (keep every token) or positive.")
+    if any(not stop for stop in sampling.stop):
+        raise TacitError("a stop string is empty and would end every completion at once; remove it.")
+
+
+def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token per row and its log-probability, [B] int64 and [B] float32.
+
+    The token is the smallest whose cumulative probability exceeds u. The log-probability is that of
+    softmax(logits / temperature) in float32 *before* top-k and top-p; at temperature 0 the token is the likeliest one
+    and its log-probability that of softmax(logits). Nothing here waits for the device, so a CUDA graph can hold it.
+    """
+    if sampling.temperature == 0:
+        tokens_B = logits_BV.argmax(-1)
+        chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0].float()
+        return tokens_B, chosen_B - logits_BV.float().logsumexp(-1)
+    if sampling.temperature == 1:
+        probs_BV = torch.softmax(logits_BV, -1, dtype=torch.float32)
+    else:
+        probs_BV = torch.softmax(logits_BV.float() / sampling.temperature, -1)
+    if 0 < sampling.top_k < probs_BV.shape[1] or sampling.top_p < 1:
+        tokens_B = _draw_truncated(probs_BV, uniform_B, sampling)
+    else:
+        tokens_B = _invert(probs_BV.cumsum(-1), uniform_B)
+    return tokens_B, probs_BV.gather(1, tokens_B[:, None])[:, 0].log()
+
+
+def _draw_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Keep the k likeliest, then of those the smallest set that holds `top_p` of their probability."""
+    if 0 < sampling.top_k < probs_BV.shape[1]:
+        sorted_BK, ids_BK = probs_BV.topk(sampling.top_k, dim=-1)
+    else:
+        sorted_BK, ids_BK = probs_BV.sort(dim=-1, descending=True, stable=True)
+    cdf_BK = sorted_BK.cumsum(-1)
+    if sampling.top_p < 1:
+        # a token stays where those likelier than it hold less than top_p: the likeliest always does
+        outside_BK = cdf_BK - sorted_BK >= sampling.top_p * cdf_BK[:, -1:]
+        outside_BK[:, 0] = False
+        cdf_BK = sorted_BK.masked_fill(outside_BK, 0.0).cumsum(-1)
+    return ids_BK.gather(1, _invert(cdf_BK, uniform_B)[:, None])[:, 0]
+
+
+def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
+    """First index whose cumulative sum exceeds u times the total: never one of probability zero.
+
+    u·total may round up to the total itself; stepping just below it keeps the answer inside the support.
+    """
+    total_B = cdf_BV[:, -1]
+    target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
+    return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0]

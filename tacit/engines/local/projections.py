@@ -1,0 +1,131 @@
+"""Linear layers that read the same input, computed as one; LoRA adapters included.
+
+    y = x [W₁; W₂; …]ᵀ + [b₁; b₂; …] + (x [A₁; A₂; …]ᵀ) diag(s₁B₁, s₂B₂, …)ᵀ
+
+LoRA stays beside the weights instead of being merged into them: in bfloat16 a merge would round most of an adapter away,
+and the sampler's log-probabilities would no longer be those of the policy that learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+from torch import nn
+from torch.nn.functional import linear
+
+
+class NotPlain(Exception):
+    """A module is no plain linear layer (quantised, DoRA, …), so only its own `forward` knows what it computes."""
+
+
+class Projection:
+    """One or several linear modules as one matrix. `refresh` takes over changed weights, in place where shapes allow."""
+
+    def __init__(self, modules: Sequence[nn.Module], order: torch.Tensor | None = None) -> None:
+        """`order` permutes the output features."""
+        self._modules = tuple(modules)
+        self._order = order
+        self.weight = torch.empty(0)
+        self.bias: torch.Tensor | None = None
+        self.lora_A: torch.Tensor | None = None
+        self.lora_B: torch.Tensor | None = None
+        self.refresh()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = linear(x, self.weight, self.bias)
+        if self.lora_A is None or self.lora_B is None:
+            return y
+        return y + linear(linear(x, self.lora_A), self.lora_B)
+
+    def from_feature(self, start: int) -> _Slice:
+        """The same projection without its first `start` output features."""
+        return _Slice(self, start)
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [t for t in (self.weight, self.bias, self.lora_A, self.lora_B) if t is not None]
+
+    def sources(self) -> list[torch.Tensor]:
+        """The parameters this was made from: while these are untouched, it is up to date."""
+        found = []
+        for module in self._modules:
+            weight, bias, adapters = _parts(module)
+            found += [weight, *([] if bias is None else [bias]), *(t for a, b, _ in adapters for t in (a, b))]
+        return found
+
+    def refresh(self) -> None:
+        parts = [_parts(module) for module in self._modules]
+        weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
+        if len(parts) == 1 and self._order is None:
+            self.weight, self.bias = weights[0], biases[0]
+        else:
+            self.weight = _into(self.weight, self._ordered(torch.cat(weights)))
+            if any(b is not None for b in biases):
+                filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+                self.bias = _into(self.bias, self._ordered(torch.cat(filled)))
+        adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
+        if not adapters:
+            self.lora_A = self.lora_B = None
+            return
+        rows = [len(w) for w in weights]
+        blocks = []
+        for _, b, i in adapters:
+            block = b.new_zeros(sum(rows), b.shape[1])
+            block[sum(rows[:i]) : sum(rows[: i + 1])] = b
+            blocks.append(block)
+        dtype = self.weight.dtype
+        self.lora_A = _into(self.lora_A, torch.cat([a for a, _, _ in adapters]).to(dtype))
+        self.lora_B = _into(self.lora_B, self._ordered(torch.cat(blocks, dim=1)).to(dtype))
+
+    def _ordered(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows if self._order is None else rows[self._order]
+
+
+class _Slice:
+    """A view of a projection; made anew for each use, so that it never outlives a refresh."""
+
+    def __init__(self, whole: Projection, start: int) -> None:
+        self._whole, self._start = whole, start
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        whole, start = self._whole, self._start
+        y = linear(x, whole.weight[start:], None if whole.bias is None else whole.bias[start:])
+        if whole.lora_A is None or whole.lora_B is None:
+            return y
+        return y + linear(linear(x, whole.lora_A), whole.lora_B[start:])
+
+
+def _into(old: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+    """`new`, in the memory of `old` where it fits: CUDA graphs remember addresses."""
+    if old is None or old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
+        return new.clone()
+    return old.copy_(new)
+
+
+_Adapter = tuple[torch.Tensor, torch.Tensor, float]
+
+
+def _parts(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]:
+    """(weight, bias, [(A, B, scale), …]) of a linear module with the adapters that are active now."""
+    if type(module) is nn.Linear:
+        return module.weight, module.bias, []
+    if type(module) is not LoraLinear or type(module.base_layer) is not nn.Linear:
+        raise NotPlain(f"{type(module).__name__} is not a plain or LoRA linear layer")
+    base = module.base_layer
+    if module.disable_adapters:
+        if module.merged:
+            raise NotPlain("a merged adapter is switched off")
+        return base.weight, base.bias, []
+    adapters: list[_Adapter] = []
+    if not module.merged:
+        for name in module.active_adapters:
+            if name not in module.lora_A:
+                continue
+            lora_A, lora_B = module.lora_A[name], module.lora_B[name]
+            if not isinstance(lora_A, nn.Linear) or not isinstance(lora_B, nn.Linear):
+                raise NotPlain(f"adapter {name!r} is no pair of linear layers")
+            if name in module.lora_variant or lora_B.bias is not None:
+                raise NotPlain(f"adapter {name!r} is a LoRA variant")
+            adapters.append((lora_A.weight, lora_B.weight, module.scaling[name]))
+    return base.weight, base.bias, adapters

@@ -1,0 +1,62 @@
+"""When a completion is over: an end token, a stop string in its text, or its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Stops:
+    """Finds the end of completions. Stop strings may span tokens, so the decoded text is what is searched.
+
+    Decoding every row after every token would cost more than a small model; but a stop string can only appear with a
+    token whose own text holds the string's last character (or part of a character), and those are remembered.
+    """
+
+    def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._last_characters = {text[-1] for text in stop}
+        self._is_end_V = np.zeros(vocabulary, dtype=bool)
+        self._is_end_V[[t for t in end_tokens if t < vocabulary]] = True
+        self._may_complete: dict[int, bool] = {}
+
+    def interesting(self, tokens: np.ndarray) -> np.ndarray:
+        """Which of these tokens may end a completion, same shape."""
+        found = self._is_end_V[tokens]
+        if self._stop:
+            flat = [self._completes(token) for token in tokens.ravel().tolist()]
+            found = found | np.array(flat, dtype=bool).reshape(tokens.shape)
+        return found
+
+    def ends(self, tokens_T: np.ndarray) -> bool:
+        """True where the completion is over with its last token."""
+        return bool(self._is_end_V[tokens_T[-1]]) or (
+            self._completes(int(tokens_T[-1])) and any(stop in self.text(tokens_T) for stop in self._stop)
+        )
+
+    def text(self, tokens_T: np.ndarray) -> str:
+        """The text of a completion, without the token that ended it."""
+        if len(tokens_T) and self._is_end_V[tokens_T[-1]]:
+            tokens_T = tokens_T[:-1]
+        return self._tokenizer.decode(tokens_T.tolist(), skip_special_tokens=True)
+
+    def _completes(self, token: int) -> bool:
+        known = self._may_complete.get(token)
+        if known is None:
+            # twice, because some tokenizers drop a space that begins the text
+            text = self._tokenizer.decode([token, token], skip_special_tokens=True)
+            known = self._may_complete[token] = any(c in self._last_characters or c == "�" for c in text)
+        return known
+
+
+def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokens that end a completion: the tokenizer's and those of the model's generation settings."""
+    found: set[int] = set()
+    for source in (tokenizer, getattr(model, "generation_config", None)):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            found.update(int(i) for i in (ids if isinstance(ids, list | tuple) else [ids]))
+    return frozenset(found)

@@ -1,0 +1,49 @@
+"""Drawing tokens: numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tacit.core.protocols import Sampling
+from tacit.engines.local.drawing import draw
+
+PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
+
+
+def _draw(uniform: float, **options) -> tuple[int, float]:
+    tokens, logprobs = draw(PROBS.log(), torch.tensor([uniform]), Sampling(**options))
+    return int(tokens[0]), float(logprobs[0])
+
+
+def test_a_token_is_where_the_cumulative_distribution_passes_u():
+    assert [_draw(u)[0] for u in (0.01, 0.49, 0.51, 0.79, 0.81, 0.99)] == [0, 0, 2, 2, 3, 3]
+    np.testing.assert_allclose(_draw(0.6)[1], np.log(0.3), rtol=1e-6)
+
+
+def test_truncation_changes_the_draw_and_not_the_log_probability():
+    # the two likeliest, 0.5 and 0.3, share u in the ratio 5 : 3
+    assert [_draw(u, top_k=2)[0] for u in (0.62, 0.63, 0.999)] == [0, 2, 2]
+    assert [_draw(u, top_p=0.7)[0] for u in (0.62, 0.63, 0.999)] == [0, 2, 2]
+    assert [_draw(u, top_p=0.5)[0] for u in (0.01, 0.999)] == [0, 0]
+    assert [_draw(u, top_p=1e-6)[0] for u in (0.01, 0.999)] == [0, 0]
+    np.testing.assert_allclose(_draw(0.7, top_k=2)[1], np.log(0.3), rtol=1e-6)
+    # top-p is a share of what top-k left: 0.5 / 0.8 holds 60 per cent
+    assert _draw(0.999, top_k=2, top_p=0.6)[0] == 0
+
+
+def test_temperature_divides_the_logits_and_zero_takes_the_likeliest():
+    token, logprob = _draw(0.999, temperature=0)
+    assert token == 0
+    np.testing.assert_allclose(logprob, np.log(0.5), rtol=1e-6)
+    squared = np.array([0.25, 0.0, 0.09, 0.04]) / 0.38  # temperature one half squares the probabilities
+    np.testing.assert_allclose(_draw(0.95, temperature=0.5)[1], np.log(squared[3]), rtol=1e-5)
+
+
+def test_the_largest_uniform_never_leaves_the_support():
+    probs = torch.zeros(1, 1000)
+    probs[0, :700] = torch.rand(700, generator=torch.Generator().manual_seed(0))
+    largest = torch.tensor([1 - 2.0**-24])
+    for options in ({}, {"top_p": 0.9}, {"top_k": 900}, {"top_k": 10}):
+        tokens, logprobs = draw(probs.log(), largest, Sampling(**options))
+        assert probs[0, tokens[0]] > 0 and torch.isfinite(logprobs).all()
