@@ -1,0 +1,187 @@
+"""Rollout speed: our sampler beside transformers' `generate`, same model, prompts, lengths and threads, in one run.
+
+    python benchmarks/rollout.py                               # a random Llama of about a million parameters
+    python benchmarks/rollout.py --model PATH --batch 256 --prompt-tokens 200 --new-tokens 32 --json
+
+Tokens per second are new tokens over wall time, prefill included. Nothing ends early, so every method writes the same
+number of tokens. Ours also returns log-probabilities and text, which `generate` is not asked for.
+The grouped case has 8 identical prompts per group, as group-relative methods do: ours computes each of them once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.sampling import LocalSampler
+
+GROUP = 8
+
+
+def random_llama() -> tuple[Any, Any]:
+    """About a million parameters and a vocabulary of 1,024 words, from nothing."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    words = Tokenizer(WordLevel({f"w{i}": i for i in range(config.vocab_size)}, unk_token="w0"))
+    return LlamaForCausalLM(config), PreTrainedTokenizerFast(tokenizer_object=words)
+
+
+def load(path: str | None, device: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    if path is None:
+        model, tokenizer = random_llama()
+    else:
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        tokenizer.eos_token = None
+    # no end token: every row then writes all its tokens, in both
+    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
+    model.config.eos_token_id = None
+    return model.to(device=device, dtype=dtype).eval(), tokenizer
+
+
+def ours(sampler: LocalSampler, prompts: np.ndarray, new_tokens: int) -> Callable[[int], int]:
+    def run(repeat: int) -> int:
+        requests = [Request(prompt, seed=1000 * repeat + i) for i, prompt in enumerate(prompts)]
+        return sum(len(c.tokens) for c in sampler.sample(requests, Sampling(max_tokens=new_tokens)))
+
+    return run
+
+
+def generate(model: Any, device: str, prompts: np.ndarray, new_tokens: int, **options: Any) -> Callable[[int], int]:
+    tokens = torch.from_numpy(prompts).to(device)
+    mask = torch.ones_like(tokens)
+
+    def run(repeat: int) -> int:
+        torch.manual_seed(repeat)
+        output = model.generate(tokens, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=new_tokens, **options)
+        return output[:, tokens.shape[1] :].numel()
+
+    return run
+
+
+def measure(methods: dict[str, Callable[[int], int]], repeats: int, device: str) -> dict[str, float | None]:
+    """Median tokens per second of each method; methods take turns, so that a busy machine disturbs all alike."""
+    speeds: dict[str, list[float]] = {name: [] for name in methods}
+    failed: set[str] = set()
+    for repeat in range(-2, repeats):  # two rounds to warm up: libraries, graphs, compilation
+        for name, run in methods.items():
+            if name in failed:
+                continue
+            synchronize(device)
+            start = time.perf_counter()
+            try:
+                count = run(repeat + 2)
+            except Exception as error:
+                print(f"{name} does not run here: {type(error).__name__}: {str(error)[:200]}")
+                failed.add(name)
+                continue
+            synchronize(device)
+            if repeat >= 0:
+                speeds[name].append(count / (time.perf_counter() - start))
+    return {name: statistics.median(values) if values else None for name, values in speeds.items()}
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def compare(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray, args: argparse.Namespace) -> dict[str, Any]:
+    methods = {
+        "tacit": ours(sampler, prompts, args.new_tokens),
+        "generate": generate(model, device, prompts, args.new_tokens),
+    }
+    if device == "cuda":
+        methods["generate_static"] = generate(
+            model, device, prompts, args.new_tokens, cache_implementation="static", disable_compile=True
+        )
+        if args.compiled:
+            methods["generate_static_compiled"] = generate(
+                model, device, prompts, args.new_tokens, cache_implementation="static"
+            )
+    speeds = measure(methods, args.repeats, device)
+    mine = speeds["tacit"]
+    ratios = {name: mine / speed for name, speed in speeds.items() if name != "tacit" and mine and speed}
+    return {"tokens_per_s": speeds, "ratio": ratios}
+
+
+def parse() -> argparse.Namespace:
+    gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="checkpoint directory or hub id; without it a random Llama of about 1M parameters")
+    parser.add_argument("--batch", type=int, default=256 if gpu else 64, help="rows (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 64, help="(default %(default)s)")
+    parser.add_argument("--new-tokens", type=int, default=32, help="(default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads of both (default: torch's)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16" if gpu else "float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
+    parser.add_argument("--compiled", action="store_true", help="on a GPU also time static `generate` with torch.compile")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    model, tokenizer = load(args.model, args.device, getattr(torch, args.dtype))
+    rng = np.random.default_rng(0)
+    groups = -(-args.batch // GROUP)
+    distinct = rng.integers(0, model.config.vocab_size, (args.batch, args.prompt_tokens))
+    grouped = np.repeat(distinct[:groups], GROUP, axis=0)[: args.batch]
+    sampler = LocalSampler(model, tokenizer, args.device, max_batch=args.batch)
+    result: dict[str, Any] = {
+        "benchmark": "rollout",
+        "model": args.model or "random-llama-1m",
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        "dtype": args.dtype,
+        "threads": torch.get_num_threads(),
+        "batch": args.batch,
+        "prompt_tokens": args.prompt_tokens,
+        "new_tokens": args.new_tokens,
+    }
+    print(", ".join(f"{key} {value}" for key, value in result.items()))
+    for case, prompts in (("distinct", distinct), ("grouped", grouped)):
+        result[case] = compare(model, sampler, args.device, prompts, args)
+        for name, speed in result[case]["tokens_per_s"].items():
+            if speed is not None:
+                ratio = result[case]["ratio"].get(name)
+                note = f"  tacit is {ratio:.2f}×" if ratio else ""
+                print(f"  {case:9s} {name:25s} {speed:10,.0f} tokens/s{note}")
+    if args.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
