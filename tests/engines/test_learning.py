@@ -1,0 +1,221 @@
+"""One update is one exact step, however the batch is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.errors import NonFiniteLoss, TacitError
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """−Σ A log π / total tokens"""
+
+    needs: frozenset[str] = frozenset()
+    scale: float = 1.0
+
+    def __call__(self, view):
+        loss = -self.scale * (view.advantages_T * view.logprobs_T).sum() / view.total_tokens
+        return loss, {"advantage": view.advantages_T.sum(), "advantage_max": view.advantages_T.max()}
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Uses every field a loss may ask for."""
+
+    needs: frozenset[str] = frozenset({"entropy", "values", "logits"})
+
+    def __call__(self, view):
+        assert view.logits_TV.shape == (len(view.row_T), view.logits_TV.shape[1])
+        logps_TV = torch.log_softmax(view.logits_TV, -1)
+        loss = -0.1 * view.entropy_T.sum() / view.total_tokens + logps_TV[:, 3].sum() / view.total_tokens
+        loss = loss + ((view.values_R - view.rows["returns"]) ** 2).sum() / view.total_rows
+        loss = loss + (view.tokens["weight"] * view.logprobs_T / view.lengths_R[view.row_T]).sum() / view.total_rows
+        return loss, {"weight": view.tokens["weight"].sum()}
+
+
+@pytest.fixture()
+def batch(rows) -> Batch:
+    prompts, completions = rows
+    rng = np.random.default_rng(1)
+    column = lambda: [rng.normal(size=len(c)) for c in completions]  # noqa: E731
+    made = replace(Batch.imitation(prompts, completions), advantages=column(), behaviour=column())
+    return made.with_column("weight", "token", column()).with_column("returns", "row", rng.normal(size=len(prompts)))
+
+
+def gradients(policy, batch: Batch, losses) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """The gradient an update is about to use."""
+    weights, taken = policy.engine.member("default").weights, {}
+
+    def take(lr: float, norm: float) -> None:
+        taken.update({name: p.grad.clone() for name, p in weights.master.items() if p.grad is not None})
+
+    weights.step = take
+    metrics = policy.update(batch, losses, 1e-3)
+    return taken, metrics
+
+
+def plain_gradient(policy, batch: Batch) -> dict[str, torch.Tensor]:
+    """The same loss by a padded transformers forward pass over all positions, with an attention mask."""
+    hf = policy.engine.model.hf
+    width = max(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
+    ids, mask = torch.zeros(len(batch), width, dtype=torch.long), torch.zeros(len(batch), width, dtype=torch.long)
+    for i, (p, c) in enumerate(zip(batch.prompts, batch.completions, strict=True)):
+        ids[i, : len(p) + len(c)] = torch.from_numpy(np.concatenate([p, c]))
+        mask[i, : len(p) + len(c)] = 1
+    logps = torch.log_softmax(hf(input_ids=ids, attention_mask=mask).logits[:, :-1], -1)
+    chosen = logps.gather(-1, ids[:, 1:, None]).squeeze(-1)
+    loss = torch.zeros(())
+    for i, (p, c) in enumerate(zip(batch.prompts, batch.completions, strict=True)):
+        loss = loss - (chosen[i, len(p) - 1 : len(p) + len(c) - 1] * torch.from_numpy(batch.advantages[i]).float()).sum()
+    (loss / batch.total_tokens).backward()
+    found = {name: p.grad.clone() for name, p in hf.named_parameters()}
+    hf.zero_grad()
+    return found
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=1e-6, rtol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize("token_budget", [1, 60, 100_000])
+def test_gradient_is_the_plain_models(make_policy, batch, token_budget: int) -> None:
+    policy = make_policy(token_budget=token_budget)
+    found, metrics = gradients(policy, batch, [PolicyGradient()])
+    expected = plain_gradient(policy, batch)
+    assert_same(found, expected)
+    norm = torch.stack([g.norm() for g in expected.values()]).norm()
+    assert metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_rank": 4}])
+def test_gradient_does_not_depend_on_the_cut(make_policy, batch, settings) -> None:
+    losses = [PolicyGradient(), Everything()]
+    (one, m1), (many, m2) = (
+        gradients(make_policy(value_head=True, token_budget=budget, **settings), batch, losses) for budget in (100_000, 1)
+    )
+    assert_same(one, many)
+    for key in m1.keys() - {"padding"}:
+        assert m1[key] == pytest.approx(m2[key], rel=1e-4, abs=1e-6), key
+
+
+def test_metrics(make_policy, batch) -> None:
+    policy = make_policy(token_budget=60)
+    scores = policy.logprobs(batch.prompts, batch.completions)
+    batch = replace(batch, behaviour=[s + 0.25 for s in scores])
+    second = PolicyGradient(scale=2.0)
+    metrics = policy.update(batch, [PolicyGradient(), second], 1e-3)
+    flat = np.concatenate(batch.advantages)
+    expected = -(flat * np.concatenate(scores)).mean()
+    assert metrics["loss/policy_gradient"] == pytest.approx(expected, rel=1e-4)
+    assert metrics["loss/policy_gradient_1"] == pytest.approx(2 * expected, rel=1e-4)
+    assert metrics["loss"] == pytest.approx(3 * expected, rel=1e-4)
+    assert metrics["advantage"] == metrics["policy_gradient_1/advantage"] == pytest.approx(flat.mean(), rel=1e-5)
+    assert metrics["advantage_max"] == pytest.approx(flat.max(), rel=1e-5)
+    assert metrics["behaviour_gap"] == pytest.approx(0.25, abs=1e-4)
+    assert metrics["behaviour_gap_max"] == pytest.approx(0.25, abs=1e-4)
+    assert metrics["tokens"] == batch.total_tokens and metrics["rows"] == len(batch) - 1
+    assert 0 < metrics["entropy"] <= np.log(policy.engine.model.vocabulary)
+    assert 0 <= metrics["padding"] < 1
+
+
+def test_imitation_has_no_behaviour_gap(make_policy, rows) -> None:
+    assert "behaviour_gap" not in make_policy().update(Batch.imitation(*rows), [PolicyGradient()], 1e-3)
+
+
+def test_imitation_learns(make_policy, rows) -> None:
+    policy, batch = make_policy(), Batch.imitation(*rows)
+    losses = [policy.update(batch, [PolicyGradient()], 1e-2)["loss"] for _ in range(60)]
+    assert losses[-1] < 0.3 < 4 < losses[0]
+
+
+def test_updates_repeat_bit_for_bit(make_policy, batch) -> None:
+    digests = set()
+    for _ in range(2):
+        policy = make_policy(token_budget=60, lora_rank=4, lora_dropout=0.2)
+        for _ in range(3):
+            policy.update(batch, [PolicyGradient()], 1e-3)
+        digests.add(policy.digest())
+    assert len(digests) == 1
+
+
+def test_dropout_acts_in_updates_only(make_policy, rows) -> None:
+    policy, still = make_policy(lora_rank=4, lora_dropout=0.5), make_policy(lora_rank=4)
+    batch = Batch.imitation(*rows)
+    for made in (policy, still):
+        for _ in range(2):
+            made.update(batch, [PolicyGradient()], 1e-2)
+    assert policy.digest() != still.digest()
+    first, second = policy.logprobs(*rows), policy.logprobs(*rows)
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("settings", [{}, {"dtype": "bfloat16"}])
+def test_a_loss_that_is_no_number_moves_nothing(make_policy, batch, poison: float, settings) -> None:
+    policy = make_policy(token_budget=60, **settings)
+    before = policy.digest()
+    bad = [a.copy() for a in batch.advantages]
+    bad[3][2] = poison
+    with pytest.raises(NonFiniteLoss, match="no weight has been changed") as caught:
+        policy.update(replace(batch, advantages=bad), [PolicyGradient()], 1e-3)
+    assert caught.value.batch.advantages is bad
+    assert policy.digest() == before
+    weights = policy.engine.member("default").weights
+    assert all(p.grad is None for p in (*weights.live.values(), *weights.master.values()))
+    assert not weights.optimizer.state and weights.steps == 0
+    assert np.isfinite(policy.update(batch, [PolicyGradient()], 1e-3)["loss"])
+
+
+def test_small_steps_are_not_lost_in_bfloat16(make_policy, rows) -> None:
+    """lr 1e-6 is far below the spacing of bfloat16 numbers near a norm's weight of 1; the float32 masters keep it."""
+    policy, batch = make_policy(dtype="bfloat16"), Batch.imitation(*rows)
+    for _ in range(5):
+        policy.update(batch, [PolicyGradient()], 1e-6)
+    master = policy.engine.member("default").weights.master["model.norm.weight"]
+    assert ((master - 1).abs() > 2e-6).any() and ((master - 1).abs() < 1e-5).all()
+    assert (policy.engine.model.hf.model.norm.weight == 1).all()
+    assert policy.engine.model.hf.dtype == torch.bfloat16
+
+
+def test_the_norm_is_clipped(make_policy, batch) -> None:
+    """AdamW hardly feels the scale of one gradient, so look at what it was given: the first moment is 0.1 × gradient."""
+    policy = make_policy(clip_norm=1e-3)
+    assert policy.update(batch, [PolicyGradient()], 1e-3)["grad_norm"] > 1e-2
+    state = policy.engine.member("default").weights.optimizer.state
+    moments = torch.stack([s["exp_avg"].norm() for s in state.values()]).norm()
+    assert float(moments) == pytest.approx(1e-4, rel=1e-2)
+
+
+def test_rows_without_tokens_change_nothing(make_policy, batch) -> None:
+    kept = np.array([i for i, c in enumerate(batch.completions) if len(c)])
+    whole, without = make_policy(value_head=True), make_policy(value_head=True)
+    whole.update(batch, [PolicyGradient(), Everything()], 1e-3)
+    without.update(batch.select(kept), [PolicyGradient(), Everything()], 1e-3)
+    assert whole.digest() == without.digest()
+
+
+def test_an_empty_batch_is_no_step(make_policy, batch) -> None:
+    policy = make_policy()
+    before = policy.digest()
+    assert policy.update(batch.select(np.array([4])), [PolicyGradient()], 1e-3)["tokens"] == 0
+    assert policy.digest() == before
+
+
+def test_a_missing_value_head_is_named(make_policy, batch) -> None:
+    with pytest.raises(TacitError, match="value_head"):
+        make_policy().update(batch, [Everything()], 1e-3)
+    with pytest.raises(TacitError, match="value_head"):
+        make_policy().values(batch.prompts)
+
+
+def test_columns_must_fit(make_policy, batch) -> None:
+    with pytest.raises(ValueError, match="'advantages'"):
+        make_policy().update(replace(batch, advantages=[a[:-1] for a in batch.advantages]), [PolicyGradient()], 1e-3)
