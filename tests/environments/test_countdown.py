@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tacit.environments.countdown.expert import Solver, solve
 from tacit.environments.countdown.tasks import make_task, split_of
 
 ENVIRONMENT = get_environment("countdown")
+ROOT = Path(__file__).resolve().parents[2]
 PUZZLE = make_task([3, 7, 25], 82)
 
 
@@ -177,7 +179,7 @@ def test_tasks_are_the_same_in_every_process_and_prefixes_of_each_other():
         "import hashlib; from tacit.environments import get_environment as g;"
         "print(hashlib.sha256(repr(g('countdown').tasks('test', 50, 3)).encode()).hexdigest())"
     )
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
     here = ENVIRONMENT.tasks("test", 50, 3)
     assert hashlib.sha256(repr(here).encode()).hexdigest() == there
     assert list(ENVIRONMENT.tasks("test", 80, 3))[:50] == list(here)

@@ -1,0 +1,54 @@
+"""TextWorld-Cooking, native: follow a recipe through a house, with steps that cannot be taken back."""
+
+from __future__ import annotations
+
+from tacit.core.types import StopReason, Trajectory
+from tacit.core.world import Environment
+from tacit.environments.cooking.alphabet import ALPHABET
+from tacit.environments.cooking.expert import Explorer
+from tacit.environments.cooking.prompt import FullWording, TerseWording
+from tacit.environments.cooking.tasks import FAMILIES, NAME, SPLITS, tasks
+from tacit.environments.cooking.tracker import CookingTracker
+from tacit.environments.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL, CookingWorld
+
+
+def failure(trajectory: Trajectory) -> str:
+    """`burned`, `wrong_processing` or `timeout` (ReuseRL Table 8); what stopped it otherwise."""
+    labels = {trajectory.detail, trajectory.steps[-1].label if trajectory.steps else ""}
+    for label in (BURNED_LABEL, WRONG_LABEL):
+        if label in labels:
+            return label
+    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    world, wordings, texts = CookingWorld(), (TerseWording(), FullWording()), []
+    for task in tasks("train", 100, seed):
+        expert, observation, done, number = Explorer(task), world.reset(task), False, 1
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            texts += [wording.now(number, observation, False) for wording in wordings]
+            texts += [wording.turn(number, observation, action) for wording in wordings]
+            transition = world.step(action)
+            observation, done, number = transition.observation, transition.done, number + 1
+    return [text for text in texts if text]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="TextWorld-Cooking: find the recipe, gather, cut, cook, prepare, eat; burning and wrong cuts are final",
+    max_steps=MAX_STEPS,
+    make=CookingWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=FAMILIES,
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"explorer": Explorer},
+    alphabet=ALPHABET,
+    tracker=CookingTracker(),
+    failure=failure,
+    example_texts=example_texts,
+    action_tokens=24,
+)

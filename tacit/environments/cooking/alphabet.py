@@ -1,0 +1,42 @@
+"""Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word. A command of no known verb has no skill."""
+
+from __future__ import annotations
+
+from tacit.core.types import Trajectory
+from tacit.core.world import Alphabet
+
+SKILLS = (
+    "READ_RECIPE",
+    "INSPECT",
+    "EXPLORE",
+    "OPEN",
+    "TAKE",
+    "DELIVER",
+    "CUT",
+    "COOK",
+    "PREPARE_MEAL",
+    "EAT_MEAL",
+)
+_WHOLE = {"examine cookbook": "READ_RECIPE", "prepare meal": "PREPARE_MEAL", "eat meal": "EAT_MEAL"}
+_VERBS = {
+    **dict.fromkeys(("look", "inventory", "eat", "examine"), "INSPECT"),
+    "go": "EXPLORE",
+    **dict.fromkeys(("open", "close"), "OPEN"),
+    "take": "TAKE",
+    **dict.fromkeys(("drop", "put", "insert"), "DELIVER"),
+    **dict.fromkeys(("chop", "slice", "dice"), "CUT"),
+    "cook": "COOK",
+}
+
+
+def skill(action: str) -> str | None:
+    words = action.lower().split()
+    return _WHOLE.get(" ".join(words)) or (_VERBS.get(words[0]) if words else None)
+
+
+def project(trajectory: Trajectory) -> tuple[str, ...]:
+    skills = (skill(step.action) for step in trajectory.steps if step.valid)
+    return tuple(s for s in skills if s is not None)
+
+
+ALPHABET = Alphabet(SKILLS, project)

@@ -1,0 +1,140 @@
+"""An explorer: acts only on what it has read so far, as the agent it teaches must."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tacit.core.types import Observation, Task
+from tacit.environments.cooking.reading import Direction, Recipe, Scene, read_recipe, read_scene
+from tacit.environments.cooking.things import COOKED, DIRECTIONS, UNCUT
+
+
+class Explorer:
+    """Finds the kitchen, reads the cookbook, gathers, cuts, cooks what is still raw, prepares and eats.
+
+    What it needs and has seen, it walks to; what it has not seen, it looks for in the nearest closed container or behind
+    the nearest exit it has not taken. An ingredient that is cooked already is left alone, whatever the cookbook says.
+    """
+
+    def __init__(self, task: Task | None = None) -> None:
+        self._scenes: dict[str, Scene] = {}
+        """each room as last seen"""
+        self._ways: dict[str, dict[str, str]] = {}
+        """room -> direction -> room, as far as walked"""
+        self._recipe: Recipe | None = None
+        self._left = ("", "")
+        """the room and direction of the last `go`"""
+
+    def act(self, observation: Observation) -> str:
+        scene = read_scene(observation.text)
+        self._remember(scene)
+        action = self._choose(scene)
+        self._left = (scene.room, action.removeprefix("go ")) if action.startswith("go ") else ("", "")
+        return action
+
+    def _remember(self, scene: Scene) -> None:
+        self._scenes[scene.room] = scene
+        self._ways.setdefault(scene.room, {})
+        self._recipe = read_recipe(scene.answer) or self._recipe
+        room, direction = self._left
+        if room and room != scene.room:
+            self._ways[room][direction] = scene.room
+            self._ways[scene.room][DIRECTIONS[direction]] = room
+
+    def _choose(self, scene: Scene) -> str:
+        if "meal" in scene.carried:
+            return "eat meal"
+        if self._recipe is None:
+            if scene.place_of("cookbook") or "cookbook" in scene.carried:
+                return "examine cookbook"
+            return self._approach(scene, {"cookbook"})
+        return self._work_here(scene, self._recipe) or self._approach(scene, self._wanted(scene, self._recipe))
+
+    def _work_here(self, scene: Scene, recipe: Recipe) -> str | None:
+        """Something useful that can be done in this room, None where there is nothing."""
+        for food in recipe.ingredients:
+            if food not in scene.carried and scene.place_of(food):
+                return _take(scene, food)
+        pending = _pending(scene, recipe)
+        for direction in pending:
+            item = scene.carried[direction.food]
+            if direction.cuts and item.cutting == UNCUT:
+                if "knife" in scene.carried:
+                    return f"{direction.verb} {item.name} with knife"
+                if scene.place_of("knife"):
+                    return _take(scene, "knife")
+            if not direction.cuts and item.cooking not in COOKED and direction.heat in scene.places:
+                return f"cook {item.name} with {direction.heat}"
+        if scene.room == "kitchen" and not pending and all(food in scene.carried for food in recipe.ingredients):
+            return "prepare meal"
+        return None
+
+    def _wanted(self, scene: Scene, recipe: Recipe) -> set[str]:
+        """What to go to next: missing things first, then sources of heat, and the kitchen at last."""
+        missing = {food for food in recipe.ingredients if food not in scene.carried}
+        pending = _pending(scene, recipe)
+        if any(d.cuts for d in pending) and "knife" not in scene.carried:
+            missing.add("knife")
+        return missing or {d.heat for d in pending if not d.cuts} or {"stove"}
+
+    def _approach(self, scene: Scene, wanted: set[str]) -> str:
+        """One step towards a place where something wanted was seen, else where it might be."""
+
+        def promising(room: str) -> bool:
+            return room != scene.room and self._holds(room, wanted)
+
+        for reached in (promising, self._unexplored):
+            first = self._first_step(scene.room, reached)
+            if first is None:
+                continue
+            if first:
+                return self._walk(scene, first)
+            return self._explore(scene)
+        return "look"
+
+    def _holds(self, room: str, wanted: set[str]) -> bool:
+        seen = self._scenes[room]
+        return any(seen.place_of(thing) or thing in seen.places for thing in wanted)
+
+    def _unexplored(self, room: str) -> bool:
+        seen = self._scenes[room]
+        return bool(_closed_containers(seen)) or any(way not in self._ways[room] for way in seen.exits)
+
+    def _first_step(self, start: str, reached: Callable[[str], bool]) -> str | None:
+        """The direction in which the nearest room with the property lies, "" where it is this one, None for nowhere."""
+        queue, seen = deque([(start, "")]), {start}
+        while queue:
+            room, first = queue.popleft()
+            if reached(room):
+                return first
+            for way, other in self._ways[room].items():
+                if other not in seen:
+                    seen.add(other)
+                    queue.append((other, first or way))
+        return None
+
+    def _explore(self, scene: Scene) -> str:
+        closed = _closed_containers(scene)
+        if closed:
+            return f"open {closed[0]}"
+        return self._walk(scene, next(way for way in scene.exits if way not in self._ways[scene.room]))
+
+    def _walk(self, scene: Scene, direction: str) -> str:
+        door = scene.exits[direction]
+        return f"open {door}" if door in scene.closed else f"go {direction}"
+
+
+def _pending(scene: Scene, recipe: Recipe) -> list[Direction]:
+    """Directions that what is carried has still to undergo; what is not in hand yet may turn out to be done."""
+    return [d for d in recipe.directions if d.food in scene.carried and not d.done_to(scene.carried[d.food])]
+
+
+def _closed_containers(scene: Scene) -> list[str]:
+    """The fridge before the oven, in which food is rarely kept."""
+    return sorted((name for name in scene.closed if name in scene.places), key=lambda name: (name == "oven", name))
+
+
+def _take(scene: Scene, name: str) -> str:
+    place = scene.place_of(name)
+    return f"take {name}" if place == "floor" else f"take {name} from {place}"

@@ -1,0 +1,115 @@
+"""The cooking game's progress state for constant-context agents: the recipe once read, what is left of it, where one was.
+
+    phase      find_recipe -> gather -> process -> prepare -> eat -> done
+    progress   +1.0 for each subgoal: recipe read, an ingredient in hand, a direction done, meal prepared, meal eaten;
+               +0.02 for a new room, +0.05 for a container opened for the first time
+    error      0.3 for an unreadable command and for losing the game, 0.2 for a refused command,
+               0.1 for stepping into a known room and straight back, and for opening again what was opened before
+
+Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be
+subtracted. A subgoal counts once: dropping and taking again earns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tacit.core.types import Observation, Task, Transition
+from tacit.environments.cooking.alphabet import skill
+from tacit.environments.cooking.reading import Recipe, Scene, read_recipe, read_scene
+
+
+@dataclass(frozen=True)
+class CookingState:
+    room: str
+    rooms: tuple[str, ...]
+    """visited, in order of the first visit"""
+    opened: frozenset[str] = frozenset()
+    recipe: Recipe | None = None
+    achieved: frozenset[str] = frozenset()
+    """subgoals reached so far"""
+    left: tuple[str, ...] = ()
+    """what the recipe still asks for, given what is carried now"""
+    phase: str = "find_recipe"
+    came_from: str = ""
+    """the room one stood in before, where the last thing done was to step into a room known already"""
+    fault: str = ""
+
+
+class CookingTracker:
+    version = "cooking-1"
+
+    def start(self, task: Task, observation: Observation) -> CookingState:
+        scene = read_scene(observation.text)
+        return CookingState(scene.room, (scene.room,), frozenset(scene.opened))
+
+    def update(self, state: CookingState, action: str, transition: Transition) -> CookingState:
+        scene = read_scene(transition.observation.text)
+        if not transition.effective:
+            return replace(state, fault="refused" if skill(action) else "unreadable")
+        recipe = state.recipe or read_recipe(scene.answer)
+        prepared = "meal" in scene.carried or "prepare" in state.achieved
+        achieved, left = set(state.achieved), _left(recipe, scene)
+        if recipe is not None:
+            achieved.add("read")
+            achieved.update(step for step in _steps(recipe) if step not in left)
+        if prepared:
+            achieved.add("prepare")
+        if transition.success:
+            achieved.add("eat")
+        target = action.lower().removeprefix("open ") if action.lower().startswith("open ") else ""
+        fault = "reopened" if target and target in state.opened else ""
+        if scene.room != state.room and scene.room == state.came_from:
+            fault = "back"
+        if transition.done and not transition.success:
+            fault = "lost"
+        return CookingState(
+            room=scene.room,
+            rooms=state.rooms if scene.room in state.rooms else (*state.rooms, scene.room),
+            opened=state.opened | scene.opened,
+            recipe=recipe,
+            achieved=frozenset(achieved),
+            left=() if prepared else left,
+            phase=_phase(recipe, left, prepared, transition.success),
+            came_from=state.room if scene.room != state.room and scene.room in state.rooms else "",
+            fault=fault,
+        )
+
+    def render(self, state: CookingState) -> str:
+        lines = [f"phase: {state.phase}", f"rooms visited: {', '.join(state.rooms)}"]
+        if state.recipe is not None:
+            lines.append(f"recipe: {state.recipe.text}")
+            lines.append(f"still to do: {', '.join(state.left) or 'nothing'}")
+        return "\n".join(lines)
+
+    def signals(self, before: CookingState, after: CookingState) -> Mapping[str, float]:
+        subgoals = len(after.achieved - before.achieved)
+        rooms, containers = len(after.rooms) - len(before.rooms), len(after.opened - before.opened)
+        error = {"": 0.0, "unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}[after.fault]
+        return {"progress": subgoals + 0.02 * rooms + 0.05 * containers, "error": error}
+
+
+def _steps(recipe: Recipe) -> list[str]:
+    return [f"take {food}" for food in recipe.ingredients] + [f"{d.verb} {d.food}" for d in recipe.directions]
+
+
+def _left(recipe: Recipe | None, scene: Scene) -> tuple[str, ...]:
+    if recipe is None:
+        return ()
+    has = scene.carried
+    done = {f"take {food}" for food in has}
+    done |= {f"{d.verb} {d.food}" for d in recipe.directions if d.food in has and d.done_to(has[d.food])}
+    return tuple(step for step in _steps(recipe) if step not in done)
+
+
+def _phase(recipe: Recipe | None, left: tuple[str, ...], prepared: bool, success: bool) -> str:
+    if success:
+        return "done"
+    if prepared:
+        return "eat"
+    if recipe is None:
+        return "find_recipe"
+    if any(step.startswith("take ") for step in left):
+        return "gather"
+    return "process" if left else "prepare"
