@@ -197,11 +197,13 @@ def _one(piece: str, a: Method, b: Method, default: Any = _NOTHING) -> Any:
 
 
 def _union(piece: str, a: Method, b: Method) -> tuple[Any, ...]:
-    terms = list(getattr(a, piece))
-    for term in getattr(b, piece):
-        if term in terms:
+    ours, theirs = getattr(a, piece), getattr(b, piece)
+    terms = list(ours)
+    for term in theirs:
+        if term in ours:
             continue
-        twin = next((t for t in terms if type(t) is type(term)), None)
+        # Only a term of a's alone can clash: a method may well have two of one kind, and both may share one.
+        twin = next((t for t in ours if type(t) is type(term) and t not in theirs), None)
         if twin is not None:
             raise TacitError(
                 f"cannot combine {a.name!r} and {b.name!r}: both have {type(term).__name__} among their {piece}, with "

@@ -31,16 +31,32 @@ def get_environment(name: str) -> Environment:
 
 
 def _import(place: str):
-    path = Path(place)
     try:
-        if path.suffix != ".py":
-            return importlib.import_module(place)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.exists():
-            raise TacitError(f"there is no world file {place!r}.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-        return module
-    except ImportError as error:
+        return _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except (ImportError, ValueError) as error:
         raise TacitError(f"cannot import the world {place!r}: {error}.") from error
+
+
+def _import_file(path: Path):
+    """A user's file as a module under its own name, with its folder on the path: worker processes find it the same way."""
+    path = path.resolve()
+    if not path.exists():
+        raise TacitError(f"there is no world file {str(path)!r}.")
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        if Path(getattr(loaded, "__file__", None) or "").resolve() == path:
+            return loaded
+        raise TacitError(f"the world file {str(path)!r} has the name of another module, {name!r}; rename it.")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    return module

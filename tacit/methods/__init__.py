@@ -28,7 +28,7 @@ def get_method(name: str) -> type[Any]:
         raise unknown("method", name, METHODS)
     try:
         method = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise TacitError(f"cannot import the method {name!r}: {error}.") from error
     if not callable(getattr(method, "build", None)):
         raise TacitError(f"{name!r} is no method: it needs `build(world) -> Method` (see tacit/methods/grpo.py).")

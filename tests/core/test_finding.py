@@ -1,0 +1,129 @@
+"""Worlds and methods by name, by dotted path, and from a user's own file."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.environments import get_environment
+from tacit.environments.countdown import ENVIRONMENT
+from tacit.methods import get_method
+from tacit.methods.grpo import GRPO
+from tacit.rollout.workers import Workers
+
+OWN_WORLD = """
+from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Environment
+
+class Door:
+    def reset(self, task):
+        return Observation("a door")
+    def step(self, action):
+        return Transition(Observation("open"), done=True, success=action == "open")
+    def close(self):
+        pass
+
+DOOR = Environment("door", "one door", 1, Door, lambda split, count, seed: [], ("train",), ("only",), {})
+NOTHING = 3
+"""
+
+
+def write(path, text=OWN_WORLD):
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_a_world_by_name_and_by_path():
+    assert get_environment("countdown") is ENVIRONMENT
+    assert get_environment("tacit.environments.countdown:ENVIRONMENT") is ENVIRONMENT
+
+
+def test_a_misspelt_world_is_told_the_nearest():
+    with pytest.raises(TacitError, match="Did you mean 'countdown'"):
+        get_environment("countdwon")
+
+
+def test_a_world_from_a_users_file(tmp_path):
+    name = f"{write(tmp_path / 'my_door.py')}:DOOR"
+    world = get_environment(name)
+    assert world.name == "door" and world.make().reset(None).text == "a door"
+    assert get_environment(name) is world, "asking twice gives the same world"
+
+
+def test_a_world_from_a_users_file_runs_in_workers(tmp_path):
+    world = get_environment(f"{write(tmp_path / 'my_other_door.py')}:DOOR")
+    pool = Workers(world.make, processes=1, timeout_s=60)
+    try:
+        task = get_environment("countdown").tasks("train", 1, 0)[0]
+        assert [o.text for o in pool.reset([task])] == ["a door"]
+    finally:
+        pool.close()
+
+
+def test_a_users_file_cannot_take_the_place_of_a_library(tmp_path):
+    import json
+
+    with pytest.raises(TacitError, match="another module"):
+        get_environment(f"{write(tmp_path / 'json.py')}:DOOR")
+    import json as again
+
+    assert again is json and json.dumps([]) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{folder}/door_with_fault.py:NOTHING", "not a tacit.core.world.Environment"),
+        ("{folder}/door_with_none.py:MISSING", "not a tacit.core.world.Environment"),
+        ("{folder}/absent.py:DOOR", "no world file"),
+        ("no_such_package.world:DOOR", "cannot import"),
+        (":DOOR", "cannot import"),
+    ],
+)
+def test_what_is_no_world_says_so(tmp_path, name, message):
+    write(tmp_path / "door_with_fault.py")
+    write(tmp_path / "door_with_none.py")
+    with pytest.raises(TacitError, match=message):
+        get_environment(name.format(folder=tmp_path))
+
+
+def test_a_file_that_fails_can_be_mended_and_read_again(tmp_path):
+    path = write(tmp_path / "mended_door.py", "import no_such_package\n")
+    with pytest.raises(TacitError, match="no_such_package"):
+        get_environment(f"{path}:DOOR")
+    write(path)
+    assert get_environment(f"{path}:DOOR").name == "door"
+
+
+def test_wordings_and_experts_by_name():
+    assert ENVIRONMENT.expert() is ENVIRONMENT.expert("solver")
+    with pytest.raises(TacitError, match="Did you mean 'terse'"):
+        ENVIRONMENT.wording("ters")
+    with pytest.raises(TacitError, match="Did you mean 'solver'"):
+        ENVIRONMENT.expert("solvr")
+
+
+def test_a_world_without_an_expert_says_how_to_go_on(tmp_path):
+    with pytest.raises(TacitError, match="train without SFT"):
+        get_environment(f"{write(tmp_path / 'lonely_door.py')}:DOOR").expert()
+
+
+def test_a_method_by_name_and_by_path():
+    assert get_method("grpo") is GRPO is get_method("tacit.methods.grpo:GRPO")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rlo", "Did you mean 'rloo'"),
+        ("tacit.methods.grpo:Nothing", "cannot import the method"),
+        ("no_such_package:GRPO", "cannot import the method"),
+        (":GRPO", "cannot import the method"),
+        ("tacit.core.types:Task", "is no method"),
+    ],
+)
+def test_what_is_no_method_says_so(name, message):
+    with pytest.raises(TacitError, match=message):
+        get_method(name)

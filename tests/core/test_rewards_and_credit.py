@@ -1,0 +1,124 @@
+"""Rewards and Credit: the two small algebras every method is written in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import make_group
+
+from tacit.core.credit import Credit, Rewards
+
+lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+unit = st.floats(-10, 10, allow_nan=False, width=32)
+
+
+def slow_returns(flow, local, lengths, gamma):
+    """The sum written out: R_t = Σ_u γ^(u−t) r_u + local_t."""
+    out, start = [], 0
+    for length in lengths:
+        for t in range(length):
+            ahead = sum(gamma ** (u - t) * flow[start + u] for u in range(t, length))
+            out.append(ahead + local[start + t])
+        start += length
+    return np.array(out)
+
+
+def test_flow_reaches_back_and_local_does_not():
+    group = make_group([[1, 1, 1]])
+    rewards = Rewards.per_step(group, np.array([0.0, 1.0, 4.0])) + Rewards.local(group, np.array([0.0, -0.5, 0.0]))
+    # R_2 = 4, R_1 = 1 + 0.5·4 − 0.5, R_0 = 0 + 0.5·(1 + 0.5·4)
+    assert rewards.returns_N(0.5).tolist() == [1.5, 2.5, 4.0]
+    assert rewards.outcomes_G().tolist() == [5.0]
+
+
+def test_returns_stop_at_the_end_of_each_member():
+    group = make_group([[1, 1], [1]])
+    rewards = Rewards.per_step(group, np.array([1.0, 2.0, 8.0]))
+    assert rewards.returns_N(1.0).tolist() == [3.0, 2.0, 8.0]
+    assert rewards.returns_N(0.0).tolist() == [1.0, 2.0, 8.0]
+
+
+def test_asking_for_returns_changes_nothing():
+    rewards = Rewards.per_step(make_group([[1, 1]]), np.array([1.0, 2.0]))
+    rewards.returns_N(0.9)
+    assert rewards.flow_N.tolist() == [1.0, 2.0]
+
+
+@given(lengths, st.floats(0, 1), st.data())
+def test_returns_equal_the_sum_written_out(shape, gamma, data):
+    group = make_group([[1] * n for n in shape])
+    n = sum(shape)
+    flow = np.array(data.draw(st.lists(unit, min_size=n, max_size=n)))
+    local = np.array(data.draw(st.lists(unit, min_size=n, max_size=n)))
+    rewards = Rewards.per_step(group, flow) + Rewards.local(group, local)
+    np.testing.assert_allclose(rewards.returns_N(gamma), slow_returns(flow, local, shape, gamma), atol=1e-9)
+    np.testing.assert_allclose(rewards.outcomes_G(), [flow[a:b].sum() for a, b in spans(shape)], atol=1e-9)
+
+
+def spans(shape):
+    ends = np.cumsum(shape)
+    return [(end - n, end) for end, n in zip(ends, shape, strict=True)]
+
+
+def test_what_is_paid_at_the_end_lands_on_each_last_step():
+    group = make_group([[], [1, 1], [], [1], []])
+    rewards = Rewards.at_the_end(group, np.array([7.0, 1.0, 7.0, 2.0, 7.0]))
+    assert rewards.flow_N.tolist() == [0.0, 1.0, 2.0]
+    assert rewards.outcomes_G().tolist() == [0.0, 1.0, 0.0, 2.0, 0.0]
+
+
+def test_a_group_without_a_single_step():
+    group = make_group([[], []])
+    rewards = Rewards.at_the_end(group, np.array([1.0, 2.0])) + Rewards.zeros(group)
+    assert rewards.returns_N(0.9).shape == (0,)
+    assert rewards.outcomes_G().tolist() == [0.0, 0.0]
+    assert Credit.zeros(group).steps() == []
+
+
+def test_every_token_of_a_step_gets_the_value_of_the_step():
+    group = make_group([[2, 0], [3]])
+    credit = Credit.per_step(group, np.array([1.0, 9.0, -1.0]))
+    assert credit.tokens_T.tolist() == [1.0, 1.0, -1.0, -1.0, -1.0]
+    assert [part.tolist() for part in credit.steps()] == [[1.0, 1.0], [], [-1.0, -1.0, -1.0]]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4), st.data())
+def test_steps_and_per_token_are_inverse(shape, data):
+    group = make_group(shape)
+    values = [np.array(data.draw(st.lists(unit, min_size=n, max_size=n)), dtype=float) for row in shape for n in row]
+    back = Credit.per_token(group, values).steps()
+    assert len(back) == len(values)
+    assert all(np.array_equal(a, b) for a, b in zip(back, values, strict=True))
+
+
+def test_credit_reads_like_its_paper():
+    group = make_group([[1, 2]])
+    episode = Credit.per_step(group, np.array([1.0, 2.0]))
+    step = Credit.per_token(group, [np.array([10.0]), np.array([20.0, 30.0])])
+    assert (episode + 0.5 * step).tokens_T.tolist() == [6.0, 12.0, 17.0]
+    assert (step * 0.5).tokens_T.tolist() == (0.5 * step).tokens_T.tolist() == (np.float64(0.5) * step).tokens_T.tolist()
+    assert (episode + 0.0 * step).tokens_T.tolist() == episode.tokens_T.tolist()
+    assert episode.tokens_T.tolist() == [1.0, 2.0, 2.0], "adding returns a new credit"
+
+
+@pytest.mark.parametrize("kind", [Rewards, Credit])
+def test_terms_of_two_groups_do_not_add_up(kind):
+    with pytest.raises(ValueError, match="two different groups"):
+        kind.zeros(make_group([[1]])) + kind.zeros(make_group([[1]]))
+
+
+@pytest.mark.parametrize(
+    ("build", "what"),
+    [
+        (lambda g: Rewards.per_step(g, np.zeros(2)), "one number per step"),
+        (lambda g: Rewards.local(g, np.zeros((3, 1))), "one number per step"),
+        (lambda g: Rewards.at_the_end(g, np.zeros(3)), "one number per trajectory"),
+        (lambda g: Credit.per_step(g, np.zeros(4)), "one number per step"),
+        (lambda g: Credit.per_token(g, [np.zeros(2)] * 2), "one number per completion token"),
+    ],
+)
+def test_arrays_of_the_wrong_size_are_refused(build, what):
+    with pytest.raises(ValueError, match=what):
+        build(make_group([[2, 2], [2]]))
