@@ -104,7 +104,10 @@ def test_a_real_game_is_lost_and_refuses(games):
 
 
 @installed
-def test_a_foreign_file_is_named(tmp_path):
-    (tmp_path / "broken.z8").write_bytes(b"not a game")
-    with pytest.raises(TacitError, match=r"cannot play .*broken\.z8"):
-        TextWorldWorld().reset(task_of(tmp_path / "broken.z8"))
+def test_foreign_and_truncated_files_are_named(games, tmp_path):
+    (task,) = games.tasks("games", 1, 0)
+    image = Path(task.data["path"]).read_bytes()
+    for content in (b"", b"not a game", image[: len(image) // 2]):
+        (tmp_path / "broken.z8").write_bytes(content)
+        with pytest.raises(TacitError, match=r"cannot play .*broken\.z8"):
+            TextWorldWorld().reset(task_of(tmp_path / "broken.z8"))

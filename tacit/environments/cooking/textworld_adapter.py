@@ -38,6 +38,7 @@ class TextWorldWorld:
         if path.suffix not in SUFFIXES or not path.is_file():
             raise TacitError(f"there is no TextWorld game {str(path)!r}; make one with `tw-make tw-cooking --output …`.")
         textworld = _textworld()
+        _check_image(path)
         try:
             if self._path != str(path):
                 self.close()
@@ -45,7 +46,7 @@ class TextWorldWorld:
                 infos = textworld.EnvInfos(**dict.fromkeys(wanted, True))
                 self._env, self._path = textworld.start(str(path), request_infos=infos), str(path)
             self._state = self._env.reset()
-        except Exception as error:  # whatever the package makes of a truncated or foreign file
+        except Exception as error:  # whatever the package makes of a game it cannot load
             self.close()
             raise TacitError(f"TextWorld cannot play {str(path)!r}: {error!r}.") from error
         return self._observe("")
@@ -122,6 +123,21 @@ def _objective(game: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return "Play the game to a good end."
     return " ".join(str(objective).split())
+
+
+def _check_image(path: Path) -> None:
+    """Refuse a foreign or truncated file: the interpreter is native code and would take this process down with it.
+
+    A `.z8` begins with its version, 8, and keeps its length, in units of 8 bytes, at offset 26; a `.ulx` begins with
+    `Glul` and keeps its length at offset 12.
+    """
+    image = path.read_bytes()
+    if path.suffix == ".z8":
+        sound = len(image) >= 64 and image[0] == 8 and len(image) >= 8 * int.from_bytes(image[26:28], "big")
+    else:
+        sound = len(image) >= 36 and image[:4] == b"Glul" and len(image) >= int.from_bytes(image[12:16], "big")
+    if not sound:
+        raise TacitError(f"TextWorld cannot play {str(path)!r}: it is truncated or not a {path.suffix} game.")
 
 
 def _textworld() -> Any:
