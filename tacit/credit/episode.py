@@ -43,7 +43,7 @@ class EpisodeRelative:
     """GRPO:  A = (score − mean R) / (std R + δ) over the trajectories of the group.
 
     `over="steps"` takes the statistics over all steps, so long trajectories weigh more (what verl-agent's code does).
-    `std=None` is Dr. GRPO.
+    `std=None` is Dr. GRPO. One member alone gets zeros.
     """
 
     std: Std = "population"
@@ -53,6 +53,9 @@ class EpisodeRelative:
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
+            if len(group) < 2:
+                credits.append(Credit.zeros(group))
+                continue
             scores_N = step_scores(reward)
             pool = reward.outcomes_G() if self.over == "trajectories" else scores_N
             credits.append(Credit.per_step(group, standardise(scores_N, pool, self.std, self.delta)))
@@ -88,6 +91,8 @@ class BatchRelative:
     delta: float = 1e-6
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> list[Credit]:
+        if not groups:
+            return []
         kl = self._kl(groups, policy)
         raw = []
         for group, reward in zip(groups, rewards, strict=True):
@@ -95,7 +100,7 @@ class BatchRelative:
             if self.baseline == "group" and len(group):
                 scores_N = scores_N - reward.outcomes_G().mean()
             raw.append(np.repeat(scores_N, group.tokens_per_step))
-        tokens_T = np.concatenate(raw) - self.kl * kl if raw else np.zeros(0)
+        tokens_T = np.concatenate(raw) - self.kl * kl
         tokens_T = standardise(tokens_T, tokens_T, "population", self.delta)
         ends = np.cumsum([g.tokens_per_step.sum() for g in groups])[:-1].astype(int)
         return [Credit(g, part) for g, part in zip(groups, np.split(tokens_T, ends), strict=True)]

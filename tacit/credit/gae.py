@@ -3,6 +3,7 @@
 δₜ = rₜ + γ V(sₜ₊₁) − V(sₜ)          V after the last turn is 0
 Aₜ = δₜ + γλ Aₜ₊₁
 
+A step's local reward (the invalid-action penalty) is added to its own Aₜ and to no other, as in its return.
 The value head itself is taught the discounted return (credit/returns.py).
 """
 
@@ -38,13 +39,15 @@ class GeneralisedAdvantage:
     whiten: bool = True
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Critic) -> list[Credit]:
+        if not groups:
+            return []
         values_N = policy.values([step.prompt_tokens for step in flat_steps(groups)])
-        rewards_N = np.concatenate([r.flow_N + r.local_N for r in rewards]) if rewards else np.zeros(0)
-        advantages_N = np.zeros_like(rewards_N)
+        flow_N = np.concatenate([r.flow_N for r in rewards])
+        advantages_N = np.concatenate([r.local_N for r in rewards])
         start = 0
         for length in (n for group in groups for n in group.lengths):
             episode = slice(start, start + length)
-            advantages_N[episode] = gae(rewards_N[episode], values_N[episode], self.gamma, self.lam)
+            advantages_N[episode] += gae(flow_N[episode], values_N[episode], self.gamma, self.lam)
             start += length
         if self.whiten and len(advantages_N) > 1:
             advantages_N = (advantages_N - advantages_N.mean()) / (advantages_N.std() + 1e-8)

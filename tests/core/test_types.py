@@ -78,7 +78,7 @@ def test_places_have_seeds_of_their_own():
 def test_an_alphabet_refuses_skills_it_does_not_have():
     trajectory = make_group([[1]]).trajectories[0]
     assert Alphabet(("GO", "TAKE"), lambda t: ("GO",) * len(t))(trajectory) == ("GO",)
-    with pytest.raises(TacitError, match="unknown skill 'TAK'. Did you mean 'TAKE'"):
+    with pytest.raises(TacitError, match=r"unknown skill 'TAK'\. Did you mean 'TAKE'"):
         Alphabet(("GO", "TAKE"), lambda t: ("TAK",))(trajectory)
 
 

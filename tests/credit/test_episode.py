@@ -1,0 +1,135 @@
+"""Credit by episode: numbers by hand, limit cases, fast against slow."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import make_group
+
+from tacit.core.credit import Rewards
+from tacit.credit.episode import EpisodeRelative, LeaveOneOut, leave_one_out, standardise, step_scores
+
+numbers = st.lists(st.floats(-100, 100, allow_nan=False, width=32), min_size=1, max_size=8)
+
+
+def outcomes(group, values, local=None) -> Rewards:
+    rewards = Rewards.at_the_end(group, np.array(values, dtype=float))
+    return rewards if local is None else rewards + Rewards.local(group, np.array(local, dtype=float))
+
+
+def per_step(credit) -> list[float]:
+    """The value of each step, having checked that its tokens all share it."""
+    values = []
+    for tokens in credit.steps():
+        assert np.ptp(tokens) == 0
+        values.append(float(tokens[0]))
+    return values
+
+
+def test_standardise_by_hand():
+    pool = np.array([1.0, 3.0])
+    np.testing.assert_allclose(standardise(pool, pool, delta=0.0), [-1.0, 1.0])
+    np.testing.assert_allclose(standardise(pool, pool, "sample", delta=0.0), [-1 / math.sqrt(2), 1 / math.sqrt(2)])
+    np.testing.assert_allclose(standardise(pool, pool, None), [-1.0, 1.0])
+    np.testing.assert_allclose(standardise(pool, pool, delta=1.0), [-0.5, 0.5])
+    # values need not be of the pool: (5 − 2) / 1
+    np.testing.assert_allclose(standardise(np.array([5.0]), pool, delta=0.0), [3.0])
+
+
+@pytest.mark.parametrize("std", ["population", "sample", None])
+@pytest.mark.parametrize("pool", [[4.0], [2.0, 2.0, 2.0], []])
+def test_nothing_to_compare_with_gives_zeros(std, pool):
+    assert standardise(np.array([1.0, 2.0]), np.array(pool), std).tolist() == [0.0, 0.0]
+
+
+@given(numbers)
+def test_standardised_values_have_mean_zero_and_at_most_unit_spread(values):
+    pool = np.array(values)
+    result = standardise(pool, pool)
+    assert abs(result.mean()) < 1e-6 and result.std() <= 1 + 1e-9
+
+
+def test_the_group_is_compared_by_trajectory():
+    # R = 10, 0, 0, 0: mean 2.5, population std √(18.75) = 4.3301
+    group = make_group([[1, 2], [1], [1, 1, 1], [1]])
+    (credit,) = EpisodeRelative()([group], [outcomes(group, [10, 0, 0, 0])])
+    high, low = 7.5 / (math.sqrt(18.75) + 1e-6), -2.5 / (math.sqrt(18.75) + 1e-6)
+    np.testing.assert_allclose(per_step(credit), [high, high, low, low, low, low, low])
+
+
+def test_sample_std_and_dr_grpo():
+    group = make_group([[1], [1], [1]])
+    rewards = outcomes(group, [3, 0, 0])
+    (sample,) = EpisodeRelative("sample", delta=0.0)([group], [rewards])
+    np.testing.assert_allclose(per_step(sample), np.array([2.0, -1.0, -1.0]) / math.sqrt(3))
+    (mean_only,) = EpisodeRelative(None)([group], [rewards])
+    np.testing.assert_allclose(per_step(mean_only), [2.0, -1.0, -1.0])
+
+
+def test_over_steps_long_episodes_weigh_more():
+    # scores of the steps: 1, 0, 0, 0 → mean 1/4, std √3/4
+    group = make_group([[1], [1, 1, 1]])
+    (credit,) = EpisodeRelative(over="steps", delta=0.0)([group], [outcomes(group, [1, 0])])
+    np.testing.assert_allclose(per_step(credit), np.array([3.0, -1.0, -1.0, -1.0]) / math.sqrt(3))
+
+
+def test_a_penalty_is_taken_off_its_own_step_in_the_groups_units():
+    # outcomes 1, 0: mean 1/2, std 1/2; the bad step scores 1 − 0.1
+    group = make_group([[1, 1], [1]])
+    (credit,) = EpisodeRelative(delta=0.0)([group], [outcomes(group, [1, 0], local=[0, -0.1, 0])])
+    np.testing.assert_allclose(per_step(credit), [1.0, 0.8, -1.0])
+
+
+@pytest.mark.parametrize("over", ["trajectories", "steps"])
+@pytest.mark.parametrize("std", ["population", "sample", None])
+def test_one_member_alone_gets_zeros_whatever_it_did(std, over):
+    group = make_group([[1, 1]])
+    (credit,) = EpisodeRelative(std, over)([group], [outcomes(group, [10], local=[0, -0.1])])
+    assert credit.tokens_T.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("std", ["population", "sample", None])
+def test_a_group_that_agrees_gets_zeros(std):
+    group = make_group([[1, 1], [1]])
+    (credit,) = EpisodeRelative(std)([group], [outcomes(group, [10, 10], local=[0, -0.1, 0])])
+    assert credit.tokens_T.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_groups_do_not_see_each_other():
+    groups = [make_group([[1], [1]]), make_group([[1], [1]])]
+    rewards = [outcomes(groups[0], [1, 0]), outcomes(groups[1], [100, 0])]
+    first, second = EpisodeRelative(delta=0.0)(groups, rewards)
+    assert first.tokens_T.tolist() == second.tokens_T.tolist() == [1.0, -1.0]
+
+
+@given(numbers)
+def test_leave_one_out_equals_the_mean_of_the_others(values):
+    slow = [v - np.mean(values[:i] + values[i + 1 :]) if len(values) > 1 else 0.0 for i, v in enumerate(values)]
+    np.testing.assert_allclose(leave_one_out(np.array(values)), slow, atol=1e-4)
+
+
+def test_leave_one_out_by_hand():
+    # 6 − mean(0, 3) = 4.5, 0 − 4.5, 3 − 3; and the penalty as it is
+    group = make_group([[1], [1, 1], [1]])
+    (credit,) = LeaveOneOut()([group], [outcomes(group, [6, 0, 3], local=[0, 0, -0.1, 0])])
+    np.testing.assert_allclose(per_step(credit), [4.5, -4.5, -4.6, 0.0])
+
+
+def test_leave_one_out_of_one_is_zero():
+    group = make_group([[1, 1]])
+    (credit,) = LeaveOneOut()([group], [outcomes(group, [6], local=[0, -0.1])])
+    assert credit.tokens_T.tolist() == [0.0, 0.0]
+
+
+def test_scores_of_steps():
+    group = make_group([[1, 1], [1]])
+    np.testing.assert_allclose(step_scores(outcomes(group, [1, 2], local=[0, -0.5, 0])), [1.0, 0.5, 2.0])
+
+
+@pytest.mark.parametrize("term", [EpisodeRelative(), EpisodeRelative(over="steps"), LeaveOneOut()])
+def test_no_groups_no_credit(term):
+    assert term([], []) == []

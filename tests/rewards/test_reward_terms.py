@@ -1,0 +1,44 @@
+"""Outcome and the invalid-action penalty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scripted import make_group
+
+from tacit.core.types import Group
+from tacit.rewards.invalid import InvalidPenalty
+from tacit.rewards.outcome import Outcome
+
+
+def test_success_is_paid_at_the_last_step_at_the_papers_scale():
+    group = make_group([[1, 1], [1]], success=[True, False])
+    (rewards,) = Outcome()([group])
+    assert rewards.flow_N.tolist() == [0.0, 10.0, 0.0]
+    assert rewards.local_N.tolist() == [0.0, 0.0, 0.0]
+    (unit,) = Outcome(scale=1.0)([group])
+    assert unit.outcomes_G().tolist() == [1.0, 0.0]
+
+
+def test_a_graded_outcome_pays_the_score_instead():
+    group = make_group([[1], [1]], success=[True, False])
+    part = replace(group.trajectories[1], score=0.25)
+    (rewards,) = Outcome(scale=2.0, graded=True)([Group(group.task, (group.trajectories[0], part))])
+    assert rewards.flow_N.tolist() == [2.0, 0.5]
+
+
+def test_only_the_step_that_does_not_parse_pays():
+    group = make_group([[1, 1, 1]], success=[True], valid=[[True, False, True]])
+    (penalty,) = InvalidPenalty(0.1)([group])
+    (outcome,) = Outcome()([group])
+    both = outcome + penalty
+    assert penalty.local_N.tolist() == [0.0, -0.1, 0.0] and penalty.flow_N.tolist() == [0.0, 0.0, 0.0]
+    np.testing.assert_allclose(both.returns_N(0.5), [2.5, 5.0 - 0.1, 10.0])
+    assert both.outcomes_G().tolist() == [10.0], "what the episode was worth does not change"
+
+
+def test_no_groups_and_no_steps():
+    assert Outcome()([]) == [] and InvalidPenalty()([]) == []
+    empty = make_group([[]])
+    assert Outcome()([empty])[0].flow_N.shape == (0,) == InvalidPenalty()([empty])[0].local_N.shape
