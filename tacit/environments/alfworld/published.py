@@ -81,9 +81,7 @@ def load_games(source: Path | str) -> Loaded:
 
     Raises TacitError where there is nothing to load: no such path, no games below it, or none that can be read.
     """
-    source = Path(source).expanduser()
-    failures: list[str] = []
-    entries = sorted(_entries(source, failures), key=lambda entry: entry.id)
+    entries, failures = find_games(source)
     loaded = _load(entries, len(entries), failures)
     if not loaded.tasks:
         reason = failures[0] if failures else f"{source} holds no games: no game.tw-pddl and no .jsonl or .jsonl.xz."
@@ -91,11 +89,18 @@ def load_games(source: Path | str) -> Loaded:
     return loaded
 
 
+def find_games(source: Path | str) -> tuple[list[Entry], list[str]]:
+    """What a path holds, sorted by id and not yet read, and what is wrong with the rest."""
+    failures: list[str] = []
+    entries = sorted(_entries(Path(source).expanduser(), failures), key=lambda entry: entry.id)
+    return entries, failures
+
+
 def published_tasks(split: str, count: int, seed: int, root: Path | str | None = None) -> tuple[Task, ...]:
     """`count` games of a published split in an order that depends on the seed and the ids alone."""
     source = _split_source(Path(root) if root else data_root(), FOLDERS[split])
-    failures: list[str] = []
-    entries = sorted(_entries(source, failures), key=lambda entry: _shuffle_key(seed, entry.id))
+    entries, failures = find_games(source)
+    entries.sort(key=lambda entry: _shuffle_key(seed, entry.id))
     loaded = _load(entries, count, failures)
     if loaded.failures:
         _log.warning("%s: %s", source, loaded.report)

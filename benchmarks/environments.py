@@ -1,0 +1,179 @@
+"""How fast are the worlds? Steps and resets per second, with admissible actions and text, on one core.
+
+    python benchmarks/environments.py [--world NAME] [--seconds 2] [--json]
+
+Actions are drawn at random from those the world lists. Where the package a world replaces is installed, it plays the
+same kind of games in the same run. Rates are per second of processor time, so that a busy machine gives the same figure
+as an idle one; `wall_steps_per_s` is by the clock on the wall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import lzma
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, Task
+from tacit.core.world import Environment
+from tacit.environments import WORLDS, get_environment
+from tacit.environments.alfworld.published import data_root
+
+GAMES = 32
+
+
+def some_tasks(environment: Environment) -> tuple[str, Sequence[Task]]:
+    """Tasks of the first split that has any here."""
+    reasons = []
+    for split in environment.splits:
+        try:
+            return split, environment.tasks(split, GAMES, 0)
+        except TacitError as error:
+            reasons.append(str(error))
+    raise TacitError(reasons[0] if reasons else f"world {environment.name!r} has no splits.")
+
+
+def measure(environment: Environment, tasks: Sequence[Task], seconds: float) -> dict[str, float]:
+    """Resets alone, then steps alone (an episode that ends is reset off the clock)."""
+    world = environment.make()
+    choose = _chooser(environment)
+    try:
+        resets, spent = 0, 0.0
+        for task in itertools.cycle(tasks):
+            start = time.process_time()
+            world.reset(task)
+            spent += time.process_time() - start
+            resets += 1
+            if spent > seconds / 4:
+                break
+        rates = {"resets_per_s": resets / spent, "reset_ms": 1000 * spent / resets}
+
+        steps, spent, wall = 0, 0.0, 0.0
+        for task in itertools.cycle(tasks):
+            observation = world.reset(task)
+            act = choose(task)
+            start, wall_start = time.process_time(), time.perf_counter()
+            for _ in range(environment.max_steps):
+                transition = world.step(act(observation))
+                observation = transition.observation
+                steps += 1
+                if transition.done:
+                    break
+            spent += time.process_time() - start
+            wall += time.perf_counter() - wall_start
+            if spent > seconds:
+                break
+        return {"steps_per_s": steps / spent, **rates, "wall_steps_per_s": steps / wall}
+    finally:
+        world.close()
+
+
+def _chooser(environment: Environment) -> Callable[[Task], Callable[[Observation], str]]:
+    """Random listed actions; the world's expert where it lists none."""
+    rng = random.Random(0)
+
+    def begin(task: Task) -> Callable[[Observation], str]:
+        expert = None
+
+        def act(observation: Observation) -> str:
+            nonlocal expert
+            if observation.actions:
+                return observation.actions[int(rng.random() * len(observation.actions))]
+            expert = expert or environment.expert()(task)
+            return expert.act(observation)
+
+        return act
+
+    return begin
+
+
+def alfworld_peer(seconds: float) -> dict[str, float]:
+    """The real engine in the stack everyone trains on: PddlEnv, AlfredDemangler, AlfredInfos."""
+    try:
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
+        from textworld.core import EnvInfos
+        from textworld.envs.pddl import PddlEnv
+    except ImportError as error:
+        raise TacitError(f"alfworld is not installed ({error})") from error
+    engine = AlfredInfos(AlfredDemangler(PddlEnv(EnvInfos(admissible_commands=True, won=True)), shuffle=False))
+    engine.load(alfworld_game())
+    start = time.process_time()
+    state = engine.reset()
+    reset_s = time.process_time() - start
+    rng, steps, start, wall_start = random.Random(0), 0, time.process_time(), time.perf_counter()
+    while time.process_time() - start < seconds:
+        state, _, _ = engine.step(rng.choice(state["admissible_commands"]))
+        steps += 1
+    return {
+        "steps_per_s": steps / (time.process_time() - start),
+        "resets_per_s": 1 / reset_s,
+        "reset_ms": 1000 * reset_s,
+        "wall_steps_per_s": steps / (time.perf_counter() - wall_start),
+    }
+
+
+def alfworld_game() -> str | dict[str, str]:
+    """What the real engine loads: a game file, or one put together from a JSON line, the domain and the grammar."""
+    root = data_root()
+    path = next(iter(sorted(root.rglob("game.tw-pddl"))), None)
+    if path is not None:
+        return str(path)
+    try:
+        with lzma.open(root / "valid_seen.jsonl.xz", "rt", encoding="utf-8") as lines:
+            game = json.loads(next(lines))
+        grammar = (root / "grammar_template.twl2").read_text(encoding="utf-8")
+        return {
+            "pddl_domain": (root / "domain.pddl").read_text(encoding="utf-8"),
+            "grammar": grammar.replace("{TASK}", game["goal_text"]),
+            "pddl_problem": game["pddl_problem"],
+        }
+    except (OSError, KeyError, StopIteration) as error:
+        raise TacitError(f"{root} holds no game.tw-pddl, nor what one is made from: {error}") from error
+
+
+PEERS: Mapping[str, Callable[[float], dict[str, float]]] = {"alfworld": alfworld_peer}
+
+
+def describe(rates: Mapping[str, float]) -> str:
+    return f"{rates['steps_per_s']:>12,.0f} steps/s {rates['resets_per_s']:>10,.0f} resets/s ({rates['reset_ms']:.2f} ms)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", action="append", help="a world by name; again for more; all registered by default")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long to step in each world")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
+    results: dict[str, dict] = {}
+    for name in arguments.world or WORLDS:
+        try:
+            environment = get_environment(name)
+            split, tasks = some_tasks(environment)
+            results[name] = measure(environment, tasks, arguments.seconds)
+            print(f"{name:<12} {describe(results[name])}  [{split}]")
+        except (TacitError, ImportError) as error:
+            if arguments.world:
+                print(f"error: {error}", file=sys.stderr)
+                return 2
+            print(f"{name:<12} skipped: {error}")
+            continue
+        if name in PEERS:
+            try:
+                peer = PEERS[name](arguments.seconds)
+                ratio = results[name]["steps_per_s"] / peer["steps_per_s"]
+                results[name] = {**results[name], "peer": peer, "ratio": ratio}
+                print(f"{'  package':<12} {describe(peer)}  ours is {ratio:,.0f} times as fast")
+            except TacitError as error:
+                print(f"{'  package':<12} not compared: {error}")
+    if arguments.json:
+        print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
