@@ -97,6 +97,10 @@ def check_sampling(recipe: Recipe, world: Environment) -> None:
             f"model {recipe.model!r} trains its tokenizer on the world's text, and world {world.name!r} offers none; "
             "give a checkpoint or a hub id as --model."
         )
+    check_split(recipe, world)
+
+
+def check_split(recipe: Recipe, world: Environment) -> None:
     if recipe.train.evaluation.split not in world.splits:
         raise unknown(f"split of world {world.name!r}", recipe.train.evaluation.split, world.splits)
 

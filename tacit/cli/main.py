@@ -1,0 +1,76 @@
+"""The `tacit` command. Each subcommand is a file; it is imported when it is asked for, and torch only when work starts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import tacit
+from tacit.core.errors import TacitError, unknown
+
+COMMANDS = {
+    "train": ("tacit.cli.train", "train a policy in a world with a method"),
+    "eval": ("tacit.cli.evaluate", "measure a run, a model or the expert on a fixed panel"),
+    "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
+    "list": ("tacit.cli.listing", "worlds, methods, models and panels"),
+    "prepare": ("tacit.cli.prepare", "make SmolLM2 ready without a model hub"),
+}
+
+USAGE = """usage: tacit COMMAND ...
+
+{summary}
+
+{commands}
+
+`tacit COMMAND --help` says what a command takes. To begin with:
+  tacit train --world countdown --model tiny --sft.steps 300 --iterations 20 --lr 3e-4
+  tacit play --world countdown --policy expert"""
+
+MISTAKE, INTERRUPTED = 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except TacitError as error:
+        if os.environ.get("TACIT_DEBUG"):
+            raise
+        _complain(str(error))
+        return MISTAKE
+    except KeyboardInterrupt:
+        print("\nstopped.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `tacit list | head`: whoever read has read enough. Python would complain once more while closing stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS))
+        commands = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
+        print(USAGE.format(summary=tacit.__doc__, commands=commands))
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"tacit {tacit.__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        raise unknown("command", words[0], COMMANDS)
+    module = importlib.import_module(COMMANDS[words[0]][0])
+    try:
+        return module.run(words[1:])
+    except SystemExit as ended:  # argparse after --help
+        return int(ended.code or 0)
+
+
+def _complain(message: str) -> None:
+    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    print(f"\033[31merror:\033[0m {message}" if red else f"error: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""`tacit play`: watch a policy or the expert play a world turn by turn, or play it yourself."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tacit.cli.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.options import Parser, options_of
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, Task, Trajectory, Transition
+from tacit.training.settings import EvaluationSettings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tacit.core.protocols import Request, Sampling
+    from tacit.core.types import Completion
+    from tacit.rollout.episodes import SamplingPolicy
+    from tacit.rollout.worlds import Broken, WorldPool
+
+SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
+SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k")
+
+
+class Quit(Exception):
+    """The person at the keyboard has had enough."""
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments, said = make_parser(glance_method(argv, "play")).parse(argv)
+    if arguments.task < 0:
+        raise TacitError(f"--task {arguments.task} must not be negative: tasks count from 0.")
+    if arguments.delay is not None and arguments.delay < 0:
+        raise TacitError(f"--delay {arguments.delay:g} must not be negative.")
+    from tacit.cli.targets import HUMAN, open_target
+    from tacit.cli.terminal import make_console, say
+    from tacit.core.seeds import derive
+    from tacit.evaluation.panels import PANEL_SEED, Panel
+    from tacit.rollout.episodes import EpisodePlan, rollout
+    from tacit.training.train import make_worlds
+
+    console = make_console()
+    human = arguments.policy == HUMAN
+    said = {**said, ("evaluation", "tasks"): arguments.task + 1}
+    target = open_target(arguments.policy, said, arguments.checkpoint, (lambda task: Human(console)) if human else None)
+    panel = Panel.of(target.world, target.recipe.train.evaluation.split, arguments.task + 1)
+    if len(panel.tasks) <= arguments.task:
+        raise TacitError(f"--task {arguments.task}: this split has {len(panel.tasks)} tasks, counted from 0.")
+    task = panel.tasks[arguments.task]
+    delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
+    say(console, f"{target.label} plays {task.id}", style="bold")
+    say(console, f"{task.goal}  ({task.family}, at most {target.max_steps} steps)")
+    watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
+    # The episode that an evaluation with this seed plays at this place of the panel.
+    plan = EpisodePlan(task, derive(PANEL_SEED, target.seed, arguments.task, 0))
+    policy = watch.listening(target.policy, prompts=arguments.prompts)
+    try:
+        (played,) = rollout([plan], target.context, watch, policy, target.sampling, target.max_steps)
+    except Quit:
+        say(console, "stopped.")
+        return 0
+    finally:
+        watch.close()
+    _show_end(console, played)
+    return 0
+
+
+def make_parser(method: str) -> Parser:
+    parser = Parser(
+        "play",
+        SUMMARY_LINE,
+        usage="tacit play --policy WHO [--world NAME] [settings]",
+        epilog="For a run, every default is the run's own setting.",
+    )
+    parser.add_argument("--policy", required=True, metavar="WHO", help="run directory, model, `expert` or `human`")
+    parser.add_argument("--task", type=int, default=0, metavar="N", help="which task of the panel, from 0 (default: 0)")
+    parser.add_argument("--delay", type=float, metavar="SECONDS", help="pause between turns (default: 0.5 in a terminal)")
+    parser.add_argument("--prompts", action="store_true", help="show every prompt the policy reads")
+    add_checkpoint_flag(parser)
+    parser.add_options("panel and sampling", options_of(EvaluationSettings, ("evaluation",), only=SHOWN_SETTINGS))
+    add_shared_options(parser, method)
+    return parser
+
+
+class Human:
+    """Asks for each action. `?` lists what the world admits, `q` or the end of the input stops."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def act(self, observation: Observation) -> str:
+        from tacit.cli.terminal import say
+
+        while True:
+            if self._console.is_terminal:
+                self._console.print("your action (? lists, q quits): ", end="", markup=False)
+            line = sys.stdin.readline()
+            answer = line.strip()
+            if not line or answer == "q":
+                raise Quit
+            if answer == "?":
+                say(self._console, "\n".join(observation.actions) or "this world does not list its actions.")
+            elif answer:
+                return answer
+
+
+class Watch:
+    """A pool of worlds of one slot that shows what goes in and comes out."""
+
+    def __init__(self, worlds: WorldPool, console: Console, delay: float) -> None:
+        self._worlds, self._console, self._delay = worlds, console, delay
+        self._turn, self.wrote = 0, ""
+
+    def listening(self, policy: SamplingPolicy, prompts: bool) -> SamplingPolicy:
+        return Listening(policy, self, self._console if prompts else None)
+
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
+        answers = self._worlds.reset(tasks)
+        for answer in answers:
+            if isinstance(answer, Observation):
+                self._show(answer)
+        return answers
+
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+        from rich.text import Text
+
+        self._turn += 1
+        (_, action), *_ = actions
+        if self.wrote.strip() not in ("", action):
+            self._console.print(Text(self.wrote.strip(), style="dim"), soft_wrap=True)
+        self._console.print(Text(f"{self._turn:3d} > ", style="dim") + Text(action, style="bold cyan"), soft_wrap=True)
+        answers = self._worlds.step(actions)
+        time.sleep(self._delay)
+        for answer in answers:
+            if isinstance(answer, Transition):
+                self._show(answer.observation, "" if answer.effective else "refused")
+        return answers
+
+    def close(self) -> None:
+        self._worlds.close()
+
+    def _show(self, observation: Observation, remark: str = "") -> None:
+        from rich.text import Text
+
+        text = Text(observation.text)
+        self._console.print(text + Text(f"  [{remark}]", style="yellow") if remark else text, soft_wrap=True)
+
+
+class Listening:
+    """A policy whose words are passed on as they are, and remembered."""
+
+    def __init__(self, policy: SamplingPolicy, watch: Watch, prompts: Console | None) -> None:
+        self._policy, self._watch, self._prompts = policy, watch, prompts
+        self.encode_completion, self.decode = policy.encode_completion, policy.decode
+
+    @property
+    def context_limit(self) -> int:
+        return self._policy.context_limit
+
+    def encode_prompt(self, text: str):
+        if self._prompts is not None:
+            from rich.text import Text
+
+            self._prompts.print(Text(text, style="dim green"), soft_wrap=True)
+        return self._policy.encode_prompt(text)
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        completions = self._policy.sample(requests, sampling, layer)
+        self._watch.wrote = completions[0].text if completions else ""
+        return completions
+
+
+def _show_end(console: Console, played: Trajectory) -> None:
+    from tacit.cli.terminal import say
+
+    turns = f"{len(played)} step{'s' if len(played) != 1 else ''}"
+    if played.success:
+        say(console, f"success in {turns}", style="bold green")
+        return
+    # The world's own word for the ending repeats the reason where it has none better.
+    detail = f" ({played.detail})" if played.detail and played.detail != played.stop.value else ""
+    say(console, f"no success after {turns}: {played.stop.value}{detail}", style="bold red")

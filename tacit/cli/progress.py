@@ -1,0 +1,98 @@
+"""A run's progress, live in a terminal: a bar for the stage, the numbers a person watches, and evaluations above."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TextIO, cast
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tacit.cli.terminal import duration, say
+from tacit.training.reporting import SHOWN, PlainReporter, Reporter
+
+RECENT = 20
+"""steps over which the time left is estimated"""
+
+
+def make_reporter(console: Console) -> Reporter:
+    """Live where there is a terminal to redraw, plain lines everywhere else."""
+    if console.is_terminal and os.environ.get("TERM") != "dumb":
+        return LiveReporter(console)
+    return PlainReporter(cast(TextIO, console.file))
+
+
+class LiveReporter:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._name, self._total, self._step = "", 0, 0
+        self._metrics: dict[str, float] = {}
+        self._ticks: deque[tuple[int, float]] = deque(maxlen=RECENT + 1)
+        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def stage(self, name: str, total: int, done: int) -> None:
+        self._name, self._total, self._step, self._metrics = name, total, done, {}
+        self._ticks.clear()
+        self._ticks.append((done, self._clock()))
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        now = self._clock()
+        last_step, last_time = self._ticks[-1] if self._ticks else (step - 1, now)
+        # A supervised stage counts its tokens but not its speed.
+        if "tokens_per_s" not in metrics and "tokens" in metrics and now > last_time:
+            metrics = {**metrics, "tokens_per_s": metrics["tokens"] * (step - last_step) / (now - last_time)}
+        self._step, self._metrics = step, metrics
+        self._ticks.append((step, now))
+        self._live.refresh()
+
+    def say(self, text: str) -> None:
+        say(self._console, text)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def seconds_left(self) -> float | None:
+        """The pace of the last steps, evaluations among them included; None before the first."""
+        if len(self._ticks) < 2 or self._ticks[-1][0] == self._ticks[0][0]:
+            return None
+        (first, began), (last, now) = self._ticks[0], self._ticks[-1]
+        return max(0.0, (now - began) / (last - first) * (self._total - last) - (self._clock() - now))
+
+    def _render(self) -> RenderableType:
+        if not self._name:
+            return Text("")
+        left = self.seconds_left()
+        ending = f"{self._step}/{self._total}" + (f"  {duration(left)} left" if left is not None else "")
+        room = self._console.width - len(self._name) - len(ending) - 4
+        head = Text(self._name, style="bold")
+        line = Table.grid(padding=(0, 2, 0, 0))
+        # A bar that has no room is left out; the numbers beside it are not.
+        if room >= 10:
+            bar = ProgressBar(total=max(1, self._total), completed=self._step, width=min(room, 40))
+            line.add_row(head, bar, Text(ending, no_wrap=True))
+        else:
+            line.add_row(head + Text(f" {ending}", style="not bold"))
+        return Group(line, *(Text(packed, no_wrap=True) for packed in pack(chunks(self._metrics), self._console.width)))
+
+
+def chunks(metrics: dict[str, float]) -> list[str]:
+    """`label value` for each number worth watching."""
+    return [f"{label} {form.format(metrics[key])}" for key, (label, form) in SHOWN.items() if key in metrics]
+
+
+def pack(parts: Sequence[str], width: int) -> list[str]:
+    """Parts on as few lines as they need. A line breaks between parts and never inside one."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part)
+    return lines

@@ -1,0 +1,169 @@
+"""Who plays: a run's checkpoint, a model, the world's expert, or the person at the keyboard. All play through one rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.cli.checks import check_sampling, check_split, check_values, open_world
+from tacit.cli.recipe import Recipe, Said, override
+from tacit.core.errors import TacitError
+from tacit.core.method import Context, Reader
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Transition
+from tacit.core.world import Environment, Expert
+from tacit.rollout.episodes import SamplingPolicy
+from tacit.training.checkpoints import Checkpoint, Checkpoints
+from tacit.training.run import SETTINGS, STAGES, read_settings
+from tacit.training.train import completion_limit, evaluation_sampling
+
+EXPERT, HUMAN = "expert", "human"
+UNTRAINED = "untrained"
+TEXTS_SEED = 0
+"""of the text a tiny tokenizer is trained on: runs with different seeds speak the same tokens"""
+
+
+@dataclass(frozen=True)
+class Target:
+    label: str
+    recipe: Recipe
+    world: Environment
+    context: Context
+    policy: SamplingPolicy
+    sampling: Sampling
+    seed: int
+    """of the episodes played"""
+    run: Path | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def max_steps(self) -> int:
+        return self.recipe.train.max_steps or self.world.max_steps
+
+
+def open_target(name: str, said: Said, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
+    """`name` is a run directory, a model, `expert`, or whatever `actor` plays. Settings that cannot work are refused first."""
+    said = dict(said)
+    path = Path(name).expanduser()
+    if actor is not None or name == EXPERT:
+        return _open_actor(name, said, actor)
+    if (path / SETTINGS).exists():
+        return _open_run(path, said, checkpoint)
+    if checkpoint:
+        raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")
+    _needs_world(name, said)
+    recipe = Recipe.from_json(override({"model": name}, said))
+    return _open(name, recipe, recipe.train.seed, None, None)
+
+
+def load_recipe_policy(recipe: Recipe, world: Environment) -> Policy:
+    """The untrained policy a recipe starts from."""
+    from tacit.engines.local.policy import load_policy
+
+    texts = world.example_texts
+    return load_policy(
+        recipe.model,
+        recipe.engine,
+        recipe.train.seed,
+        world_texts=(lambda: texts(TEXTS_SEED)) if texts is not None else None,
+        tiny=recipe.tiny,
+    )
+
+
+class SavedCheckpoints(Checkpoints):
+    """A run's checkpoints, only looked at. (A writer also clears away what a killed process left; a reader must not, for
+    the run may be alive.)"""
+
+    def __init__(self, run: Path) -> None:
+        self._directory, self._stages, self._keep = run / "checkpoints", STAGES, 1
+
+    def all(self) -> list[Checkpoint]:
+        return super().all() if self._directory.is_dir() else []
+
+
+def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
+    # The seed of the episodes may be another; the seed of the run made its first weights and stays.
+    seed = said.pop(("seed",), None)
+    recipe = replace(Recipe.from_json(override(read_settings(path), said)), out=path)
+    found = None
+    if name != UNTRAINED:
+        saved = SavedCheckpoints(path)
+        if not saved.all():
+            raise TacitError(
+                f"{path} has no checkpoint yet. Continue it with `tacit train --resume {path}`, or look at what it starts "
+                f"from with --checkpoint {UNTRAINED}."
+            )
+        found = saved.find(name or "newest")
+    label = f"{path} ({found.path.name if found else UNTRAINED})"
+    return _open(label, recipe, recipe.train.seed if seed is None else seed, path, found)
+
+
+def _open(label: str, recipe: Recipe, seed: int, run: Path | None, checkpoint: Checkpoint | None) -> Target:
+    world = open_world(recipe.world)
+    check_sampling(recipe, world)
+    method = recipe.settings.build(world)
+    policy = load_recipe_policy(recipe, world)
+    if checkpoint is not None:
+        policy.load(checkpoint.path / "policy")
+    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world))
+    return Target(label, recipe, world, method.context, policy, sampling, seed, run, checkpoint)
+
+
+def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Task], Expert] | None) -> Target:
+    _needs_world(name, said)
+    recipe = Recipe.from_json(override({}, said))
+    world = open_world(recipe.world)
+    check_values(recipe)
+    check_split(recipe, world)
+    context = Advised(actor or world.expert())
+    return Target(name, recipe, world, context, Echo(), Sampling(temperature=0.0), recipe.train.seed)
+
+
+def _needs_world(name: str, said: Said) -> None:
+    if ("world",) not in said:
+        raise TacitError(f"{name!r} is no run directory, so the world must be named: add --world (see `tacit list worlds`).")
+
+
+@dataclass(frozen=True)
+class Advised:
+    """A context for one who acts on observations, not on prompts: the prompt *is* the action, and `Echo` repeats it. So the
+    expert and a person play through the same rollout and are scored by the same code as a policy."""
+
+    make: Callable[[Task], Expert]
+    style: ActionStyle = "bare"
+
+    def begin(self, task: Task, condition: Condition) -> Reader:
+        return _Adviser(self.make(task))
+
+
+class _Adviser:
+    def __init__(self, actor: Expert) -> None:
+        self._actor = actor
+
+    def read(self, observation: Observation) -> Prompt:
+        return Prompt(task="", now=self._actor.act(observation))
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        return {}
+
+
+class Echo:
+    """Says what it reads. A token is a byte."""
+
+    context_limit = 1 << 40
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+    encode_completion = encode_prompt
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return bytes(tokens.astype(np.uint8)).decode()
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        nothing = np.zeros(0, np.int64)
+        return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]

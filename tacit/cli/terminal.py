@@ -1,0 +1,86 @@
+"""What the commands print: one console, lines that are never wrapped, tables whose numbers stay whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PLAIN_WIDTH = 120
+"""columns assumed where the output is a file or a pipe"""
+
+
+def make_console(file: IO[str] | None = None) -> Console:
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(file=file, highlight=False, width=PLAIN_WIDTH)
+    return console
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """One line as it is: no markup is read in it, and the terminal, not rich, decides where it breaks."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
+    """`label  value` lines, the values in one column."""
+    width = max(len(label) for label, _ in pairs)
+    for label, value in pairs:
+        console.print(Text(f"  {label:<{width}}  ", style="dim") + Text(value), soft_wrap=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
+    """A table in which the first column and those named in `numbers` are never broken or cut."""
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, column in enumerate(columns):
+        whole = i == 0 or column in numbers
+        made.add_column(
+            Text(column, style="dim"),
+            justify="right" if column in numbers else "left",
+            no_wrap=whole,
+            min_width=max((len(row[i]) for row in rows), default=0) if whole else None,
+        )
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    return made
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def interval(low_high: Sequence[float]) -> str:
+    low, high = low_high
+    return f"[{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(75)
+    '1 min 15 s'
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """The last evaluation of each stage, and the best of practice where it was not the last: (stage, success, interval, n)."""
+    last = {e["stage"]: e for e in evaluations}
+    rows = [(_after(e), e) for e in last.values()]
+    practised = [e for e in evaluations if e["stage"] == "rl"]
+    peak = max(practised, key=lambda e: e["success"], default=None)
+    if peak is not None and peak["success"] > last["rl"]["success"]:
+        rows.append((f"peak, {_after(peak)}", peak))
+    return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]
+
+
+def _after(evaluation: dict[str, Any]) -> str:
+    stage, step = evaluation["stage"], evaluation["step"]
+    return stage if stage == "untrained" else f"after {stage} {step}"

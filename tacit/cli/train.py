@@ -1,0 +1,233 @@
+"""`tacit train`: from a recipe to a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.cli.checks import check_new_run, check_training, open_world
+from tacit.cli.options import Parser
+from tacit.cli.recipe import (
+    DEFAULT_MODEL,
+    TOP_OPTIONS,
+    Document,
+    Recipe,
+    Said,
+    method_name,
+    method_options,
+    methods_with,
+    override,
+    read_document,
+    section_options,
+    train_options,
+)
+from tacit.core.errors import TacitError
+from tacit.core.method import Method
+from tacit.core.world import Environment
+from tacit.methods import get_method
+from tacit.training.files import write_json
+from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SUMMARY_LINE = "Train a policy in a world with a method: imitation where asked, then reinforcement."
+ON_RESUME = ("schedule.iterations", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories", "wandb")
+"""settings that may differ when a run is continued: none of them changes what was already done"""
+MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
+
+
+def run(argv: Sequence[str]) -> int:
+    parser = make_parser(*_glance(argv))
+    arguments, said = parser.parse(argv)
+    if arguments.resume is not None:
+        if arguments.config is not None:
+            raise TacitError("--resume continues a run with its own settings; leave --config out.")
+        return _resume(arguments.resume, said)
+    recipe = Recipe.resolve(arguments.config, said)
+    world = open_world(recipe.world)
+    recipe, method = check_training(recipe, world)
+    check_new_run(recipe.out)
+    return _carry_out(recipe, method, world, resume=False)
+
+
+class TrainParser(Parser):
+    """Knows which method a flag belongs to."""
+
+    def explain(self, flag: str) -> str:
+        flag = flag.replace("--no-", "--", 1)
+        owners = methods_with(flag)
+        return f"It belongs to {', '.join(owners)}: add --method {owners[0]}." if owners else ""
+
+
+def make_parser(method: str, model: str = DEFAULT_MODEL) -> Parser:
+    """Every setting as a flag: those of the method and of the model's size are the ones of the named method and model."""
+    parser = TrainParser(
+        "train",
+        SUMMARY_LINE,
+        usage="tacit train [--config FILE] [settings] | --resume RUN",
+        epilog="`tacit list` names the worlds, methods, models and panels there are.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags win over it")
+    parser.add_argument(
+        "--resume", type=Path, metavar="RUN", help=f"continue a run exactly where it stopped; only {MAY_CHANGE} may change"
+    )
+    parser.add_options("what to run", TOP_OPTIONS)
+    own = method_options(method)
+    first_line = (get_method(method).__doc__ or "").strip().splitlines()
+    parser.add_options(
+        f"method {method}",
+        [o for o in own if o.place[0] == "method"],
+        f"{first_line[0] if first_line else ''} Another method's settings: --method NAME --help.",
+    )
+    parser.add_options("schedule, with the method's published values", [o for o in own if o.place[0] == "schedule"])
+    parser.add_options("run", train_options())
+    titles = {
+        "sft": "sft: imitate the world's expert first",
+        "evaluation": "evaluation: the fixed panel a run is measured on",
+        "engine": "engine: how the model is held, trained and sampled",
+        "tiny": "tiny: sizes of a model made from scratch",
+    }
+    for section, options in section_options(model).items():
+        parser.add_options(titles[section], options)
+    return parser
+
+
+def _glance(argv: Sequence[str]) -> tuple[str, str]:
+    """(method, model), which decide what other flags there are."""
+    glance = Parser("train", "", add_help=False)
+    for flag in ("--config", "--resume"):
+        glance.add_argument(flag, type=Path)
+    for flag in ("--method", "--model"):
+        glance.add_argument(flag)
+    seen, _ = glance.parse_known_args(argv)
+    document: Document = {}
+    if seen.resume is not None:
+        document = read_settings(seen.resume)
+    elif seen.config is not None:
+        document = read_document(seen.config)
+    return seen.method or method_name(document), seen.model or str(document.get("model", DEFAULT_MODEL))
+
+
+def _resume(path: Path, said: Said) -> int:
+    stored = read_settings(path)
+    before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said))
+    if ("out",) in said and after.out.resolve() != path.resolve():
+        raise TacitError(f"--resume continues {path} where it is; copy the directory to continue it elsewhere.")
+    # A run may have been moved since: where it lies now is where it is.
+    before, after = replace(before, out=path), replace(after, out=path)
+    refused = [name for name in differences(before.to_json(), after.to_json()) if name.partition("=")[0] not in ON_RESUME]
+    if refused:
+        raise TacitError(
+            f"a resumed run keeps its settings, but {', '.join(refused)} differ(s) from {path / SETTINGS}. "
+            f"Only {MAY_CHANGE} may change; start a new run for the rest."
+        )
+    world = open_world(after.world)
+    after, method = check_training(after, world)
+    finished = (path / SUMMARY).exists() and read_summary(path).get("iterations") == after.schedule.iterations
+    if finished:
+        from tacit.cli.terminal import make_console, say
+
+        console = make_console()
+        say(console, f"{path} is finished; give it more with --iterations.")
+        show_summary(console, read_summary(path), path)
+        return 0
+    _check_iterations(path, after)
+    return _carry_out(after, method, world, resume=True)
+
+
+def _check_iterations(path: Path, recipe: Recipe) -> None:
+    from tacit.cli.targets import SavedCheckpoints
+
+    newest = SavedCheckpoints(path).newest()
+    if newest is not None and newest.stage == "rl" and newest.step > recipe.schedule.iterations:
+        raise TacitError(
+            f"iterations = {recipe.schedule.iterations}, but {path} has already done {newest.step}; "
+            f"evaluate an earlier checkpoint with `tacit eval {path} --checkpoint NAME` instead."
+        )
+
+
+def differences(before: Document, after: Document, place: str = "") -> list[str]:
+    """`sft.lr=0.002` for each setting that is not what it was."""
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new, name = before.get(key), after.get(key), f"{place}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name}={new}")
+    return found
+
+
+def _carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) -> int:
+    from tacit.cli.progress import make_reporter
+    from tacit.cli.terminal import make_console
+
+    console = make_console()
+    show_header(console, recipe, world)
+    started = False
+    try:
+        from tacit.cli.targets import load_recipe_policy
+        from tacit.training.run import Run
+        from tacit.training.train import Trainer
+
+        policy = load_recipe_policy(recipe, world)
+        keep, wandb = recipe.train.keep, recipe.train.wandb
+        run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
+        started = True
+        reporter = make_reporter(console)
+        try:
+            if resume:
+                write_json(recipe.out / SETTINGS, recipe.to_json())
+            summary = Trainer(run, policy, method, world, recipe.train, reporter).train()
+        finally:
+            reporter.close()
+            run.close()
+    except KeyboardInterrupt:
+        remedy = f"Continue with `tacit train --resume {recipe.out}`." if started or resume else "Nothing was written yet."
+        print(f"\nstopped. {remedy}", file=sys.stderr)
+        return 130
+    show_summary(console, summary, recipe.out)
+    return 0
+
+
+def show_header(console: Console, recipe: Recipe, world: Environment) -> None:
+    from tacit.cli.terminal import say, say_pairs
+
+    train, schedule = recipe.train, recipe.schedule
+    say(console, f"{recipe.method} on {recipe.world}", style="bold")
+    pairs = [("world", world.summary), ("model", recipe.model)]
+    if train.sft.steps:
+        expert = train.sft.expert or next(iter(world.experts))
+        pairs.append(("sft", f"{train.sft.steps} steps of {train.sft.batch} turns shown by the {expert}, lr {train.sft.lr:g}"))
+    if schedule.iterations:
+        size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
+        pairs.append(("rl", f"{schedule.iterations} iterations of {size}, lr {schedule.lr:g}"))
+    panel = f"{world.name}/{train.evaluation.split}/{train.evaluation.tasks}"
+    pairs += [("panel", f"{panel}, temperature {train.evaluation.temperature:g}"), ("seed", str(train.seed))]
+    pairs += [("run", str(recipe.out)), *(("note", note) for note in recipe.notes)]
+    say_pairs(console, pairs)
+
+
+def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
+    from tacit.cli.terminal import duration, say, say_pairs, score_rows, table
+
+    console.print()
+    columns = ("stage", "success", "95% interval", "episodes")
+    console.print(table("", columns, score_rows(summary["evaluations"]), numbers=columns[1:]))
+    console.print()
+    seed = summary["settings"].get("seed", 0)
+    say_pairs(
+        console,
+        [
+            ("panel", f"{summary['panel']} (hash {summary['panel_hash']})"),
+            ("seed", str(seed)),
+            ("time", f"{duration(summary['wall_s'])}, {summary['episodes']} episodes, {summary['generated_tokens']} tokens"),
+            ("weights", summary["digest"][:16]),
+            ("run", str(path)),
+        ],
+    )
+    say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")
