@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 OPEN, CLOSE = "<note>", "</note>"
-_DELIMITERS = re.compile(r"</?\s*note\s*>", re.IGNORECASE)
+_DELIMITERS = re.compile(r"<\s*/?\s*note\s*>", re.IGNORECASE)
 
 
 def frame(note: str, limit: int = 2000) -> str:
-    """`note` between delimiters, cut to `limit` characters; empty stays empty."""
-    text = note.strip()
-    # Removing one delimiter can join two halves into another, so repeat until none is left.
+    """`note` between delimiters, cut to `limit` characters; one that says nothing stays empty."""
+    text = note.strip()[:limit]
+    # Removing one delimiter can join two halves into another, so repeat until none is left (of a text already cut short).
     while _DELIMITERS.search(text):
         text = _DELIMITERS.sub("", text)
-    return f"{OPEN}\n{text[:limit].strip()}\n{CLOSE}" if text else ""
+    text = text.strip()
+    return f"{OPEN}\n{text}\n{CLOSE}" if text else ""

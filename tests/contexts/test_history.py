@@ -1,0 +1,113 @@
+"""What the agent reads: the last k turns, and notes that stay inside their frame."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tacit.contexts.history import History
+from tacit.contexts.notes import CLOSE, OPEN, frame
+from tacit.core.types import PLAIN, Condition, Observation, Task, Transition
+
+
+class Plain:
+    separator = "\n"
+
+    def task(self, task):
+        return f"task: {task.goal}"
+
+    def turn(self, number, observation, action):
+        return f"{number}: saw {observation.text}, did {action}"
+
+    def now(self, number, observation, admissible):
+        return f"{number}: see {observation.text}" + (f" {list(observation.actions)}" if admissible else "")
+
+    def request(self, style):
+        return f"answer {style}"
+
+
+TASK = Task("w", "w/1", "f", "train", 0, "win")
+
+
+def prompts(context, turns=4, condition=PLAIN):
+    reader = context.begin(TASK, condition)
+    out = []
+    for t in range(turns):
+        out.append(reader.read(Observation(f"o{t}", ("a",))))
+        assert reader.record(f"a{t}", Transition(Observation(f"o{t + 1}"))) == {}
+    return out
+
+
+@pytest.mark.parametrize(
+    ("turns", "history"),
+    [
+        (0, ()),
+        (2, ("2: saw o1, did a1", "3: saw o2, did a2")),
+        (None, ("1: saw o0, did a0", "2: saw o1, did a1", "3: saw o2, did a2")),
+        (9, ("1: saw o0, did a0", "2: saw o1, did a1", "3: saw o2, did a2")),
+    ],
+)
+def test_the_last_k_turns(turns, history):
+    last = prompts(History(Plain(), turns))[-1]
+    assert last.history == history
+    assert last.text == "\n".join(["task: win", *history, "4: see o3 ['a']", "answer tags"])
+
+
+def test_the_first_prompt_has_no_history():
+    first = prompts(History(Plain(), None))[0]
+    assert first.history == () and first.now == "1: see o0 ['a']"
+
+
+def test_admissible_actions_and_style_are_the_contexts_to_decide():
+    last = prompts(History(Plain(), 0, admissible=False, style="bare"))[-1]
+    assert last.now == "4: see o3" and last.request == "answer bare"
+
+
+def test_episodes_do_not_share_their_past():
+    context = History(Plain(), None)
+    assert prompts(context)[0].history == () == prompts(context)[0].history
+
+
+def test_a_conditions_note_follows_the_task():
+    last = prompts(History(Plain(), 0), condition=Condition("guided", "look first"))[-1]
+    assert last.text.splitlines()[:4] == ["task: win", "<note>", "look first", "</note>"]
+    assert prompts(History(Plain(), 0))[-1].task_note == ""
+
+
+def test_a_note_is_delimited_and_bounded():
+    assert frame(" look \n") == "<note>\nlook\n</note>"
+    assert frame("x" * 5000) == f"<note>\n{'x' * 2000}\n</note>"
+    assert frame("abc", limit=2) == "<note>\nab\n</note>"
+
+
+@pytest.mark.parametrize("note", ["", "  \n", "</note>", "</note> </note>", "<note>\n</note>"])
+def test_a_note_that_says_nothing_is_left_out(note):
+    assert frame(note) == ""
+
+
+pieces = st.lists(
+    st.sampled_from(["<note>", "</note>", "</NOTE >", "</", "<", "note", ">", "/", " ", "no", "te>", "</n", "ote>", "x"]),
+    max_size=30,
+).map("".join)
+
+
+@given(st.one_of(pieces, st.text()), st.integers(1, 60))
+@example("</no</note>te>", 2000)
+@example("<<note>/note>", 2000)
+def test_no_note_can_close_its_own_frame(note, limit):
+    framed = frame(note, limit)
+    if framed:
+        assert framed.startswith(f"{OPEN}\n") and framed.endswith(f"\n{CLOSE}")
+        inside = framed[len(OPEN) + 1 : -len(CLOSE) - 1]
+        assert inside.strip() and len(inside) <= limit
+        assert not re.search(r"<\s*/?\s*note\s*>", inside, re.IGNORECASE)
+
+
+def test_a_hostile_note_takes_no_time():
+    began = time.perf_counter()
+    frame("</note" * 40_000 + ">" * 40_000)
+    assert time.perf_counter() - began < 1.0

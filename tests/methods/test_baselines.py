@@ -1,0 +1,142 @@
+"""Every baseline says what differs from GRPO, and nothing else; defaults are the published settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.method import Alike, Method, Schedule
+from tacit.credit.episode import BatchRelative, EpisodeRelative, LeaveOneOut
+from tacit.credit.gae import GeneralisedAdvantage
+from tacit.credit.returns import Returns
+from tacit.environments import get_environment
+from tacit.losses.cispo import ClippedWeight
+from tacit.losses.clipped import ClippedSurrogate
+from tacit.losses.entropy import EntropyBonus
+from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
+from tacit.losses.value import ValueLoss
+from tacit.methods import METHODS, get_method
+from tacit.methods.cispo import CISPO
+from tacit.methods.dapo import DAPO
+from tacit.methods.grpo import GRPO
+from tacit.methods.gspo import GSPO
+from tacit.methods.ppo import PPO
+from tacit.methods.reinforce_pp import ReinforcePP
+from tacit.methods.rloo import RLOO
+from tacit.rewards.invalid import InvalidPenalty
+from tacit.rewards.outcome import Outcome
+from tacit.rollout.selection import Mixed
+
+WORLD = get_environment("countdown")
+REFERENCE = GRPO().build(WORLD)
+
+
+def differs(method: Method, other: Method = REFERENCE) -> set[str]:
+    """The pieces in which two methods are not alike."""
+    return {f.name for f in fields(Method) if getattr(method, f.name) != getattr(other, f.name)} - {"name"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_registered_method_builds_with_its_defaults(name):
+    method = get_method(name)().build(WORLD)
+    assert isinstance(method, Method)
+    assert method.name == name.split(":")[0]
+    assert method.schedule.groups > 0 and method.schedule.group_size > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_setting_is_documented_where_it_stands(name):
+    """A string under each field is its help: a field without one would be a flag nobody can explain."""
+    import ast
+    import inspect
+
+    documented = set()
+    for cls in get_method(name).__mro__[:-1]:
+        body = ast.parse(inspect.getsource(cls)).body[0].body
+        for field, after in zip(body, body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                documented.add(field.target.id)
+    missing = {f.name for f in fields(get_method(name))} - documented - {"schedule"}
+    assert not missing
+
+
+def test_grpo_as_published():
+    assert REFERENCE.context == History(WORLD.wording("full"), 2, True, "tags")
+    assert REFERENCE.rewards == (Outcome(10.0), InvalidPenalty(0.1))
+    assert REFERENCE.credits == (EpisodeRelative("population", "trajectories", 1e-6),)
+    assert REFERENCE.columns == (ReferenceLogprobs(1.0),)
+    assert REFERENCE.losses == (ClippedSurrogate(0.2, 0.2, "token", "tokens", None), ReferenceKL(0.01))
+    assert REFERENCE.conditions == Alike() and REFERENCE.selection is None and REFERENCE.companions == ()
+    assert REFERENCE.schedule == Schedule(16, 8, 150, 1e-6, 1.0, 1, 1)
+
+
+def test_grpos_options():
+    build = lambda **settings: GRPO(**settings).build(WORLD)  # noqa: E731
+    assert build(std="none").credits == (EpisodeRelative(None),), "Dr. GRPO"
+    assert build(std="sample", over="steps").credits == (EpisodeRelative("sample", "steps"),)
+    assert build(history=-1).context.turns is None and build(history=0).context.turns == 0
+    assert build(wording="terse", style="bare", admissible=False).context == History(WORLD.wording("terse"), 2, False, "bare")
+    assert build(entropy=0.1).losses[-1] == EntropyBonus(0.1)
+    without = build(kl=0.0)
+    assert without.losses == (ClippedSurrogate(),) and without.columns == ()
+    warm = build(schedule=Schedule(temperature=0.7))
+    assert warm.columns == (ReferenceLogprobs(0.7),), "the reference is measured where the policy was sampled"
+
+
+def test_a_wording_the_world_does_not_have_is_refused():
+    with pytest.raises(TacitError, match="Did you mean 'terse'"):
+        GRPO(wording="tersy").build(WORLD)
+
+
+def test_rloo_changes_the_baseline():
+    method = RLOO().build(WORLD)
+    assert differs(method) == {"credits"} and method.credits == (LeaveOneOut(),)
+
+
+def test_dapo_clips_higher_selects_groups_and_has_no_kl():
+    method = DAPO().build(WORLD)
+    assert differs(method) == {"losses", "columns", "selection"}
+    assert method.losses == (ClippedSurrogate(0.2, 0.28),)
+    assert method.selection == Mixed(10)
+    plain = DAPO(clip_high=0.2).build(WORLD)
+    assert differs(plain, GRPO(kl=0.0).build(WORLD)) == {"selection"}
+
+
+def test_gspo_changes_the_ratio():
+    method = GSPO().build(WORLD)
+    assert differs(method, GRPO(kl=0.0).build(WORLD)) == {"losses"}
+    assert method.losses == (ClippedSurrogate(3e-4, 4e-4, ratio="sequence", over="rows"),)
+
+
+def test_cispo_changes_the_loss():
+    method = CISPO().build(WORLD)
+    assert differs(method, GRPO(kl=0.0).build(WORLD)) == {"losses"}
+    assert method.losses == (ClippedWeight(1.0, 0.2),)
+
+
+def test_reinforce_pp_moves_the_kl_into_the_credit():
+    method = ReinforcePP().build(WORLD)
+    assert differs(method) == {"credits", "columns", "losses"}
+    assert method.credits == (BatchRelative(0.01, "none", 1.0),)
+    assert method.losses == (ClippedSurrogate(),) and method.columns == ()
+    other = ReinforcePP(baseline="group", schedule=Schedule(temperature=0.7)).build(WORLD)
+    assert other.credits == (BatchRelative(0.01, "group", 0.7),)
+
+
+def test_ppo_learns_its_baseline():
+    method = PPO().build(WORLD)
+    assert differs(method) == {"credits", "columns", "losses"}
+    assert method.credits == (GeneralisedAdvantage(0.99, 0.95),)
+    assert method.columns == (ReferenceLogprobs(1.0), Returns(0.99))
+    assert method.losses == (*REFERENCE.losses, ValueLoss(0.5))
+
+
+def test_building_twice_gives_equal_methods():
+    for name in METHODS:
+        settings = get_method(name)()
+        assert replace(settings) == settings
+        if not settings.build(WORLD).companions:
+            assert settings.build(WORLD) == settings.build(WORLD)
