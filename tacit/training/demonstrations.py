@@ -38,8 +38,8 @@ def demonstrate(
     noise: float = 0.0,
     seed: int = 0,
 ) -> Demonstrations:
-    """Play each task with the expert; with probability `noise` a turn is a random admissible action instead, which is not
-    shown to the policy but whose consequences are. Only won episodes teach."""
+    """Play each task with the expert; with probability `noise` a turn is a random action instead, admissible now or a turn
+    ago (and then mostly refused), which is not shown to the policy but whose consequences are. Only won episodes teach."""
     make_expert = world.expert(expert or None)
     prompts: list[np.ndarray] = []
     completions: list[np.ndarray] = []
@@ -48,19 +48,20 @@ def demonstrate(
     for task in tasks:
         rng = random.Random(derive(seed, "demonstration", task.id))
         reader, hero = context.begin(task, PLAIN), make_expert(task)
-        observation = live.reset(task)
+        observation = before = live.reset(task)
         shown: list[tuple[np.ndarray, np.ndarray]] = []
         for _ in range(max_steps):
             action = hero.act(observation)
             prompt = reader.read(observation)
-            if observation.actions and rng.random() < noise:
-                action = rng.choice(observation.actions)
+            stray = before.actions + observation.actions
+            if stray and rng.random() < noise:
+                action = rng.choice(stray)
             else:
                 completion = tokenizer.encode_completion(write_action(action, context.style))
                 shown.append((tokenizer.encode_prompt(prompt.text), completion))
             transition = live.step(action)
             reader.record(action, transition)
-            observation = transition.observation
+            before, observation = observation, transition.observation
             if transition.done or transition.success:
                 break
         if transition.success:

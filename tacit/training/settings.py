@@ -22,7 +22,7 @@ class SupervisedSettings:
     expert: str = ""
     """which of the world's experts to imitate; empty is its first"""
     noise: float = 0.0
-    """share of shown turns replaced by a random admissible action, so that recoveries are shown too (never imitated)"""
+    """share of shown turns replaced by a random action, so that recoveries are shown too; the random ones are not imitated"""
 
 
 @dataclass(frozen=True)
