@@ -26,6 +26,9 @@ from transformers import (
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.graphs import StepGraphs
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.llama_decoding import LlamaDecoder
 from tacit.engines.local.sampling import LocalSampler
 
 END = 256
@@ -258,8 +261,6 @@ def test_identical_prompts_are_prefilled_once(lean, llama, tokenizer):
 
 def test_rows_that_end_leave_the_batch(llama, tokenizer, monkeypatch):
     widths = []
-    from tacit.engines.local.llama import LlamaForward
-
     step = LlamaForward.step
     monkeypatch.setattr(
         LlamaForward, "step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
@@ -428,6 +429,56 @@ def test_sampling_is_exactly_repeatable_whatever_came_before(llama, tokenizer):
     used.sample(_requests(_prompts(17, seed=3, low=20, high=60)), Sampling(max_tokens=30))
     for a, b in zip(fresh, used.sample(requests, Sampling(max_tokens=9)), strict=True):
         assert a.tokens.tolist() == b.tokens.tolist() and a.logprobs.tolist() == b.logprobs.tolist()
+
+
+class _Recording:
+    """What a CUDA graph does, without CUDA: replays the very step that was recorded, whoever asks."""
+
+    def __init__(self, step):
+        self.replay = step
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, monkeypatch):
+    """Padded widths and windows, a look every four tokens, and recorded steps used again by later waves."""
+
+    def record(self, step):
+        step()  # the trial that the real thing makes; the caller has to undo it
+        return _Recording(step)
+
+    monkeypatch.setattr(StepGraphs, "_record", record)
+    model = _model(family)
+    exact, fixed = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", max_batch=19)
+    fixed._lean = LlamaDecoder(model, prefill_tokens=50, fixed_shapes=True)
+    fixed._lean.graphs.enabled = True
+    recorded = []
+    for seed in (0, 0, 5):
+        requests = [Request(p, seed=i, max_tokens=1 + i % 23) for i, p in enumerate(_prompts(40, seed) + _prompts(9, seed))]
+        for sampling in (Sampling(max_tokens=21, stop=("a", "b")), Sampling(temperature=0.5, top_p=0.8)):
+            pairs = zip(exact.sample(requests, sampling, 1), fixed.sample(requests, sampling, 1), strict=True)
+            for a, b in pairs:
+                assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
+                np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+                np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
+        recorded.append(len(fixed._lean.graphs))
+    assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded
+
+
+def test_logits_that_are_not_numbers_are_an_error(tokenizer):
+    model = _model("llama")
+    sampler = LocalSampler(model, tokenizer, "cpu")
+    requests = _requests(_prompts(3))
+    before = sampler.sample(requests, Sampling(max_tokens=4))
+    weight = model.model.layers[0].mlp.up_proj.weight
+    healthy = weight.data.clone()
+    weight.data.fill_(float("nan"))
+    sampler.weights_changed()
+    with pytest.raises(TacitError, match="not finite"):
+        sampler.sample(requests, Sampling(max_tokens=4))
+    weight.data.copy_(healthy)
+    sampler.weights_changed()
+    after = sampler.sample(requests, Sampling(max_tokens=4))
+    assert [c.tokens.tolist() for c in before] == [c.tokens.tolist() for c in after]
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,9 @@ def _draw_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: S
 def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
     """First index whose cumulative sum exceeds u times the total: never one of probability zero.
 
-    u·total may round up to the total itself; stepping just below it keeps the answer inside the support.
+    u·total may round up to the total itself; stepping just below it keeps the answer inside the support. Where the
+    probabilities are NaN the answer means nothing, but it is still an index.
     """
     total_B = cdf_BV[:, -1]
     target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
-    return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0]
+    return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)

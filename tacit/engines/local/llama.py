@@ -14,14 +14,17 @@ complex product and leaves every dot product as it was.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
+from tacit.engines.local.kv_cache import Geometry, KeyValueCache, attend_last
 from tacit.engines.local.projections import NotPlain, Projection
 
+Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -42,17 +45,22 @@ class LlamaForward:
         self._norm = body.norm
         self.head = Projection([model.lm_head])
         attention = body.layers[0].self_attn
-        self.head_dim: int = attention.head_dim
-        self.kv_heads: int = config.num_key_value_heads
-        self.queries_per_kv: int = config.num_attention_heads // config.num_key_value_heads
-        self.scale: float = attention.scaling
+        self.geometry = Geometry(
+            layers=len(body.layers),
+            kv_heads=config.num_key_value_heads,
+            queries_per_kv=config.num_attention_heads // config.num_key_value_heads,
+            head_dim=attention.head_dim,
+            scale=attention.scaling,
+            dtype=self.dtype,
+            device=self.device,
+        )
         if config.model_type == "mistral":  # every layer slides, and only the configuration says so
             windows = [config.sliding_window]
         else:
             windows = [getattr(layer.self_attn, "sliding_window", None) for layer in body.layers]
         self.longest: int | None = min((w for w in windows if w), default=None)
         """attention reaches back this far; beyond it this forward pass would differ from the model's"""
-        self._layers = [_Layer(layer, self) for layer in body.layers]
+        self._layers = [_Layer(layer, self.geometry) for layer in body.layers]
         self._cis = self._rotations(256)
 
     def __len__(self) -> int:
@@ -82,12 +90,12 @@ class LlamaForward:
         found = [t for projection in self._projections() for t in projection.sources()]
         return found + [t for layer in self._layers for t in layer.qk_norm_sources()]
 
-    def addresses(self) -> tuple[int, ...]:
+    def addresses(self) -> tuple[Any, ...]:
         """Where all that is read lies; a CUDA graph is valid while this does not change."""
         tensors = [self._embed.weight, self._norm.weight, self._cis]
         tensors += [t for projection in self._projections() for t in projection.tensors()]
         tensors += [t for layer in self._layers for t in layer.norm_tensors()]
-        return tuple(t.data_ptr() for t in tensors)
+        return tuple((t.data_ptr(), t.shape) for t in tensors)
 
     def reach(self, length: int) -> None:
         """Make sure of rotations for positions below `length`."""
@@ -95,10 +103,10 @@ class LlamaForward:
             self._cis = self._rotations(max(length, 2 * len(self._cis)))
 
     def prefill(
-        self, tokens_NT: torch.Tensor, last_N: torch.Tensor, layer: int | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None, list[tuple[torch.Tensor, torch.Tensor]]]:
+        self, tokens_NT: torch.Tensor, last_N: torch.Tensor, layer: int | None, sink: Sink
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Right-padded prompts, each ending at column `last`: logits [N, V] and the hidden state of `layer` [N, D] at the
-        last token, and per model layer keys and values [N, T, heads, head_dim].
+        last token. `sink` gets each model layer's keys and values [N, T, heads, head_dim].
 
         Causal attention never looks right, so padding needs no mask. The top layer's queries and feed-forward are
         computed for the last token alone: nothing else reads them.
@@ -108,77 +116,53 @@ class LlamaForward:
         cis_T = self._cis[:t, None]
         h = embedding(tokens_NT, self._embed.weight)
         wanted = h[rows_N, last_N] if layer == 0 else None
-        cache = []
-        for depth, block in enumerate(self._layers[:-1], start=1):
+        for depth, block in enumerate(self._layers[:-1]):
             q, k, v = block.query_key_value(h, cis_T)
-            cache.append((k, v))
-            attended = scaled_dot_product_attention(
-                q.transpose(1, 2),
-                self._per_query_head(k),
-                self._per_query_head(v),
-                is_causal=True,
-                scale=self.scale,
-            )
-            h = block.after_attention(h, attended.transpose(1, 2).reshape(n, t, -1))
-            if layer == depth:
+            sink(depth, k, v)
+            h = block.after_attention(h, self._attend_causally(q, k, v))
+            if layer == depth + 1:
                 wanted = h[rows_N, last_N]
-        top = self._layers[-1]
+        top, h_last = self._layers[-1], h[rows_N, last_N]
         k, v = top.key_value(h, cis_T)
-        cache.append((k, v))
-        q, _, _ = top.query_key_value(h[rows_N, last_N], self._cis[last_N, None])
-        columns_T = torch.arange(t, device=tokens_NT.device)
-        attended = self._attend(q, k, v, _mask(columns_T, last_N, h.dtype))
-        h_last = self.final_norm(top.after_attention(h[rows_N, last_N], attended))
-        if layer == len(self):
-            wanted = h_last
-        return self.head(h_last), wanted, cache
+        sink(len(self) - 1, k, v)
+        q, _, _ = top.query_key_value(h_last, self._cis[last_N, None])
+        padding_NT = torch.arange(t, device=tokens_NT.device) > last_N[:, None]
+        mask_NT = torch.zeros(n, t, dtype=h.dtype, device=h.device).masked_fill_(padding_NT, float("-inf"))
+        attended = attend_last(q, k, v, mask_NT[:, None, None], self.geometry.scale)
+        h_last = self.final_norm(top.after_attention(h_last, attended))
+        return self.head(h_last), h_last if layer == len(self) else wanted
 
-    def step(
-        self,
-        tokens_B: torch.Tensor,
-        positions_B: torch.Tensor,
-        cache: list[tuple[torch.Tensor, torch.Tensor]],
-        columns_W: torch.Tensor,
-    ) -> torch.Tensor:
-        """One more token per row at its own position: writes the cache [B, S, heads, head_dim] and reads its first W
-        columns. Returns logits [B, V]."""
-        b, w, capacity = len(tokens_B), len(columns_W), cache[0][0].shape[1]
-        mask_B11W = _mask(columns_W, positions_B, self.dtype)
-        slots_B = torch.arange(b, device=tokens_B.device) * capacity + positions_B
+    def step(self, tokens_B: torch.Tensor, positions_B: torch.Tensor, cache: KeyValueCache, window: int) -> torch.Tensor:
+        """One more token per row at its own position; reads the cache's first `window` columns. Returns logits [B, V]."""
+        reading = cache.reading(positions_B, window)
         cis_B = self._cis[positions_B, None]
         h = embedding(tokens_B, self._embed.weight)
-        for block, (keys, values) in zip(self._layers, cache, strict=True):
+        for depth, block in enumerate(self._layers):
             q, k, v = block.query_key_value(h, cis_B)
-            keys.view(-1, *k.shape[1:]).index_copy_(0, slots_B, k)
-            values.view(-1, *v.shape[1:]).index_copy_(0, slots_B, v)
-            h = block.after_attention(h, self._attend(q, keys[:, :w], values[:, :w], mask_B11W))
+            h = block.after_attention(h, cache.attend(depth, q, k, v, reading))
         return self.head(self.final_norm(h))
 
     def final_norm(self, h: torch.Tensor) -> torch.Tensor:
         return rms_norm(h, h.shape[-1:], self._norm.weight, self._norm.variance_epsilon)
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """One query position per row. The query heads that share a key head are its rows, so keys are never repeated."""
-        b = len(q)
-        grouped = q.view(b, self.kv_heads, self.queries_per_kv, self.head_dim)
-        attended = scaled_dot_product_attention(grouped, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=self.scale)
-        return attended.reshape(b, -1)
-
-    def _per_query_head(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, T, kv heads, D] -> [N, query heads, T, D]"""
-        n, t, heads, dim = x.shape
-        x = x.transpose(1, 2)
-        if self.queries_per_kv == 1:
-            return x
-        return x[:, :, None].expand(n, heads, self.queries_per_kv, t, dim).reshape(n, -1, t, dim)
+    def _attend_causally(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """[N, T, heads, head_dim] each -> [N, T, query heads · head_dim]"""
+        g = self.geometry
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        # only the half-precision GPU kernel takes fewer key than query heads without falling back to a slow path
+        grouped = g.queries_per_kv > 1 and g.device.type == "cuda" and g.dtype != torch.float32
+        if g.queries_per_kv > 1 and not grouped:
+            k, v = k.repeat_interleave(g.queries_per_kv, 1), v.repeat_interleave(g.queries_per_kv, 1)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True, scale=g.scale, enable_gqa=grouped)
+        return attended.transpose(1, 2).flatten(2)
 
     def _rotations(self, length: int) -> torch.Tensor:
         """[length, head_dim / 2] complex: cos + i sin, as the model's own rotary module gives them."""
         positions = torch.arange(length, device=self.device)[None]
         cos, sin = self._rotary(torch.zeros(1, dtype=torch.float32, device=self.device), positions)
-        if cos.shape[-1] != self.head_dim:
+        if cos.shape[-1] != self.geometry.head_dim:
             raise NotPlain("only a part of each head is rotated")
-        half = self.head_dim // 2
+        half = self.geometry.head_dim // 2
         return torch.complex(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
 
     def _projections(self) -> list[Projection]:
@@ -188,11 +172,11 @@ class LlamaForward:
 class _Layer:
     """One decoder block."""
 
-    def __init__(self, layer: Any, forward: LlamaForward) -> None:
+    def __init__(self, layer: Any, geometry: Geometry) -> None:
         attention, mlp = layer.self_attn, layer.mlp
-        self._dim, self._kv = forward.head_dim, forward.kv_heads
-        self._heads = self._kv * forward.queries_per_kv
-        pairs_D = torch.arange(self._dim, device=forward.device).view(2, -1).T.reshape(-1)
+        self._dim, self._kv = geometry.head_dim, geometry.kv_heads
+        self._heads = self._kv * geometry.queries_per_kv
+        pairs_D = torch.arange(self._dim, device=geometry.device).view(2, -1).T.reshape(-1)
         rotated = self._heads + self._kv
         order = (torch.arange(rotated, device=pairs_D.device)[:, None] * self._dim + pairs_D).view(-1)
         plain = torch.arange(rotated * self._dim, (rotated + self._kv) * self._dim, device=pairs_D.device)
@@ -239,9 +223,9 @@ class _Layer:
         return _rotate(k, cis), v
 
     def after_attention(self, h: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        h = h + self.out(attended)
+        h = self.out.onto(h, attended)
         gate, up = self.gate_up(_normed(h, self._mlp_norm)).split(self._width, dim=-1)
-        return h + self.down(self._activation(gate) * up)
+        return self.down.onto(h, self._activation(gate) * up)
 
 
 def _normed(h: torch.Tensor, norm: Any) -> torch.Tensor:
@@ -252,9 +236,3 @@ def _rotate(x: torch.Tensor, cis: torch.Tensor) -> torch.Tensor:
     """(a + ib)(cos + i sin) for every pair, in float32."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * cis).flatten(-2).to(x.dtype)
-
-
-def _mask(columns_W: torch.Tensor, positions_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[B, 1, 1, W]: 0 up to each row's position, −∞ beyond."""
-    beyond = columns_W[None, :] > positions_B[:, None]
-    return torch.zeros(beyond.shape, dtype=dtype, device=beyond.device).masked_fill_(beyond, float("-inf"))[:, None, None]

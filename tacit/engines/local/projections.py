@@ -39,6 +39,12 @@ class Projection:
             return y
         return y + linear(linear(x, self.lora_A), self.lora_B)
 
+    def onto(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """h + y, in one operation where there is neither bias nor adapter."""
+        if self.bias is not None or self.lora_A is not None:
+            return h + self(x)
+        return torch.addmm(h.flatten(0, -2), x.flatten(0, -2), self.weight.t()).view(h.shape)
+
     def from_feature(self, start: int) -> _Slice:
         """The same projection without its first `start` output features."""
         return _Slice(self, start)

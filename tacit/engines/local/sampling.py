@@ -151,6 +151,12 @@ class LocalSampler:
             tokens, logprobs = wave.lanes.written(start, end)
             tokens_BM[rows, start:end] = tokens[: len(rows)]
             logprobs_BM[rows, start:end] = logprobs[: len(rows)]
+            if not np.isfinite(logprobs[: len(rows)]).all():
+                self._lean = None  # what lies in its cache would spread
+                raise TacitError(
+                    "the model's logits are not finite numbers: its weights have diverged or do not fit its precision. "
+                    "Go back to an earlier checkpoint, and lower the learning rate."
+                )
             candidate = stops.interesting(tokens[: len(rows)])
             for place in np.flatnonzero((lengths_B[rows] == 0) & (candidate.any(1) | (limits_B[rows] <= end))):
                 row = rows[place]

@@ -1,0 +1,175 @@
+"""The preallocated cache of keys and values that decoding reads, in two layouts.
+
+`RowCache` keeps a token's features together and leaves attention to torch's fused kernel: right for GPUs and bfloat16.
+`ColumnCache` keeps keys transposed, so that scores and sums are plain matrix products: on a CPU in float32 the fused kernel
+is two to three times slower than reading the memory takes, these products are not.
+Both write each row's new token at its own position and read columns up to a common window, masked per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the cache needs to know of a model."""
+
+    layers: int
+    kv_heads: int
+    queries_per_kv: int
+    head_dim: int
+    scale: float
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One decode step: where its rows write, and what they may read."""
+
+    width: int
+    window: int
+    slots: torch.Tensor
+    mask: torch.Tensor
+    positions: torch.Tensor
+
+
+class KeyValueCache:
+    """Memory that is kept from wave to wave, seen as `width` rows of `capacity` columns."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.width = self.capacity = 0
+        self._memory: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._columns = torch.zeros(0, dtype=torch.int32)
+
+    def open(self, width: int, capacity: int) -> None:
+        """Be `width` rows of `capacity` columns from now on. Numbers computed on it do not depend on what was there before.
+
+        Memory begins as zeros: columns not yet written are masked, and a mask cannot hide a NaN.
+        """
+        g = self.geometry
+        size = width * capacity * g.kv_heads * g.head_dim
+        if not self._memory or self._memory[0][0].numel() < size:
+            self._memory = []  # before the new one is made: both may not fit
+            options: dict[str, Any] = {"dtype": g.dtype, "device": g.device}
+            self._memory = [(torch.zeros(size, **options), torch.zeros(size, **options)) for _ in range(g.layers)]
+        if len(self._columns) < capacity:
+            self._columns = torch.arange(capacity, dtype=torch.int32, device=g.device)
+        self.width, self.capacity = width, capacity
+        self._keys = [k[:size].view(self._key_shape(width, capacity)) for k, _ in self._memory]
+        self._values = [v[:size].view(self._value_shape(width, capacity)) for _, v in self._memory]
+
+    def addresses(self) -> tuple[Any, ...]:
+        return (self._columns.data_ptr(), *(t.data_ptr() for pair in self._memory for t in pair))
+
+    def _mask(self, positions_B: torch.Tensor, window: int) -> torch.Tensor:
+        """[B, W]: 0 up to each row's position, −∞ beyond."""
+        beyond = self._columns[None, :window] > positions_B.int()[:, None]
+        mask = torch.zeros(beyond.shape, dtype=self.geometry.dtype, device=self.geometry.device)
+        return mask.masked_fill_(beyond, float("-inf"))
+
+    def _key_shape(self, width: int, capacity: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _value_shape(self, width: int, capacity: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def put(self, layer: int, rows: slice, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+        """Prefilled keys and values of these rows."""
+        raise NotImplementedError
+
+    def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
+        """A step in which row i writes at its position and reads up to it; no position reaches `window`."""
+        raise NotImplementedError
+
+    def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
+        """Write this step's keys and values, then attend: [B, query heads · head_dim]."""
+        raise NotImplementedError
+
+    def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
+        """Rows `to` become copies of rows `source`, as far as `columns`."""
+        raise NotImplementedError
+
+
+class RowCache(KeyValueCache):
+    """Keys and values [B, S, heads, head_dim]."""
+
+    def _key_shape(self, width: int, capacity: int) -> tuple[int, ...]:
+        return width, capacity, self.geometry.kv_heads, self.geometry.head_dim
+
+    _value_shape = _key_shape
+
+    def put(self, layer: int, rows: slice, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+        columns = keys_NTHD.shape[1]
+        self._keys[layer][rows, :columns] = keys_NTHD
+        self._values[layer][rows, :columns] = values_NTHD
+
+    def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
+        rows_B = torch.arange(len(positions_B), device=positions_B.device)
+        slots_B = rows_B * self.capacity + positions_B
+        return Reading(len(positions_B), window, slots_B, self._mask(positions_B, window)[:, None, None], positions_B)
+
+    def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
+        g, keys, values = self.geometry, self._keys[layer], self._values[layer]
+        keys.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, k_BHD)
+        values.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, v_BHD)
+        return attend_last(q_BHD, keys[: step.width, : step.window], values[: step.width, : step.window], step.mask, g.scale)
+
+    def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
+        for tensor in (*self._keys, *self._values):
+            tensor[to, :columns] = tensor[source, :columns]
+
+
+class ColumnCache(KeyValueCache):
+    """Keys [B, heads, head_dim, S], values [B, heads, S, head_dim]."""
+
+    def _key_shape(self, width: int, capacity: int) -> tuple[int, ...]:
+        return width, self.geometry.kv_heads, self.geometry.head_dim, capacity
+
+    def _value_shape(self, width: int, capacity: int) -> tuple[int, ...]:
+        return width, self.geometry.kv_heads, capacity, self.geometry.head_dim
+
+    def put(self, layer: int, rows: slice, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+        columns = keys_NTHD.shape[1]
+        self._keys[layer][rows, :, :, :columns] = keys_NTHD.permute(0, 2, 3, 1)
+        self._values[layer][rows, :, :columns] = values_NTHD.transpose(1, 2)
+
+    def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
+        g, b = self.geometry, len(positions_B)
+        mask = self._mask(positions_B, window)[:, None, None].expand(b, g.kv_heads, g.queries_per_kv, window)
+        heads_BH = torch.arange(b * g.kv_heads, device=g.device).view(b, g.kv_heads)
+        slots = (heads_BH * self.capacity + positions_B[:, None]).view(-1)
+        return Reading(b, window, slots, mask.reshape(b * g.kv_heads, g.queries_per_kv, window), positions_B)
+
+    def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
+        g, b, w = self.geometry, step.width, step.window
+        keys, values = self._keys[layer][:b], self._values[layer][:b]
+        at = step.positions.view(b, 1, 1, 1).expand(b, g.kv_heads, g.head_dim, 1)
+        keys.scatter_(3, at, k_BHD[..., None])
+        values.view(-1, g.head_dim).index_copy_(0, step.slots, v_BHD.reshape(-1, g.head_dim))
+        queries = q_BHD.reshape(b * g.kv_heads, g.queries_per_kv, g.head_dim)
+        keys, values = keys.flatten(0, 1)[:, :, :w], values.flatten(0, 1)[:, :w]
+        weights = torch.baddbmm(step.mask, queries, keys, alpha=g.scale).softmax(-1)
+        return torch.bmm(weights, values).view(b, -1)
+
+    def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
+        for keys, values in zip(self._keys, self._values, strict=True):
+            keys[to, :, :, :columns] = keys[source, :, :, :columns]
+            values[to, :, :columns] = values[source, :, :columns]
+
+
+def attend_last(
+    q_BHD: torch.Tensor, k_BSHD: torch.Tensor, v_BSHD: torch.Tensor, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """One query position per row, [B, query heads · head_dim]. The query heads that share a key head are its queries, so
+    keys are never repeated."""
+    b, _, heads, dim = k_BSHD.shape
+    queries = q_BHD.reshape(b, heads, -1, dim)
+    keys, values = k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2)
+    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale).reshape(b, -1)
