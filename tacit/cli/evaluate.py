@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SUMMARY_LINE = "Measure a run, a model or the expert on a fixed panel; a run's own settings make it repeat its own number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k")
+RUN_DEFAULTS = "For a run, every default is the run's own setting."
 RUN_SETTINGS = ("seed", "max_steps", "max_tokens", "workers", "world_timeout_s")
 
 
@@ -142,12 +143,13 @@ def _result(target: Target, score: PanelScore, earlier: dict[str, Any] | None) -
 
 
 def _same(score: PanelScore, earlier: dict[str, Any]) -> bool:
-    """Not only as many successes: the same episodes, so the same number of turns."""
-    return earlier["successes"] == score.successes and earlier["steps"] == score.steps
+    """Not only as many successes: the same turns and the same tokens, to the last digit."""
+    counted = ("successes", "score", "steps", "invalid", "ineffective", "prompt_tokens", "completion_tokens")
+    return all(earlier[name] == getattr(score, name) for name in counted)
 
 
 def _show(console: Any, target: Target, score: PanelScore, earlier: dict[str, Any] | None) -> None:
-    from tacit.cli.terminal import percent, say, say_pairs
+    from tacit.cli.terminal import after, percent, say, say_pairs
 
     say(console, f"success {score}", style="bold")
     sampling = (
@@ -163,7 +165,7 @@ def _show(console: Any, target: Target, score: PanelScore, earlier: dict[str, An
     if score.crashed:
         pairs += [("crashed", f"{score.crashed} episodes ended because the world broke; they count as failures")]
     if earlier is not None:
-        said = f"{percent(earlier['success'])} after {earlier['stage']} {earlier['step']}"
+        said = f"{percent(earlier['success'])} {after(earlier)}"
         verdict = "the same" if _same(score, earlier) else "NOT the same: other weights, library versions or hardware"
         pairs += [("the run said", f"{said}: {verdict}")]
     elif target.run is not None:

@@ -145,8 +145,9 @@ class Watch:
     def _show(self, observation: Observation, remark: str = "") -> None:
         from rich.text import Text
 
-        text = Text(observation.text)
-        self._console.print(text + Text(f"  [{remark}]", style="yellow") if remark else text, soft_wrap=True)
+        # Many worlds say themselves why they refused; the others are helped out.
+        note = f"  [{remark}]" if remark and remark not in observation.text else ""
+        self._console.print(Text(observation.text) + Text(note, style="yellow"), soft_wrap=True)
 
 
 class Listening:

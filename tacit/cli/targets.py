@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tacit.cli.checks import check_sampling, check_split, check_values, open_world
-from tacit.cli.recipe import Recipe, Said, override
+from tacit.cli.recipe import Document, Recipe, Said, override
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Transition
 from tacit.core.world import Environment, Expert
+from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.training.checkpoints import Checkpoint, Checkpoints
 from tacit.training.run import SETTINGS, STAGES, read_settings
@@ -88,7 +89,7 @@ class SavedCheckpoints(Checkpoints):
 def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
     # The seed of the episodes may be another; the seed of the run made its first weights and stays.
     seed = said.pop(("seed",), None)
-    recipe = replace(Recipe.from_json(override(read_settings(path), said)), out=path)
+    recipe = replace(Recipe.from_json(override(_under(read_settings(path), said), said)), out=path)
     found = None
     if name != UNTRAINED:
         saved = SavedCheckpoints(path)
@@ -100,6 +101,13 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
         found = saved.find(name or "newest")
     label = f"{path} ({found.path.name if found else UNTRAINED})"
     return _open(label, recipe, recipe.train.seed if seed is None else seed, path, found)
+
+
+def _under(document: Document, said: Said) -> Document:
+    """A run's settings as those of another method, where one is named: what both have stays as the run had it."""
+    name = said.get(("method", "name"), document["method"]["name"])
+    known = {f.name for f in fields(get_method(name))} | {"name"}
+    return {**document, "method": {k: v for k, v in document["method"].items() if k in known}}
 
 
 def _open(label: str, recipe: Recipe, seed: int, run: Path | None, checkpoint: Checkpoint | None) -> Target:

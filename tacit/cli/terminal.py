@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -14,10 +14,17 @@ PLAIN_WIDTH = 120
 """columns assumed where the output is a file or a pipe"""
 
 
+class PipedConsole(Console):
+    """`tacit list | head` is no error: the command decides what a reader that went away means, not rich."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
 def make_console(file: IO[str] | None = None) -> Console:
-    console = Console(file=file, highlight=False)
+    console = PipedConsole(file=file, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(file=file, highlight=False, width=PLAIN_WIDTH)
+        console = PipedConsole(file=file, highlight=False, width=PLAIN_WIDTH)
     return console
 
 
@@ -73,14 +80,14 @@ def duration(seconds: float) -> str:
 def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     """The last evaluation of each stage, and the best of practice where it was not the last: (stage, success, interval, n)."""
     last = {e["stage"]: e for e in evaluations}
-    rows = [(_after(e), e) for e in last.values()]
+    rows = [(after(e), e) for e in last.values()]
     practised = [e for e in evaluations if e["stage"] == "rl"]
     peak = max(practised, key=lambda e: e["success"], default=None)
     if peak is not None and peak["success"] > last["rl"]["success"]:
-        rows.append((f"peak, {_after(peak)}", peak))
+        rows.append((f"peak, {after(peak)}", peak))
     return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]
 
 
-def _after(evaluation: dict[str, Any]) -> str:
+def after(evaluation: dict[str, Any]) -> str:
     stage, step = evaluation["stage"], evaluation["step"]
     return stage if stage == "untrained" else f"after {stage} {step}"

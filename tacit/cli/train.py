@@ -122,8 +122,8 @@ def _resume(path: Path, said: Said) -> int:
     refused = [name for name in differences(before.to_json(), after.to_json()) if name.partition("=")[0] not in ON_RESUME]
     if refused:
         raise TacitError(
-            f"a resumed run keeps its settings, but {', '.join(refused)} differ(s) from {path / SETTINGS}. "
-            f"Only {MAY_CHANGE} may change; start a new run for the rest."
+            f"a resumed run keeps its settings, and {', '.join(refused)} is not what {path / SETTINGS} says. "
+            f"Only {MAY_CHANGE} may change; for anything else start a new run."
         )
     world = open_world(after.world)
     after, method = check_training(after, world)

@@ -1,0 +1,249 @@
+"""The commands a person types, on a policy small enough to do it in seconds."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.training.run import read_settings, read_summary
+from tacit.training.train import Trainer
+
+SMALL = """
+world = "countdown"
+model = "tiny"
+tasks = 32
+max_steps = 4
+checkpoint_every = 1
+
+[method]
+name = "grpo"
+kl = 0.01
+
+[schedule]
+groups = 2
+group_size = 2
+iterations = 2
+lr = 1e-3
+
+[sft]
+steps = 3
+batch = 8
+tasks = 16
+
+[evaluation]
+tasks = 6
+every = 1
+temperature = 1.0
+
+[engine]
+device = "cpu"
+threads = 1
+
+[tiny]
+vocab = 512
+hidden = 32
+layers = 1
+heads = 2
+kv_heads = 2
+intermediate = 64
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("recipe") / "small.toml"
+    file.write_text(SMALL)
+    return file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(recipe, tmp_path_factory) -> tuple[Path, str]:
+    """A run, and what was printed while it ran."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", io.StringIO())
+        assert main(["train", "--config", str(recipe), "--out", str(run)]) == 0
+        return run, sys.stdout.getvalue()
+
+
+def test_train_says_what_it_does_and_what_came_out(finished):
+    run, out = finished
+    summary = read_summary(run)
+    assert out.startswith("grpo on countdown\n")
+    for line in ("untrained 0: success", "sft 3/3", "sft 3: success", "rl 2/2", "rl 2: success"):
+        assert line in out
+    table = out[out.index("stage ") :]
+    assert [line.split("  ")[0] for line in table.splitlines()[1:4]] == ["untrained", "after sft 3", "after rl 2"]
+    assert f"{summary['panel']} (hash {summary['panel_hash']})" in table and summary["digest"][:16] in table
+    assert f"tacit eval {run}" in table and f"tacit play --policy {run}" in table
+    assert read_settings(run)["schedule"]["iterations"] == 2
+
+
+def last_json(text: str) -> dict:
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def test_eval_repeats_the_number_of_the_run_exactly(finished, capsys):
+    run, _ = finished
+    assert main(["eval", str(run), "--json"]) == 0
+    out = capsys.readouterr().out
+    result, said = last_json(out), read_summary(run)["final"]
+    assert result["checkpoint"] == "rl-000002" and result["equals_run"] is True and "after rl 2: the same" in out
+    for name in ("success", "successes", "interval", "steps", "prompt_tokens", "completion_tokens", "panel_hash", "seed"):
+        assert result[name] == said[name]
+    (kept,) = (run / "evaluations").glob("rl-000002*.json")
+    assert json.loads(kept.read_text()) == result
+
+
+@pytest.mark.parametrize(("name", "stage"), [("sft", "sft"), ("untrained", "untrained")])
+def test_eval_repeats_the_other_stages_too(finished, capsys, name, stage):
+    run, _ = finished
+    assert main(["eval", str(run), "--checkpoint", name, "--json"]) == 0
+    result = last_json(capsys.readouterr().out)
+    said = next(e for e in read_summary(run)["evaluations"] if e["stage"] == stage)
+    assert result["equals_run"] is True and result["completion_tokens"] == said["completion_tokens"]
+
+
+def test_eval_notices_when_the_number_is_another(finished, capsys, monkeypatch):
+    """The comparison can fail: with the weights of another checkpoint it does."""
+    run, _ = finished
+    from tacit.engines.local.policy import LocalPolicy
+
+    load = LocalPolicy.load
+    monkeypatch.setattr(LocalPolicy, "load", lambda self, path: load(self, run / "checkpoints" / "sft-000003" / "policy"))
+    assert main(["eval", str(run), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "NOT the same" in out and last_json(out)["equals_run"] is False
+
+
+def test_eval_with_other_settings_has_nothing_to_compare_with(finished, capsys):
+    run, _ = finished
+    for flags in (["--seed", "9"], ["--tasks", "3"], ["--panel", "countdown/hard/3"], ["--temperature", "0.1"]):
+        assert main(["eval", str(run), "--json", *flags]) == 0
+        out = capsys.readouterr().out
+        assert last_json(out)["equals_run"] is None and "nothing about this checkpoint" in out
+    assert len(list((run / "evaluations").glob("rl-000002*.json"))) >= 4
+
+
+def test_eval_of_a_run_under_another_method(finished, capsys):
+    run, _ = finished
+    assert main(["eval", str(run), "--method", "rloo", "--history", "0", "--tasks", "2"]) == 0
+    assert main(["eval", str(run), "--checkpoint", "rl-9"]) == 2
+    assert "no checkpoint 'rl-9'" in capsys.readouterr().err
+
+
+def test_eval_of_the_expert_and_of_a_model(capsys):
+    assert main(["eval", "expert", "--world", "countdown", "--tasks", "5", "--json"]) == 0
+    assert last_json(capsys.readouterr().out)["success"] == 1.0
+    small = ["--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2", "--tiny.vocab", "512"]
+    assert main(["eval", "tiny", "--world", "countdown", "--tasks", "2", "--max-steps", "2", "--json", *small]) == 0
+    assert last_json(capsys.readouterr().out)["episodes"] == 2
+
+
+def test_a_run_is_not_started_twice_and_a_finished_one_only_shows_its_end(finished, recipe, capsys):
+    run, _ = finished
+    assert main(["train", "--config", str(recipe), "--out", str(run)]) == 2
+    assert f"already holds a run. Continue it with `tacit train --resume {run}`" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert f"{run} is finished" in out and "after rl 2" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--kl", "1"], "method.kl=1.0 is not what"),
+        (["--seed", "4"], "seed=4 is not what"),
+        (["--sft.steps", "9"], "sft.steps=9 is not what"),
+        (["--method", "rloo"], "method.name=rloo is not what"),
+        (["--out", "elsewhere"], "where it is; copy the directory"),
+        (["--config", "x.toml"], "leave --config out"),
+        (["--iterations", "1"], "has already done 2"),
+    ],
+)
+def test_resume_refuses_other_settings(finished, capsys, flags, message):
+    run, _ = finished
+    assert main(["train", "--resume", str(run), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_interrupted_says_how_to_go_on_and_ends_as_the_whole_one(finished, recipe, tmp_path, capsys, monkeypatch):
+    whole, _ = finished
+    run = tmp_path / "cut"
+    save = Trainer._save
+    calls = []
+
+    def save_then_interrupt(self):
+        saved = save(self)
+        calls.append(saved.path.name)
+        if saved.path.name == "rl-000001":
+            raise KeyboardInterrupt
+        return saved
+
+    monkeypatch.setattr(Trainer, "_save", save_then_interrupt)
+    assert main(["train", "--config", str(recipe), "--out", str(run)]) == 130
+    assert f"tacit train --resume {run}" in capsys.readouterr().err and calls[-1] == "rl-000001"
+    monkeypatch.setattr(Trainer, "_save", save)
+
+    assert main(["eval", str(run), "--json"]) == 0
+    assert last_json(capsys.readouterr().out)["equals_run"] is True
+
+    assert main(["train", "--resume", str(run), "--keep", "1"]) == 0
+    assert "resuming after rl 1" in capsys.readouterr().out
+    assert read_summary(run)["digest"] == read_summary(whole)["digest"]
+    assert read_summary(run)["success"] == read_summary(whole)["success"]
+    assert read_settings(run)["keep"] == 1
+
+
+def test_ppo_gets_its_value_head_and_can_be_evaluated(recipe, tmp_path, capsys):
+    run = tmp_path / "ppo"
+    flags = ["--method", "ppo", "--iterations", "1", "--sft.steps", "0", "--evaluation.tasks", "2"]
+    assert main(["train", "--config", str(recipe), "--out", str(run), *flags]) == 0
+    assert "note   ppo learns a value, so engine.value_head = true" in capsys.readouterr().out
+    assert read_settings(run)["engine"]["value_head"] is True
+    assert main(["eval", str(run), "--json"]) == 0
+    assert last_json(capsys.readouterr().out)["equals_run"] is True
+
+
+def test_play_a_run_shows_the_episode_that_its_evaluation_played(finished, capsys):
+    from tacit.training.records import read_records
+
+    run, _ = finished
+    assert main(["play", "--policy", str(run), "--task", "2", "--prompts"]) == 0
+    out = capsys.readouterr().out
+    episode = read_records(run / "trajectories" / "eval-rl-000002.jsonl.gz")[2]
+    assert episode["task"] in out
+    for turn in episode["turns"]:
+        assert turn["saw"] in out and f"> {turn['action']}" in out
+    assert f"no success after {len(episode['turns'])} steps" in out
+
+
+def test_play_the_expert(capsys):
+    assert main(["play", "--world", "countdown", "--policy", "expert", "--task", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("expert plays countdown/test/") and "  1 > op(" in out and "success in" in out
+
+
+def test_play_yourself(capsys, monkeypatch):
+    def typed(*lines: str) -> str:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        assert main(["play", "--world", "countdown", "--policy", "human", "--max-steps", "2"]) == 0
+        return capsys.readouterr().out
+
+    listed = typed("?", "q")
+    assert "op(+, " in listed and "stopped." in listed
+    action = next(line for line in listed.splitlines() if line.startswith("op(*, "))
+    assert f"  1 > {action}" in typed("", action) and "stopped." in typed(action)
+    assert "no success after 2 steps: step_limit" in typed(action, "nonsense")

@@ -1,0 +1,179 @@
+"""The command itself: quick help, clear mistakes, lists."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tacit.cli import listing
+from tacit.cli.main import main
+from tacit.core.errors import TacitError
+from tacit.methods import METHODS
+
+HEAVY = ("torch", "transformers", "peft", "tokenizers")
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["train", "--method", "ppo", "--help"],
+        ["eval", "--help"],
+        ["play", "--help"],
+        ["list"],
+        ["train", "--world", "countdown", "--group-size", "1"],
+        ["train", "--world", "countdown", "--model", "nowhere"],
+        ["eval", "tiny", "--world", "countdown", "--split", "nowhere"],
+    ],
+)
+def test_nothing_heavy_is_imported_before_work_starts(argv):
+    done = python(
+        f"import sys; from tacit.cli.main import main; main({argv!r}); print([m for m in {HEAVY} if m in sys.modules])"
+    )
+    assert done.stdout.strip().endswith("[]"), done.stdout + done.stderr
+
+
+def test_help_answers_at_once():
+    quickest = min(_seconds(["train", "--help"]) for _ in range(3))
+    assert quickest < 3.0  # about 0.3 s on an idle machine; with torch it would be many more
+
+
+def _seconds(argv: list[str]) -> float:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-m", "tacit.cli.main", *argv], capture_output=True, check=True)
+    return time.monotonic() - began
+
+
+def test_help_shows_the_fields_of_the_method_named(capsys):
+    assert main(["train", "--method", "ppo", "--help"]) == 0
+    ppo = " ".join(capsys.readouterr().out.split())
+    assert "--lam NUMBER λ of the advantage estimate; 1 is return minus value (default: 0.95)" in ppo
+    assert "--sft.steps INT optimiser steps; 0 skips the stage (default: 0)" in ppo
+    assert "package.module:OBJECT or path/to/file.py:OBJECT" in ppo
+    assert main(["train", "--help"]) == 0
+    assert "--lam" not in capsys.readouterr().out
+
+
+def test_the_first_help_names_the_commands(capsys):
+    for argv in ([], ["--help"]):
+        assert main(argv) == 0
+        out = capsys.readouterr().out
+        assert all(command in out for command in ("train", "eval", "play", "list", "prepare"))
+    assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("tacit 0.")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian"], "error: unknown command 'trian'. Did you mean 'train'?"),
+        (["train"], "error: no world was named."),
+        (["train", "--world", "countdwon"], "error: unknown world 'countdwon'. Did you mean 'countdown'?"),
+        (["train", "--method", "dappo"], "error: unknown method 'dappo'. Did you mean 'dapo'?"),
+        (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),
+        (["train", "--world", "countdown", "--gruops", "1"], "error: unknown flag --gruops. Did you mean --groups?"),
+        (["train", "--resume", "nowhere"], "error: there is no settings.json in nowhere"),
+        (["eval", "tiny"], "error: 'tiny' is no run directory, so the world must be named: add --world"),
+        (["eval"], "error: the following arguments are required: TARGET"),
+        (["eval", "expert", "--panel", "countdown/tset/8"], "error: unknown panel 'countdown/tset/8'. Did you mean"),
+        (["eval", "expert", "--panel", "test"], "error: --panel 'test' is no panel name"),
+        (["eval", "tiny", "--world", "countdown", "--checkpoint", "best"], "error: --checkpoint best is for runs"),
+        (["play", "--policy", "expert", "--world", "countdown", "--task", "-1"], "error: --task -1 must not be negative"),
+        (["list", "wrolds"], "error: unknown kind of list 'wrolds'. Did you mean 'worlds'?"),
+        (["prepare", "smolm2", "x"], "error: unknown model to prepare 'smolm2'. Did you mean 'smollm2'?"),
+        (["prepare", "smollm2", "x", "--gguf", "nowhere.gguf"], "error: --gguf nowhere.gguf: there is no such file."),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_clear_message_and_exit_code_2(argv, message, capsys):
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message) and captured.err.count("\n") == 1 and "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_the_message_is_red_in_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    main(["trian"])
+    assert sys.stderr.getvalue().startswith("\033[31merror:\033[0m unknown command")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    main(["trian"])
+    assert sys.stderr.getvalue().startswith("error: unknown command")
+
+
+def test_debugging_shows_the_traceback(monkeypatch):
+    monkeypatch.setenv("TACIT_DEBUG", "1")
+    with pytest.raises(TacitError):
+        main(["trian"])
+
+
+def test_an_interrupt_is_not_a_traceback(monkeypatch, capsys):
+    def interrupted(argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing, "run", interrupted)
+    assert main(["list"]) == 130
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    command = f"{sys.executable} -m tacit.cli.main list | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith("Worlds")
+
+
+def test_lists(capsys):
+    assert main(["list", "worlds", "--world", "countdown"]) == 0
+    worlds = " ".join(capsys.readouterr().out.split())
+    assert "countdown" in worlds and "train, test, hard" in worlds and "30 26 solver" in worlds
+    assert main(["list", "methods"]) == 0
+    methods = capsys.readouterr().out
+    assert all(name in methods for name in METHODS)
+    assert "REINFORCE with the mean of the other episodes as baseline." in methods
+    assert main(["list", "models"]) == 0
+    models = capsys.readouterr().out
+    assert "tiny-4m" in models and "1.0M parameters" in models and "tacit prepare smollm2" in models and "owner/name" in models
+    assert main(["list", "panels", "--world", "countdown"]) == 0
+    from tacit.environments.countdown import ENVIRONMENT
+    from tacit.evaluation.panels import Panel
+
+    panels = capsys.readouterr().out
+    assert "countdown/test/128" in panels and Panel.of(ENVIRONMENT, "test", 128).hash in panels
+
+
+def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys):
+    monkeypatch.setitem(listing.WORLDS, "broken", "tacit.environments.nowhere")
+    assert main(["list", "worlds"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "broken" in out and "not available" in out and "countdown" in out
+
+
+def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
+    smollm = pytest.importorskip("tacit.engines.local.smollm")
+    asked = []
+    monkeypatch.setattr(smollm, "prepare_smollm2", lambda destination, gguf: asked.append((destination, gguf)) or destination)
+    gguf = tmp_path / "x.gguf"
+    gguf.write_bytes(b"")
+    assert main(["prepare", "smollm2", str(tmp_path / "model"), "--gguf", str(gguf)]) == 0
+    assert asked == [(tmp_path / "model", gguf)]
+    assert f"--model {tmp_path / 'model'}" in capsys.readouterr().out
+
+
+def test_importing_the_command_line_sets_no_environment(monkeypatch):
+    before = dict(os.environ)
+    main(["--help"])
+    assert dict(os.environ) == before

@@ -1,0 +1,203 @@
+"""Flags made from settings classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+
+from tacit.cli.options import Option, Parser, field_docs, options_of
+from tacit.cli.train import make_parser
+from tacit.cli.values import build, from_data, from_text, to_data
+from tacit.core.errors import TacitError
+from tacit.methods import METHODS
+
+
+@dataclass(frozen=True)
+class Inner:
+    depth: int = 3
+    """how deep"""
+
+
+@dataclass(frozen=True)
+class Base:
+    kind: ClassVar[str] = "not a setting"
+
+    count: int = 2
+    """how many; 100% of them"""
+    rate: float = 0.5
+    """how fast"""
+    plain: int = 7
+
+
+@dataclass(frozen=True)
+class Everything(Base):
+    rate: float = 0.25
+    """how fast, said again"""
+    word: str = ""
+    """a word"""
+    on: bool = False
+    """a switch"""
+    choice: Literal["red", "blue"] = "red"
+    """a colour"""
+    names: tuple[str, ...] = ("a", "b")
+    """some names"""
+    pair: tuple[float, float] = (0.9, 0.99)
+    """two numbers"""
+    place: Path = Path("here")
+    """a path"""
+    maybe: int | None = None
+    """a number, or none"""
+    inner: Inner = field(default_factory=Inner)
+
+
+def parse(*argv: str) -> dict[tuple[str, ...], object]:
+    parser = Parser("test", "")
+    parser.add_options("all", options_of(Everything))
+    return parser.parse(argv)[1]
+
+
+def test_docs_are_the_strings_under_the_fields_inherited_ones_included():
+    docs = field_docs(Everything)
+    assert docs["count"] == "how many; 100% of them"
+    assert docs["rate"] == "how fast, said again"
+    assert "plain" not in docs and "kind" not in docs
+
+
+def test_each_leaf_is_a_flag_and_class_variables_are_not():
+    names = [o.name for o in options_of(Everything)]
+    assert names == ["count", "rate", "plain", "word", "on", "choice", "names", "pair", "place", "maybe", "inner.depth"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "place", "value"),
+    [
+        (["--count", "-4"], "count", -4),
+        (["--rate", "1e-3"], "rate", 0.001),
+        (["--rate", "2"], "rate", 2.0),
+        (["--word", "x=y"], "word", "x=y"),
+        (["--on"], "on", True),
+        (["--no-on"], "on", False),
+        (["--choice", "blue"], "choice", "blue"),
+        (["--names", "q_proj, v_proj"], "names", ("q_proj", "v_proj")),
+        (["--names", ""], "names", ()),
+        (["--pair=0.5,0.75"], "pair", (0.5, 0.75)),
+        (["--place", "a/b"], "place", Path("a/b")),
+        (["--maybe", "3"], "maybe", 3),
+        (["--maybe", "none"], "maybe", None),
+    ],
+)
+def test_every_type_is_read_from_a_flag(argv, place, value):
+    said = parse(*argv)
+    assert said == {(place,): value} and type(said[(place,)]) is type(value)
+
+
+def test_what_is_not_said_is_not_there():
+    assert parse() == {}
+
+
+def test_a_section_is_prefixed_and_placed():
+    assert parse("--inner.depth", "9") == {("inner", "depth"): 9}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--count", "many"], "--count must be a whole number, not 'many'"),
+        (["--count", "1.5"], "--count must be a whole number, not '1.5'"),
+        (["--rate", "nan"], "--rate must be a finite number, not nan"),
+        (["--choice", "bleu"], "--choice must be one of red, blue, not 'bleu'. Did you mean 'blue'?"),
+        (["--pair", "1"], "--pair must be a list of 2"),
+        (["--pair", "1,2,3"], "--pair must be a list of 2"),
+        (["--cuont", "1"], "unknown flag --cuont. Did you mean --count?"),
+        (["--depth", "1"], "unknown flag --depth. Did you mean --inner.depth?"),
+        (["--count"], "expected one argument"),
+        (["stray"], "does not know what to do with 'stray'"),
+    ],
+)
+def test_mistakes_name_the_flag_and_the_value(argv, message):
+    with pytest.raises(TacitError) as caught:
+        parse(*argv)
+    assert message in str(caught.value)
+
+
+def test_a_flag_is_not_abbreviated():
+    with pytest.raises(TacitError, match="unknown flag --cou"):
+        parse("--cou", "1")
+
+
+def test_help_shows_the_string_and_the_default():
+    parser = Parser("test", "")
+    parser.add_options("all", options_of(Everything))
+    text = " ".join(parser.format_help().split())
+    assert "--count INT how many; 100% of them (default: 2)" in text
+    assert "--on, --no-on a switch (default: off)" in text
+    assert "--choice {red,blue} a colour (default: red)" in text
+    assert "--names TEXT,… some names (default: a,b)" in text
+    assert "--word TEXT a word (default: none)" in text
+
+
+def test_the_values_of_an_instance_are_the_defaults():
+    assert {o.name: o.default for o in options_of(Everything(count=5, inner=Inner(1)))}["count"] == 5
+    assert {o.name: o.default for o in options_of(Everything(inner=Inner(1)))}["inner.depth"] == 1
+
+
+def test_two_settings_with_one_flag_are_refused():
+    parser = Parser("test", "")
+    parser.add_options("one", [Option("x", ("x",), int, 0, "")])
+    with pytest.raises(TacitError, match=r"two settings share the flag --x: other\.x"):
+        parser.add_options("two", [Option("x", ("other", "x"), int, 0, "")])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_two_flags_collide_for_any_method_and_all_are_documented(method):
+    parser = make_parser(method)  # raises where two collide
+    undocumented = [a.option_strings for a in parser._actions if not (a.help or "").strip()]
+    assert not undocumented
+    assert {"--kl", "--lr", "--groups", "--seed", "--sft.steps", "--evaluation.every", "--engine.device"} <= set(
+        parser._option_string_actions
+    )
+
+
+def test_underscores_and_dashes_are_the_same():
+    parser = make_parser("grpo")
+    assert parser.parse(["--group_size=4"])[1] == parser.parse(["--group-size", "4"])[1] == {("schedule", "group_size"): 4}
+    assert parser.parse(["--evaluation.top_p", "0.5"])[1] == {("evaluation", "top_p"): 0.5}
+    assert parser.parse(["--wandb", "my_project"])[1] == {("wandb",): "my_project"}
+
+
+def test_a_table_becomes_settings_and_back():
+    settings = Everything(names=("x",), pair=(0.1, 0.2), maybe=4, inner=Inner(5))
+    data = to_data(settings)
+    assert data["place"] == "here" and data["names"] == ["x"] and data["inner"] == {"depth": 5}
+    assert build(Everything, data, "") == settings
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"count": True}, "a.count must be a whole number, not True"),
+        ({"count": 2.0}, "a.count must be a whole number, not 2.0"),
+        ({"on": 1}, "a.on must be true or false, not 1"),
+        ({"names": "x"}, "a.names must be a list, each text, not 'x'"),
+        ({"names": [1]}, "a.names must be text, not 1"),
+        ({"inner": 3}, "[a.inner] must be a table"),
+        ({"inner": {"dept": 3}}, "unknown setting 'dept' in [a.inner]. Did you mean 'depth'?"),
+    ],
+)
+def test_a_table_with_a_mistake_is_refused(data, message):
+    with pytest.raises(TacitError) as caught:
+        build(Everything, data, "a")
+    assert message in str(caught.value)
+
+
+def test_a_whole_number_is_a_number_in_a_file():
+    value = from_data(float, 3, "x")
+    assert value == 3.0 and isinstance(value, float)
+
+
+def test_optional_text_keeps_everything_but_none():
+    assert from_text(str | None, "some", "x") == "some"
+    assert from_text(str | None, "None", "x") is None

@@ -1,0 +1,148 @@
+"""Live progress and what is printed at the end."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tacit.cli.progress import LiveReporter, chunks, make_reporter, pack
+from tacit.cli.terminal import duration, make_console, say, say_pairs, score_rows, table
+from tacit.training.reporting import PlainReporter
+
+METRICS = {"success": 0.4375, "reward": 4.31, "loss": -0.0123, "tokens_per_s": 12345.0, "unwatched": 1.0}
+
+
+def terminal(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, color_system=None)
+
+
+def drawn(reporter: LiveReporter, console: Console) -> list[str]:
+    """What the terminal shows now, without the codes that move the cursor."""
+    paper = terminal(console.width)
+    paper.print(reporter._render())
+    return [line.rstrip() for line in paper.file.getvalue().splitlines()]
+
+
+def make_live(width: int, times: list[float]) -> tuple[LiveReporter, Console]:
+    console = terminal(width)
+    reporter = LiveReporter(console, clock=lambda: times.pop(0) if len(times) > 1 else times[0])
+    return reporter, console
+
+
+def test_a_stage_shows_its_bar_numbers_speed_and_time_left():
+    reporter, console = make_live(100, [0.0, 10.0, 10.0])
+    reporter.stage("rl", 40, 0)
+    reporter.step(1, METRICS)
+    lines = drawn(reporter, console)
+    reporter.close()
+    assert lines[0].startswith("rl") and lines[0].endswith("1/40  6 min 30 s left") and "━" in lines[0]
+    assert lines[1] == "success 43.8%  reward 4.31  loss -0.0123  tok/s 12345"
+
+
+@pytest.mark.parametrize("width", [16, 24, 40, 60])
+def test_narrow_terminals_break_between_numbers_and_never_inside_one(width):
+    reporter, console = make_live(width, [0.0, 10.0, 10.0])
+    reporter.stage("rl", 40, 0)
+    reporter.step(1, METRICS)
+    text = "\n".join(drawn(reporter, console))
+    reporter.close()
+    for chunk in chunks(METRICS):
+        assert chunk in text
+    assert "…" not in text
+
+
+def test_the_pace_of_a_resumed_stage_counts_only_its_own_steps():
+    reporter, _ = make_live(80, [100.0, 104.0, 104.0])
+    reporter.stage("rl", 30, 20)
+    reporter.step(22, {})
+    assert reporter.seconds_left() == pytest.approx(16.0)
+    reporter.close()
+
+
+def test_the_time_left_is_unknown_before_the_first_step():
+    reporter, console = make_live(80, [0.0])
+    assert drawn(reporter, console) == [""]
+    reporter.stage("sft", 10, 0)
+    assert reporter.seconds_left() is None
+    assert drawn(reporter, console)[0].endswith("0/10")
+    reporter.close()
+
+
+def test_a_supervised_stage_gets_its_speed_from_its_tokens():
+    reporter, console = make_live(80, [0.0, 2.0, 2.0])
+    reporter.stage("sft", 10, 0)
+    reporter.step(1, {"loss": 1.0, "tokens": 500.0})
+    assert "tok/s 250" in drawn(reporter, console)[1]
+    reporter.close()
+
+
+def test_evaluations_are_lines_above_the_bar():
+    console = terminal(30)
+    reporter = LiveReporter(console)
+    reporter.stage("rl", 10, 0)
+    long = "rl 5: success 43.8% [35.5, 52.4] of 128 episodes on countdown/test/128 [not markup]"
+    reporter.say(long)
+    reporter.close()
+    assert long in console.file.getvalue()
+
+
+def test_no_terminal_means_plain_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(make_reporter(Console(file=io.StringIO())), PlainReporter)
+    live = make_reporter(terminal())
+    live.close()
+    assert isinstance(live, LiveReporter)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_reporter(terminal()), PlainReporter)
+
+
+def test_plain_lines_go_where_the_console_goes():
+    console = make_console(io.StringIO())
+    reporter = make_reporter(console)
+    reporter.stage("rl", 1, 0)
+    reporter.step(1, METRICS)
+    assert "rl 1/1  success 43.8%  reward 4.31" in console.file.getvalue()
+
+
+def test_pack():
+    assert pack(["aa", "bb", "cc"], 6) == ["aa  bb", "cc"]
+    assert pack(["longer than the line"], 5) == ["longer than the line"]
+    assert pack([], 5) == []
+
+
+def test_duration():
+    assert [duration(s) for s in (0.04, 9.96, 59, 75, 3600, 7500)] == [
+        "0.0 s", "10.0 s", "59 s", "1 min 15 s", "1 h 00 min", "2 h 05 min",
+    ]  # fmt: skip
+
+
+def test_lines_are_not_wrapped_and_markup_is_not_read():
+    console = terminal(20)
+    say(console, "a [bold]very[/bold] long line about a run directory")
+    say_pairs(console, [("panel", "countdown/test/128 (hash 92e139b7fff24cbc)"), ("x", "1")])
+    out = console.file.getvalue()
+    assert "a [bold]very[/bold] long line about a run directory\n" in out
+    assert "  panel  countdown/test/128 (hash 92e139b7fff24cbc)\n  x      1\n" in out
+
+
+def test_numbers_in_tables_stay_whole():
+    console = terminal(48)
+    rows = [("after rl 40", "43.8%", "[35.5, 52.4]", "words that may well be broken")]
+    console.print(table("", ("stage", "success", "interval", "note"), rows, numbers=("success", "interval")))
+    assert "after rl 40" in console.file.getvalue() and "43.8%  [35.5, 52.4]" in console.file.getvalue()
+
+
+def test_scores_are_the_last_of_each_stage_and_the_peak_where_it_was_not_the_last():
+    def score(stage: str, step: int, success: float) -> dict:
+        return {"stage": stage, "step": step, "success": success, "interval": [0.0, 1.0], "episodes": 8}
+
+    rows = score_rows([score("untrained", 0, 0.0), score("sft", 9, 0.25), score("rl", 5, 0.75), score("rl", 10, 0.5)])
+    assert [row[:2] for row in rows] == [
+        ("untrained", "0.0%"),
+        ("after sft 9", "25.0%"),
+        ("after rl 10", "50.0%"),
+        ("peak, after rl 5", "75.0%"),
+    ]
+    assert len(score_rows([score("untrained", 0, 0.0), score("rl", 10, 0.5)])) == 2

@@ -1,0 +1,237 @@
+"""Recipes from files and flags, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.checks import check_new_run, check_training, open_world
+from tacit.cli.recipe import Recipe
+from tacit.cli.train import make_parser
+from tacit.core.errors import TacitError
+from tacit.core.world import Environment
+from tacit.environments.countdown import ENVIRONMENT
+from tacit.methods import METHODS
+
+FILE = """
+world = "countdown"
+model = "tiny"
+seed = 3
+max-steps = 12
+
+[method]
+name = "grpo"
+kl = 0.0
+history = 1
+
+[schedule]
+groups = 4
+lr = 1e-4
+
+[sft]
+steps = 10
+
+[evaluation]
+tasks = 32
+
+[engine]
+threads = 1
+betas = [0.9, 0.95]
+
+[tiny]
+layers = 2
+"""
+
+
+def resolve(*argv: str, file: Path | None = None, method: str = "grpo") -> Recipe:
+    return Recipe.resolve(file, make_parser(method).parse(argv)[1])
+
+
+def refusal(*argv: str, method: str = "grpo", world: Environment = ENVIRONMENT) -> str:
+    with pytest.raises(TacitError) as caught:
+        check_training(resolve("--world", "countdown", "--method", method, *argv, method=method), world)
+    return str(caught.value)
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_file_is_read(file):
+    recipe = resolve(file=file)
+    assert (recipe.world, recipe.method, recipe.model) == ("countdown", "grpo", "tiny")
+    assert (recipe.train.seed, recipe.train.max_steps, recipe.train.sft.steps) == (3, 12, 10)
+    assert (recipe.settings.kl, recipe.settings.history) == (0.0, 1)
+    assert (recipe.schedule.groups, recipe.schedule.lr, recipe.schedule.group_size) == (4, 1e-4, 8)
+    assert recipe.engine.betas == (0.9, 0.95) and recipe.tiny.layers == 2
+    assert recipe.out == Path("runs/countdown-grpo-3")
+
+
+def test_flags_win_over_the_file_and_leave_the_rest(file):
+    recipe = resolve("--kl", "0.5", "--groups", "9", "--max-steps", "5", "--sft.lr", "0.1", file=file)
+    assert (recipe.settings.kl, recipe.settings.history) == (0.5, 1)
+    assert (recipe.schedule.groups, recipe.schedule.lr) == (9, 1e-4)
+    assert (recipe.train.max_steps, recipe.train.sft.steps, recipe.train.sft.lr) == (5, 10, 0.1)
+
+
+def test_a_method_may_be_a_bare_name(tmp_path):
+    file = tmp_path / "short.toml"
+    file.write_text('world = "countdown"\nmethod = "ppo"\n')
+    recipe = resolve("--lam", "0.5", file=file, method="ppo")
+    assert recipe.method == "ppo" and recipe.settings.lam == 0.5
+
+
+def test_another_method_keeps_what_the_file_says(file):
+    recipe = resolve("--method", "rloo", file=file, method="rloo")
+    assert recipe.method == "rloo" and recipe.settings.history == 1 and recipe.out == Path("runs/countdown-rloo-3")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_json_round_trip_is_exact(method):
+    recipe = resolve("--world", "countdown", "--method", method, "--lr", "3e-7", "--engine.lora-rank", "4", method=method)
+    assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
+    big = resolve("--world", "countdown", "--method", method, "--model", "owner/name", method=method)
+    assert big.tiny is None and Recipe.from_json(json.loads(json.dumps(big.to_json()))) == big
+
+
+def test_the_settings_of_a_run_are_a_settings_file(tmp_path, file):
+    recipe = resolve(file=file)
+    (tmp_path / "settings.json").write_text(json.dumps(recipe.to_json()))
+    assert resolve(file=tmp_path / "settings.json") == recipe
+
+
+def test_a_tiny_policy_is_told_tersely_and_visibly():
+    recipe = resolve("--world", "countdown")
+    assert (recipe.settings.wording, recipe.settings.style, recipe.settings.admissible) == ("terse", "bare", False)
+    assert "wording = terse, style = bare, admissible = false" in recipe.notes[0]
+    own = resolve("--world", "countdown", "--wording", "full", "--admissible")
+    assert (own.settings.wording, own.settings.style, own.settings.admissible) == ("full", "bare", True)
+    published = resolve("--world", "countdown", "--model", "owner/name")
+    assert (published.settings.wording, published.settings.style) == ("full", "tags") and not published.notes
+
+
+def test_a_value_head_is_turned_on_where_the_method_learns_a_value():
+    recipe, method = check_training(resolve("--world", "countdown", "--method", "ppo", method="ppo"), ENVIRONMENT)
+    assert recipe.engine.value_head and "engine.value_head = true" in recipe.notes[-1] and method.name == "ppo"
+    assert not check_training(resolve("--world", "countdown"), ENVIRONMENT)[0].engine.value_head
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("wrold = 'countdown'", "unknown setting 'wrold' in the top level. Did you mean 'world'?"),
+        ("world = 'countdown'\n[metod]", "Did you mean 'method'?"),
+        ("world = 'countdown'\n[method]\nname = 'grpo'\nlk = 1", "unknown setting 'lk' in [method]. Did you mean 'kl'?"),
+        ("world = 'countdown'\n[schedule]\ngroup = 1", "unknown setting 'group' in [method.schedule]. Did you mean 'groups'?"),
+        ("world = 'countdown'\n[sft]\nstep = 1", "unknown setting 'step' in [sft]. Did you mean 'steps'?"),
+        ("world = 'countdown'\n[engine]\ndevise = 'cpu'", "unknown setting 'devise' in [engine]. Did you mean 'device'?"),
+        ("world = 'countdown'\nseed = 'one'", "seed must be a whole number, not 'one'"),
+        ("world = 3", "world must be text, not 3"),
+        ("world = 'countdown'\nmethod = 'gropo'", "unknown method 'gropo'. Did you mean 'grpo'?"),
+        ("world = 'countdown'\nmethod = 3", "method must be a name or a table with one, not 3"),
+        ("world = 'countdown'\n[method.schedule]\nlr = 1.0", "write [schedule], not [method.schedule]"),
+        ("world = 'countdown'\nmodel = 'owner/name'\n[tiny]\nlayers = 1", "[tiny] has sizes, but the model is 'owner/name'"),
+        ("world = ", "is not valid toml"),
+        ("seed = 1", "no world was named. Give --world NAME"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused(tmp_path, text, message):
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(TacitError) as caught:
+        Recipe.resolve(file, {})
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TacitError, match=r"cannot read the settings file .*none\.toml: No such file"):
+        Recipe.resolve(tmp_path / "none.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--group-size", "1"], "group_size = 1 gives 'grpo' nothing to compare an episode with"),
+        (["--group-size", "0"], "group_size = 0 must be at least 1"),
+        (["--temperature", "0"], "temperature = 0.0 must be above 0 in training"),
+        (["--evaluation.top-p", "0"], "evaluation.top_p = 0.0 must be above 0 and at most 1"),
+        (["--evaluation.top-p", "1.5"], "evaluation.top_p = 1.5 must be above 0"),
+        (["--evaluation.temperature", "-1"], "evaluation.temperature = -1.0 must not be negative"),
+        (["--evaluation.tasks", "0"], "evaluation.tasks = 0 must be at least 1"),
+        (["--iterations", "-1"], "iterations = -1 must not be negative"),
+        (["--sft.steps", "-5"], "sft.steps = -5 must not be negative"),
+        (["--sft.noise", "1"], "sft.noise = 1.0 must be at least 0 and below 1"),
+        (["--keep", "0"], "keep = 0 must be at least 1"),
+        (["--clip-low", "1.5"], "clip_low = 1.5 must be above 0 and at most 1"),
+        (["--clip-high", "0"], "clip_high = 0.0 must be above 0"),
+        (["--kl", "-1"], "kl = -1.0 must not be negative"),
+        (["--history", "-2"], "history = -2 must be a number of turns, or -1"),
+        (["--tasks", "8", "--groups", "16"], "groups = 16 different tasks cannot be drawn from a pool of tasks = 8"),
+        (["--iterations", "0"], "sft.steps and iterations are both 0"),
+        (["--split", "trian"], "unknown split of world 'countdown' 'trian'. Did you mean 'train'?"),
+        (["--evaluation.split", "tset"], "unknown split of world 'countdown' 'tset'. Did you mean 'test'?"),
+        (["--wording", "ters"], "unknown wording of world 'countdown' 'ters'. Did you mean 'terse'?"),
+        (
+            ["--sft.steps", "1", "--sft.expert", "slover"],
+            "unknown expert of world 'countdown' 'slover'. Did you mean",
+        ),
+        (["--model", "tinny"], "unknown model 'tinny'. Did you mean 'tiny'?"),
+        (["--model", "smollm2"], "Make it with `tacit prepare smollm2 DIR`"),
+        (["--model", "./nowhere"], "no model at './nowhere': there is no such directory"),
+        (["--style", "tags"], "completions of up to 512 tokens leave no room for a prompt in 'tiny'"),
+        (["--engine.max-batch", "0"], "engine setting max_batch = 0 must be at least 1"),
+        (["--tiny.heads", "3"], "tiny policy: hidden = 128"),
+    ],
+)
+def test_impossible_settings_are_refused_with_the_reason(argv, message):
+    assert message in refusal(*argv)
+
+
+def test_groups_of_one_are_fine_where_nothing_is_compared_within_them():
+    for method in ("ppo", "reinforce_pp"):
+        recipe = resolve("--world", "countdown", "--method", method, "--group-size", "1", method=method)
+        check_training(recipe, ENVIRONMENT)
+    assert "nothing to compare" in refusal("--group-size", "1", "--baseline", "group", method="reinforce_pp")
+    assert "nothing to compare" in refusal("--group-size", "1", method="dapo")
+    assert "gamma = 1.5 must be between 0 and 1" in refusal("--gamma", "1.5", method="ppo")
+
+
+def test_a_world_without_an_expert_or_text_is_refused_only_where_it_is_needed():
+    bare = replace(ENVIRONMENT, experts={}, example_texts=None)
+    assert "offers none" in refusal(world=bare)
+    assert "has no expert" in refusal("--sft.steps", "5", world=replace(ENVIRONMENT, experts={}))
+    check_training(resolve("--world", "countdown", "--model", "owner/name"), bare)
+
+
+def test_a_directory_that_is_no_model_is_refused(tmp_path):
+    assert "is a directory without config.json" in refusal("--model", str(tmp_path))
+    (tmp_path / "settings.json").write_text("{}")
+    assert "is a run; to start from its weights" in refusal("--model", str(tmp_path))
+
+
+def test_an_existing_run_is_not_written_over(tmp_path):
+    check_new_run(tmp_path / "new" / "deep")
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(TacitError, match=r"already holds a run\. Continue it with `tacit train --resume"):
+        check_new_run(tmp_path)
+    with pytest.raises(TacitError, match="is a file, not a directory"):
+        check_new_run(tmp_path / "settings.json")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(TacitError, match="is not writable"):
+        check_new_run(tmp_path / "run")
+
+
+def test_unknown_worlds_suggest_the_nearest():
+    with pytest.raises(TacitError, match=r"unknown world 'countdwon'\. Did you mean 'countdown'"):
+        open_world("countdwon")
