@@ -1,0 +1,202 @@
+"""The sampler against plain transformers, for every family: same log-probabilities, greedy tokens and hidden states."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from random_models import (
+    FAMILIES,
+    LEAN,
+    byte_tokenizer,
+    make_model,
+    make_prompts,
+    make_requests,
+    plain_logprobs,
+)
+
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.graphs import StepGraphs
+from tacit.engines.local.llama_decoding import LlamaDecoder
+from tacit.engines.local.sampling import LocalSampler
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return byte_tokenizer()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_a_plain_forward_pass(family, temperature, tokenizer):
+    model = make_model(family)
+    sampler = LocalSampler(model, tokenizer, "cpu", prefill_tokens=40)
+    requests = make_requests(make_prompts(9))
+    completions = sampler.sample(requests, Sampling(temperature=temperature, top_p=0.95, top_k=200, max_tokens=12))
+    for request, completion in zip(requests, completions, strict=True):
+        expected = plain_logprobs(model, request.prompt, completion.tokens, temperature)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
+        assert completion.logprobs.dtype == np.float32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_is_what_generate_does(family, tokenizer):
+    model = make_model(family)
+    requests = make_requests(make_prompts(6))
+    completions = LocalSampler(model, tokenizer, "cpu").sample(requests, Sampling(temperature=0, max_tokens=15))
+    for request, completion in zip(requests, completions, strict=True):
+        prompt = torch.from_numpy(request.prompt)[None]
+        output = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=15)
+        assert output[0, len(request.prompt) :].tolist() == completion.tokens.tolist()
+        expected = plain_logprobs(model, request.prompt, completion.tokens)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", LEAN)
+def test_lean_and_generic_paths_agree(family, tokenizer):
+    model = make_model(family)
+    lean, generic = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", lean=False)
+    requests = make_requests(make_prompts(7))
+    sampling = Sampling(max_tokens=10)
+    for a, b in zip(lean.sample(requests, sampling, 2), generic.sample(requests, sampling, 2), strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+        np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
+    assert lean._lean is not None and generic._lean is None
+
+
+def test_a_window_that_slides_is_left_to_the_model(tokenizer):
+    """Within the window the lean path is exact; beyond it only the model's own forward pass is."""
+    sampler = LocalSampler(make_model("mistral-sliding"), tokenizer, "cpu")
+    assert sampler._decoder(8) is sampler._lean
+    assert sampler._decoder(9) is sampler._generic
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+def test_hidden_states_are_those_of_transformers(family, tokenizer):
+    model = make_model(family)
+    requests = make_requests(make_prompts(5) * 2)
+    sampler = LocalSampler(model, tokenizer, "cpu", prefill_tokens=30)
+    for layer in range(-4, 4):
+        completions = sampler.sample(requests, Sampling(max_tokens=1), layer=layer)
+        for request, completion in zip(requests, completions, strict=True):
+            with torch.no_grad():
+                states = model(torch.from_numpy(request.prompt)[None], output_hidden_states=True).hidden_states
+            np.testing.assert_allclose(completion.hidden, states[layer][0, -1].numpy(), atol=1e-4)
+            assert completion.hidden.dtype == np.float32
+    assert sampler.sample(requests[:1], Sampling(max_tokens=1))[0].hidden is None
+
+
+def _with_adapters(model):
+    options = {
+        "lora_alpha": 16,
+        "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    }
+    peft = get_peft_model(model, LoraConfig(r=4, **options), adapter_name="one")
+    peft.add_adapter("two", LoraConfig(r=8, **options))
+    torch.manual_seed(1)
+    for name, parameter in peft.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.2 * torch.randn_like(parameter)
+    return peft.eval()
+
+
+def test_the_active_adapter_is_the_one_that_writes(tokenizer):
+    peft = _with_adapters(make_model("qwen3"))
+    sampler = LocalSampler(peft, tokenizer, "cpu")
+    requests = make_requests(make_prompts(4))
+    seen = []
+
+    def check() -> None:
+        completions = sampler.sample(requests, Sampling(max_tokens=8))
+        for request, completion in zip(requests, completions, strict=True):
+            expected = plain_logprobs(peft, request.prompt, completion.tokens)
+            np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
+        seen.append(np.concatenate([c.logprobs for c in completions])[:8].tolist())
+        assert sampler._lean is not None
+
+    for adapter in ("one", "two", "one"):
+        peft.set_adapter(adapter)
+        sampler.weights_changed()
+        check()
+    with peft.disable_adapter():
+        sampler.weights_changed()
+        check()
+    assert seen[0] != seen[1] and seen[0] == seen[2] and seen[3] not in seen[:3]
+
+
+def test_an_adapter_the_lean_path_does_not_know_goes_through_the_model(tokenizer):
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, use_dora=True, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    peft = get_peft_model(make_model("llama"), config).eval()
+    sampler = LocalSampler(peft, tokenizer, "cpu")
+    requests = make_requests(make_prompts(3))
+    for request, completion in zip(requests, sampler.sample(requests, Sampling(max_tokens=5)), strict=True):
+        expected = plain_logprobs(peft, request.prompt, completion.tokens)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
+    assert sampler._lean is None
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_changed_weights_are_used_at_once(told, tokenizer):
+    model = make_model("qwen3")
+    sampler = LocalSampler(model, tokenizer, "cpu")
+    requests = make_requests(make_prompts(3))
+    sampler.sample(requests, Sampling(max_tokens=4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    model(torch.from_numpy(requests[0].prompt)[None]).logits.square().mean().backward()
+    optimizer.step()
+    if told:
+        sampler.weights_changed()
+    for request, completion in zip(requests, sampler.sample(requests, Sampling(max_tokens=4)), strict=True):
+        expected = plain_logprobs(model, request.prompt, completion.tokens)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
+def test_bfloat16_stays_near_its_own_forward_pass(family, tokenizer):
+    model = make_model(family).to(torch.bfloat16)
+    requests = make_requests(make_prompts(6))
+    completions = LocalSampler(model, tokenizer, "cpu").sample(requests, Sampling(max_tokens=8))
+    errors = []
+    for request, completion in zip(requests, completions, strict=True):
+        logits = model(torch.from_numpy(np.append(request.prompt, completion.tokens))[None]).logits[0].float()
+        expected = logits[len(request.prompt) - 1 : -1].log_softmax(-1)
+        errors.append(completion.logprobs - expected[np.arange(len(completion.tokens)), completion.tokens].detach().numpy())
+    assert np.abs(np.concatenate(errors)).mean() < 0.1
+
+
+class _Recording:
+    """What a CUDA graph does, without CUDA: replays the very step that was recorded, whoever asks."""
+
+    def __init__(self, step):
+        self.replay = step
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, monkeypatch):
+    """Padded widths and windows, a look every four tokens, and recorded steps used again by later waves."""
+
+    def record(self, step):
+        step()  # the trial that the real thing makes; the caller has to undo it
+        return _Recording(step)
+
+    monkeypatch.setattr(StepGraphs, "_record", record)
+    model = make_model(family)
+    exact, fixed = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", max_batch=19)
+    fixed._lean = LlamaDecoder(model, prefill_tokens=50, fixed_shapes=True)
+    fixed._lean.graphs.enabled = True
+    recorded = []
+    for seed in (0, 0, 5):
+        requests = [
+            Request(p, seed=i, max_tokens=1 + i % 23) for i, p in enumerate(make_prompts(40, seed) + make_prompts(9, seed))
+        ]
+        for sampling in (Sampling(max_tokens=21, stop=("a", "b")), Sampling(temperature=0.5, top_p=0.8)):
+            pairs = zip(exact.sample(requests, sampling, 1), fixed.sample(requests, sampling, 1), strict=True)
+            for a, b in pairs:
+                assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
+                np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+                np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
+        recorded.append(len(fixed._lean.graphs))
+    assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded
