@@ -19,7 +19,8 @@ from tacit.engines.local.sampling import LocalSampler
 from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
 
-DEFAULT_BUDGET = {"cpu": 4096, "cuda": 65_536}
+DEFAULT_BUDGET = {"cpu": 2048, "cuda": 65_536}
+"""on a CPU the activations of a micro-batch should stay in the cache; on a GPU they should fill it"""
 
 
 @dataclass(eq=False)

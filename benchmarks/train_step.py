@@ -1,0 +1,246 @@
+"""Training speed: our update beside a plain transformers step, and one GRPO step beside TRL's, in one run.
+
+    python benchmarks/train_step.py                       # a tiny Llama of about 4M parameters
+    python benchmarks/train_step.py --model PATH --json   # a checkpoint; on a GPU add --compile
+
+Step: the same rows (ragged prompts and completions), the same policy-gradient loss, one AdamW step each. The plain one pads
+all rows into one batch and computes all logits, as a first script would. Tokens per second count real tokens, not padding.
+GRPO: 2 prompts × 8 completions of 64 tokens, sampled, rewarded and trained on, without a KL term (TRL's default).
+Both sides use the same threads; TRL has to be installed beside Tacit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.policy import LocalPolicy, load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.local.tiny import TINY_SIZES, tiny_checkpoint
+from tacit.losses.clipped import ClippedSurrogate
+
+PROMPTS, COMPLETIONS_EACH, NEW_TOKENS = 2, 8, 64
+LR = 1e-6
+
+
+def world_texts() -> list[str]:
+    """Something for a tiny tokenizer to be trained on."""
+    n = random.Random(0).randint
+    return [
+        f"numbers: {n(1, 99)} {n(1, 99)} {n(1, 99)} | target: {n(10, 999)}\nop(*, {n(1, 9)}, {n(1, 99)})" for _ in range(999)
+    ]
+
+
+def ragged_batch(rows: int, prompt: int, completion: int, vocabulary: int) -> Batch:
+    """Lengths vary by half around the mean, as episodes' do."""
+    rng = np.random.default_rng(0)
+
+    def tokens(mean: int) -> list[np.ndarray]:
+        return [rng.integers(3, vocabulary, size=n) for n in rng.integers(mean // 2, mean + mean // 2 + 1, size=rows)]
+
+    batch = Batch.imitation(tokens(prompt), tokens(completion))
+    advantages = [rng.normal(size=len(c)) for c in batch.completions]
+    behaviour = [np.full(len(c), -np.log(vocabulary)) for c in batch.completions]
+    return Batch(**{**batch.__dict__, "advantages": advantages, "behaviour": behaviour})
+
+
+def plain_step(hf: Any, batch: Batch) -> Callable[[], None]:
+    """One padded batch, all logits, cross-entropy weighted by the advantages, AdamW."""
+    device = next(hf.parameters()).device
+    optimizer = torch.optim.AdamW(hf.parameters(), lr=LR)
+    width = max(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
+    ids = np.zeros((len(batch), width), np.int64)
+    mask, weights = np.zeros_like(ids), np.zeros((len(batch), width), np.float32)
+    for i, (p, c) in enumerate(zip(batch.prompts, batch.completions, strict=True)):
+        ids[i, : len(p) + len(c)] = np.concatenate([p, c])
+        mask[i, : len(p) + len(c)] = 1
+        weights[i, len(p) : len(p) + len(c)] = batch.advantages[i]
+    columns = [torch.from_numpy(column).to(device) for column in (ids, mask, weights)]
+
+    def run() -> None:
+        ids_RS, mask_RS, weights_RS = columns
+        logits = hf(input_ids=ids_RS, attention_mask=mask_RS, use_cache=False).logits[:, :-1].float()
+        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids_RS[:, 1:].flatten(), reduction="none")
+        loss = (losses * weights_RS[:, 1:].flatten()).sum() / batch.total_tokens
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(hf.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run
+
+
+def turns(steps: dict[str, Callable[[], None]], repeats: int, warm_up: int) -> dict[str, float]:
+    """Median seconds of each; they take turns, so that a busy machine disturbs all alike."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for repeat in range(repeats + warm_up):
+        for name, step in steps.items():
+            synchronize()
+            start = time.perf_counter()
+            step()
+            synchronize()
+            if repeat >= warm_up:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def compare_steps(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, Any]:
+    from transformers import AutoModelForCausalLM
+
+    hf: Any = AutoModelForCausalLM.from_pretrained(args.path, dtype=policy.engine.model.hf.dtype)
+    hf = hf.to(policy.engine.device).train()
+    batch = ragged_batch(args.rows, args.prompt_tokens, args.new_tokens, policy.engine.model.vocabulary)
+    losses = [ClippedSurrogate()]
+    steps = {"tacit": lambda: policy.update(batch, losses, LR), "transformers": plain_step(hf, batch)}
+    seconds = turns(steps, args.repeats, warm_up=2)  # type: ignore[arg-type]
+    tokens = sum(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
+    return {
+        "rows": args.rows,
+        "tokens": tokens,
+        "tokens_per_s": {name: tokens / s for name, s in seconds.items()},
+        "ratio": seconds["transformers"] / seconds["tacit"],
+    }
+
+
+def reward(texts: list[str]) -> np.ndarray:
+    """Anything that differs between completions will do."""
+    return np.array([(sum(text.encode()) % 17) / 17 for text in texts])
+
+
+def grpo_step(policy: LocalPolicy, prompts: list[str]) -> Callable[[], None]:
+    count = 0
+
+    def run() -> None:
+        nonlocal count
+        tokens = [policy.encode_prompt(text) for text in prompts for _ in range(COMPLETIONS_EACH)]
+        requests = [Request(p, seed=1000 * count + i) for i, p in enumerate(tokens)]
+        done = policy.sample(requests, Sampling(max_tokens=NEW_TOKENS))
+        rewards_GK = reward([c.text for c in done]).reshape(PROMPTS, COMPLETIONS_EACH)
+        scores = ((rewards_GK - rewards_GK.mean(1, keepdims=True)) / (rewards_GK.std(1, keepdims=True) + 1e-6)).ravel()
+        batch = Batch(
+            prompts=tokens,
+            completions=[c.tokens for c in done],
+            behaviour=[c.logprobs for c in done],
+            advantages=[np.full(len(c.tokens), a) for c, a in zip(done, scores, strict=True)],
+            group=np.repeat(np.arange(PROMPTS), COMPLETIONS_EACH),
+            trajectory=np.arange(len(done)),
+            step=np.zeros(len(done), np.int64),
+        )
+        policy.update(batch, [ClippedSurrogate()], LR)
+        count += 1
+
+    return run
+
+
+def trl_seconds(args: argparse.Namespace, prompts: list[str], dtype: torch.dtype) -> float:
+    """Median seconds of TRL's step, from the end of one to the end of the next."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    ends: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            synchronize()
+            ends.append(time.perf_counter())
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(args.path, padding_side="left")
+    tokenizer.chat_template = None
+    with tempfile.TemporaryDirectory() as directory:
+        config = GRPOConfig(
+            output_dir=directory,
+            per_device_train_batch_size=PROMPTS * COMPLETIONS_EACH,
+            num_generations=COMPLETIONS_EACH,
+            max_completion_length=NEW_TOKENS,
+            max_steps=args.repeats + 3,
+            learning_rate=LR,
+            use_cpu=args.device == "cpu",
+            bf16=dtype == torch.bfloat16,
+            gradient_checkpointing=False,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = GRPOTrainer(
+            model=AutoModelForCausalLM.from_pretrained(args.path, dtype=dtype),
+            args=config,
+            processing_class=tokenizer,
+            reward_funcs=lambda completions, **_: reward(list(completions)).tolist(),
+            train_dataset=Dataset.from_dict({"prompt": prompts * 100}),
+            callbacks=[Clock()],
+        )
+        trainer.train()
+    return statistics.median(np.diff(ends)[2:])
+
+
+def compare_grpo(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, Any]:
+    prompts = world_texts()[:PROMPTS]
+    seconds: dict[str, float] = turns({"tacit": grpo_step(policy, prompts)}, args.repeats, warm_up=2)
+    if importlib.util.find_spec("trl") is None:
+        return {"seconds": seconds, "ratio": None, "note": "trl is not installed"}
+    seconds["trl"] = trl_seconds(args, prompts, policy.engine.model.hf.dtype)
+    return {"seconds": seconds, "ratio": seconds["trl"] / seconds["tacit"]}
+
+
+def parse() -> argparse.Namespace:
+    gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny-4m", help="checkpoint directory, or a tiny size (default %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
+    parser.add_argument("--threads", type=int, default=1 if not gpu else 0, help="CPU threads of both (default %(default)s)")
+    parser.add_argument("--rows", type=int, default=512 if gpu else 64, help="rows of the training batch (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 80, help="mean (default %(default)s)")
+    parser.add_argument("--new-tokens", type=int, default=32 if gpu else 16, help="mean (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
+    parser.add_argument("--compile", action="store_true", help="compile our decoder")
+    parser.add_argument("--token-budget", type=int, default=0, help="padded tokens per forward pass of ours (default: auto)")
+    parser.add_argument("--only", choices=("step", "grpo"), help="one of the two comparisons")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    settings = EngineSettings(device=args.device, threads=args.threads, compile=args.compile, token_budget=args.token_budget)
+    sizes = TINY_SIZES.get(args.model)
+    args.path = str(tiny_checkpoint(world_texts(), sizes, 0)) if sizes else str(Path(args.model).expanduser())
+    result: dict[str, Any] = {"benchmark": "train_step", "model": args.model, "device": args.device}
+    policy = load_policy(args.path, settings)
+    result["threads"], result["parameters"] = torch.get_num_threads(), policy.engine.model.hf.num_parameters()
+    print(f"{args.model}: {result['parameters']:,} parameters, {args.device}, {torch.get_num_threads()} CPU threads")
+    if args.only != "grpo":
+        step = result["step"] = compare_steps(policy, args)
+        for name, speed in step["tokens_per_s"].items():
+            print(f"  training step  {name:<13}{speed:>12,.0f} tokens/s")
+        print(f"  training step  ratio        {step['ratio']:>12.2f}×")
+    if args.only != "step":
+        grpo = result["grpo"] = compare_grpo(load_policy(args.path, settings), args)
+        for name, seconds in grpo["seconds"].items():
+            print(f"  GRPO step      {name:<13}{seconds:>12.3f} s")
+        print(f"  GRPO step      ratio        {grpo['ratio']:>12.2f}×" if grpo["ratio"] else f"  GRPO step      {grpo['note']}")
+    if args.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
