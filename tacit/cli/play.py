@@ -131,7 +131,7 @@ class Watch:
         (_, action), *_ = actions
         if self.wrote.strip() not in ("", action):
             self._console.print(Text(self.wrote.strip(), style="dim"), soft_wrap=True)
-        self._console.print(Text(f"{self._turn:3d} > ", style="dim") + Text(action, style="bold cyan"), soft_wrap=True)
+        self._console.print(Text.assemble((f"{self._turn:3d} > ", "dim"), (action, "bold cyan")), soft_wrap=True)
         answers = self._worlds.step(actions)
         time.sleep(self._delay)
         for answer in answers:
@@ -147,7 +147,7 @@ class Watch:
 
         # Many worlds say themselves why they refused; the others are helped out.
         note = f"  [{remark}]" if remark and remark not in observation.text else ""
-        self._console.print(Text(observation.text) + Text(note, style="yellow"), soft_wrap=True)
+        self._console.print(Text.assemble(observation.text, (note, "yellow")), soft_wrap=True)
 
 
 class Listening:

@@ -68,18 +68,20 @@ class LiveReporter:
     def _render(self) -> RenderableType:
         if not self._name:
             return Text("")
-        left = self.seconds_left()
-        ending = f"{self._step}/{self._total}" + (f"  {duration(left)} left" if left is not None else "")
-        room = self._console.width - len(self._name) - len(ending) - 4
-        head = Text(self._name, style="bold")
+        left, width = self.seconds_left(), self._console.width
+        counts = [f"{self._step}/{self._total}", *([f"{duration(left)} left"] if left is not None else [])]
+        numbers = chunks(self._metrics)
+        room = width - len(self._name) - len("  ".join(counts)) - 4
+        if room < 10:  # a bar that has no room is left out; the numbers are not
+            return _lines(pack([self._name, *counts, *numbers], width))
+        bar = ProgressBar(total=max(1, self._total), completed=self._step, width=min(room, 40))
         line = Table.grid(padding=(0, 2, 0, 0))
-        # A bar that has no room is left out; the numbers beside it are not.
-        if room >= 10:
-            bar = ProgressBar(total=max(1, self._total), completed=self._step, width=min(room, 40))
-            line.add_row(head, bar, Text(ending, no_wrap=True))
-        else:
-            line.add_row(head + Text(f" {ending}", style="not bold"))
-        return Group(line, *(Text(packed, no_wrap=True) for packed in pack(chunks(self._metrics), self._console.width)))
+        line.add_row(Text(self._name, style="bold"), bar, Text("  ".join(counts), no_wrap=True))
+        return Group(line, _lines(pack(numbers, width)))
+
+
+def _lines(lines: Sequence[str]) -> RenderableType:
+    return Group(*(Text(line, no_wrap=True) for line in lines))
 
 
 def chunks(metrics: dict[str, float]) -> list[str]:

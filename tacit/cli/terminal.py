@@ -37,7 +37,7 @@ def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
     """`label  value` lines, the values in one column."""
     width = max(len(label) for label, _ in pairs)
     for label, value in pairs:
-        console.print(Text(f"  {label:<{width}}  ", style="dim") + Text(value), soft_wrap=True)
+        console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), value), soft_wrap=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table:

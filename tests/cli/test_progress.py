@@ -127,6 +127,12 @@ def test_lines_are_not_wrapped_and_markup_is_not_read():
     assert "  panel  countdown/test/128 (hash 92e139b7fff24cbc)\n  x      1\n" in out
 
 
+def test_only_the_label_is_dim():
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard")
+    say_pairs(console, [("seed", "0")])
+    assert console.file.getvalue() == "\x1b[2m  seed  \x1b[0m0\n"
+
+
 def test_numbers_in_tables_stay_whole():
     console = terminal(48)
     rows = [("after rl 40", "43.8%", "[35.5, 52.4]", "words that may well be broken")]
