@@ -134,6 +134,18 @@ def compare(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray,
     return {"tokens_per_s": speeds, "ratio": ratios}
 
 
+@torch.inference_mode()
+def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray, new_tokens: int) -> dict[str, float]:
+    """How far the sampler's log-probabilities are from those of one plain forward pass in the same precision."""
+    completions = sampler.sample([Request(p, seed=i) for i, p in enumerate(prompts)], Sampling(max_tokens=new_tokens))
+    tokens = torch.from_numpy(np.stack([c.tokens for c in completions])).to(device)
+    rows = torch.cat([torch.from_numpy(prompts).to(device), tokens], dim=1)
+    logits = model(rows, logits_to_keep=new_tokens + 1).logits[:, :-1].float()
+    plain = logits.log_softmax(-1).gather(2, tokens[..., None])[..., 0].cpu().numpy()
+    error = np.abs(plain - np.stack([c.logprobs for c in completions]))
+    return {"mean": float(error.mean()), "max": float(error.max())}
+
+
 def parse() -> argparse.Namespace:
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -172,6 +184,8 @@ def main() -> None:
         "new_tokens": args.new_tokens,
     }
     print(", ".join(f"{key} {value}" for key, value in result.items()))
+    result["logprob_error"] = logprob_error(model, sampler, args.device, distinct[:16], args.new_tokens)
+    print("  log-probabilities against a plain forward pass: mean {mean:.1e}, max {max:.1e}".format(**result["logprob_error"]))
     for case, prompts in (("distinct", distinct), ("grouped", grouped)):
         result[case] = compare(model, sampler, args.device, prompts, args)
         for name, speed in result[case]["tokens_per_s"].items():

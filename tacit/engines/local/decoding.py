@@ -23,19 +23,19 @@ class Lanes:
     """The rows of one wave on the device: each row's last token and its position, the noise of the tokens to come, and
     the tokens and log-probabilities written so far. Updated in place, so that a CUDA graph can hold a step."""
 
-    def __init__(self, width: int, steps: int, device: torch.device) -> None:
-        self.width = width
-        self.tokens_B = torch.zeros(width, dtype=torch.long, device=device)
-        self.positions_B = torch.zeros(width, dtype=torch.long, device=device)
+    def __init__(self, places: int, steps: int, device: torch.device) -> None:
+        self.places = self.width = places
+        self.tokens_B = torch.zeros(places, dtype=torch.long, device=device)
+        self.positions_B = torch.zeros(places, dtype=torch.long, device=device)
         self._index = torch.zeros(1, dtype=torch.long, device=device)
-        self._noise_BM = torch.zeros(width, steps, device=device)
-        self._out_tokens_BM = torch.zeros(width, steps, dtype=torch.long, device=device)
-        self._out_logprobs_BM = torch.zeros(width, steps, device=device)
+        self._noise_BM = torch.zeros(places, steps, device=device)
+        self._out_tokens_BM = torch.zeros(places, steps, dtype=torch.long, device=device)
+        self._out_logprobs_BM = torch.zeros(places, steps, device=device)
 
-    def start(self, positions_B: np.ndarray, noise_BM: np.ndarray) -> None:
-        """Row i continues at `positions_B[i]`; places beyond the given rows run along and are never read."""
+    def start(self, width: int, positions_B: np.ndarray, noise_BM: np.ndarray) -> None:
+        """Row i continues at `positions_B[i]`; of the first `width` places, those beyond the rows run along unread."""
         rows, steps = noise_BM.shape
-        self.width = len(self.tokens_B)
+        self.width = width
         self.tokens_B.zero_()
         self.positions_B.zero_()
         self._index.zero_()
@@ -154,7 +154,7 @@ class GenericDecoder:
         cache.batch_select_indices(source)
         hidden = None if layer is None else output.hidden_states[layer][:, -1][source]
         lanes = Lanes(len(source_B), noise_BM.shape[1], self.device)
-        lanes.start(lengths_N[source_B], noise_BM)
+        lanes.start(len(source_B), lengths_N[source_B], noise_BM)
         logits = output.logits[:, -1][source]
         return GenericWave(self, cache, mask_NT[source], logits, hidden, lanes, int(lengths_N.sum()))
 

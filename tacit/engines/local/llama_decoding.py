@@ -36,11 +36,11 @@ class LlamaDecoder:
         self.check_every = 4 if self.fixed_shapes else 1
         self.graphs = StepGraphs(enabled=on_gpu and cuda_graphs)
         # a CPU wants its working set in cache, a GPU wants enough to do
-        self._budget = prefill_tokens or (65536 if on_gpu else 2048)
+        self._budget = prefill_tokens or (65536 if on_gpu else 1024)
         geometry = self.forward.geometry
         plain = not self.fixed_shapes and geometry.dtype == torch.float32
         self.cache: KeyValueCache = ColumnCache(geometry) if plain else RowCache(geometry)
-        self._lanes: dict[tuple[int, int], Lanes] = {}
+        self._lanes: dict[int, Lanes] = {}
         self._versions: list[int] = []
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
@@ -58,7 +58,7 @@ class LlamaDecoder:
     def begin(self, prompts: Sequence[np.ndarray], source_B: np.ndarray, noise_BM: np.ndarray, layer: int | None) -> LlamaWave:
         lengths_N = np.array([len(p) for p in prompts])
         rows, steps = noise_BM.shape
-        width, capacity = self.width(rows), self.window(int(lengths_N.max()) + steps)
+        width, capacity = self.width(rows), self.capacity(int(lengths_N.max()) + steps)
         self.cache.open(width, capacity)
         self.forward.reach(capacity)
         self._check_addresses()
@@ -74,7 +74,7 @@ class LlamaDecoder:
             if bucket_hidden is not None:
                 hidden.append(bucket_hidden[local])
         lanes = self._open_lanes(width, capacity, steps)
-        lanes.start(lengths_N[source_B], noise_BM)
+        lanes.start(width, lengths_N[source_B], noise_BM)
         hidden_BD = torch.cat(hidden) if hidden else None
         longest, prefilled = int(lengths_N.max()), int(lengths_N.sum())
         return LlamaWave(self, lanes, torch.cat(logits), hidden_BD, longest, prefilled)
@@ -88,8 +88,13 @@ class LlamaDecoder:
 
     def window(self, columns: int) -> int:
         """Cache columns to read for this many: exact, or one of few sizes."""
-        step = (64 if columns <= 512 else 256) if self.fixed_shapes else 1
-        return -(-columns // step) * step
+        return _round_up(columns, 128 if columns <= 1024 else 512) if self.fixed_shapes else columns
+
+    def capacity(self, columns: int) -> int:
+        """Columns a row has in memory. They cost space and no time, and recordings depend on them: fewer sizes still."""
+        if not self.fixed_shapes:
+            return columns
+        return max(256, 1 << (columns - 1).bit_length()) if columns <= 1024 else _round_up(columns, 1024)
 
     def _prefill(
         self, prompts: Sequence[np.ndarray], layer: int | None, sink: Sink
@@ -107,9 +112,11 @@ class LlamaDecoder:
     def _open_lanes(self, width: int, capacity: int, steps: int) -> Lanes:
         if not self.fixed_shapes:
             return Lanes(width, steps, self.device)
-        if (width, capacity) not in self._lanes:
-            self._lanes[width, capacity] = Lanes(width, capacity, self.device)
-        return self._lanes[width, capacity]
+        kept = self._lanes.get(capacity)
+        if kept is None or kept.places < width:
+            kept = self._lanes[capacity] = Lanes(width, capacity, self.device)
+            self.graphs.clear()
+        return kept
 
     def _check_addresses(self) -> None:
         addresses = (*self.forward.addresses(), *self.cache.addresses())
@@ -152,7 +159,7 @@ class LlamaWave:
                 lanes.draw(logits, sampling)
 
             how = (sampling.temperature, sampling.top_p, sampling.top_k)
-            key = (len(lanes.tokens_B), width, capacity, window, how)
+            key = (width, capacity, window, how)
             decoder.graphs.run(key, step, self._rewind)
 
     def keep(self, rows: np.ndarray) -> None:
@@ -174,3 +181,7 @@ def _buckets(lengths_N: np.ndarray, budget: int) -> list[tuple[int, int]]:
             runs.append((start, end))
             start = end
     return runs
+
+
+def _round_up(count: int, step: int) -> int:
+    return -(-count // step) * step
