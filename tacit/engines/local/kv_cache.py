@@ -8,6 +8,7 @@ Both write each row's new token at its own position and read columns up to a com
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +36,12 @@ class Reading:
     width: int
     window: int
     slots: torch.Tensor
+    """where the new features go, in rows of the flattened cache"""
     mask: torch.Tensor
     positions: torch.Tensor
 
 
-class KeyValueCache:
+class KeyValueCache(ABC):
     """Memory that is kept from wave to wave, seen as `width` rows of `capacity` columns."""
 
     def __init__(self, geometry: Geometry) -> None:
@@ -74,27 +76,29 @@ class KeyValueCache:
         mask = torch.zeros(beyond.shape, dtype=self.geometry.dtype, device=self.geometry.device)
         return mask.masked_fill_(beyond, float("-inf"))
 
+    @abstractmethod
     def _key_shape(self, width: int, capacity: int) -> tuple[int, ...]:
-        raise NotImplementedError
+        """How one layer lies in memory."""
 
+    @abstractmethod
     def _value_shape(self, width: int, capacity: int) -> tuple[int, ...]:
-        raise NotImplementedError
+        """How one layer lies in memory."""
 
+    @abstractmethod
     def put(self, layer: int, rows: slice, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
         """Prefilled keys and values of these rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
         """A step in which row i writes at its position and reads up to it; no position reaches `window`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
         """Write this step's keys and values, then attend: [B, query heads · head_dim]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
         """Rows `to` become copies of rows `source`, as far as `columns`."""
-        raise NotImplementedError
 
 
 class RowCache(KeyValueCache):
