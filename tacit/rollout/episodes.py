@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tacit.core.errors import TacitError
 from tacit.core.method import Conditions, Context, Reader
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
@@ -53,11 +54,12 @@ def rollout_groups(
     layer: int | None = None,
 ) -> list[Group]:
     """`size` episodes of each task. Member m of task i draws from derive(seed, i, m), whatever the batch looks like."""
-    plans = [
-        EpisodePlan(task, derive(seed, i, m), condition)
-        for i, task in enumerate(tasks)
-        for m, condition in enumerate(conditions.assign(task, size, derive(seed, "conditions", i)))
-    ]
+    plans = []
+    for i, task in enumerate(tasks):
+        assigned = conditions.assign(task, size, derive(seed, "conditions", i))
+        if len(assigned) != size:
+            raise TacitError(f"{conditions!r} gave {len(assigned)} conditions for a group of {size}.")
+        plans += [EpisodePlan(task, derive(seed, i, m), condition) for m, condition in enumerate(assigned)]
     played = rollout(plans, context, worlds, policy, sampling, max_steps, layer)
     return [Group(task, tuple(played[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
@@ -95,7 +97,7 @@ def rollout(
                 completion=completion,
                 action=act.action,
                 valid=act.valid,
-                effective=answer.effective,
+                effective=bool(answer.effective),
                 label=answer.label,
                 signals=episode.reader.record(act.action, answer),
             )
@@ -142,9 +144,10 @@ class _Episode:
     def advance(self, step: Step, answer: Transition) -> None:
         self.steps.append(step)
         self.observation = answer.observation
-        self.success, self.score = answer.success, max(answer.score, float(answer.success))
-        if answer.done or answer.success:
-            self.stop = StopReason.SUCCESS if answer.success else StopReason.FAILURE
+        # Plain numbers: a world may think in numpy's, which cannot be written down as JSON.
+        self.success, self.score = bool(answer.success), max(float(answer.score), float(answer.success))
+        if answer.done or self.success:
+            self.stop = StopReason.SUCCESS if self.success else StopReason.FAILURE
             self.detail = answer.label
 
     def trajectory(self) -> Trajectory:

@@ -18,6 +18,9 @@ from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
 from tacit.rollout.worlds import Broken
 
+_START_S, _LEAVE_S = 120.0, 2.0
+"""how long a process may take to start and to close its worlds"""
+
 
 @dataclass
 class _Slot:
@@ -41,6 +44,7 @@ class Workers:
         # Spawned, not forked: torch's threads do not survive a fork.
         self._context = multiprocessing.get_context("spawn")
         self._workers = [self._start() for _ in range(processes)]
+        self._starting = set(range(processes))
         self._slots: list[_Slot] = []
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
@@ -57,9 +61,12 @@ class Workers:
         return self._ask(calls)
 
     def close(self) -> None:
-        for process, connection in self._workers:
+        for _, connection in self._workers:
             with contextlib.suppress(OSError):
                 connection.close()
+        for process, _ in self._workers:
+            # A worker whose pipe is closed closes its worlds and goes; one that hangs is not waited for.
+            process.join(_LEAVE_S)
             process.kill()
             process.join()
         self._workers = []
@@ -98,8 +105,17 @@ class Workers:
                 self._workers[worker][1].send(list(queue))
 
     def _receive(self, worker: int) -> Any:
+        """The next answer. A process that is still starting (imports) gets time of its own: that is not the world's."""
+        if worker in self._starting:
+            ready = self._wait(worker, max(_START_S, self._timeout_s))
+            if isinstance(ready, _WorkerLost):
+                return ready
+            self._starting.discard(worker)
+        return self._wait(worker, self._timeout_s)
+
+    def _wait(self, worker: int, timeout_s: float) -> Any:
         process, connection = self._workers[worker]
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             try:
                 if connection.poll(min(left, 1.0)):
@@ -108,7 +124,7 @@ class Workers:
                 return _died(process)
             if not process.is_alive() and not connection.poll(0):
                 return _died(process)
-        return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
+        return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {timeout_s:g} s")
 
     def _replace(self, worker: int, lost: int) -> None:
         process, connection = self._workers[worker]
@@ -116,6 +132,7 @@ class Workers:
         process.join()
         connection.close()
         self._workers[worker] = self._start()
+        self._starting.add(worker)
         for slot in range(worker, len(self._slots), len(self._workers)):
             self._slots[slot].stale = slot != lost
 
@@ -140,10 +157,14 @@ def _died(process: Any) -> _WorkerLost:
 def _serve(connection: Connection, make: Callable[[], World]) -> None:
     """A worker: a world per slot, one call at a time."""
     worlds: dict[int, World] = {}
+    connection.send("ready")
     while True:
         try:
             calls = connection.recv()
         except (EOFError, OSError):
+            for world in worlds.values():
+                with contextlib.suppress(Exception):
+                    world.close()
             return
         for slot, (kind, argument) in calls:
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,62 +45,72 @@ class InPlace:
 
     def __init__(self, make: Callable[[], World], timeout_s: float = 30.0) -> None:
         self._make, self._timeout_s = make, timeout_s
-        self._worlds: list[World] = []
+        self._worlds: list[World | None] = []
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
         answers: list[Observation | Broken] = []
         for slot, task in enumerate(tasks):
-            # A world is reused from episode to episode; one that broke has been replaced by None.
+            # A world is reused from episode to episode; one that broke is made anew.
             answers.append(self._guard(lambda slot=slot, task=task: self._world(slot).reset(task), slot))
         return answers
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
-        return [self._guard(lambda s=slot, a=action: self._worlds[s].step(a), slot) for slot, action in actions]
+        return [self._guard(lambda s=slot, a=action: self._world(s).step(a), slot) for slot, action in actions]
 
     def close(self) -> None:
-        for world in self._worlds:
-            with contextlib.suppress(Exception):
-                world.close()
+        for slot in range(len(self._worlds)):
+            self._drop(slot)
         self._worlds = []
 
     def _world(self, slot: int) -> World:
         while len(self._worlds) <= slot:
-            self._worlds.append(self._make())
-        return self._worlds[slot]
+            self._worlds.append(None)
+        world = self._worlds[slot]
+        if world is None:
+            world = self._worlds[slot] = self._make()
+        return world
 
     def _guard(self, call: Callable, slot: int):
         try:
             with alarm(self._timeout_s):
                 return call()
-        except TimeoutError:
+        except Hang:
             broken = Broken(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
         except Exception as error:
             broken = Broken(StopReason.WORLD_ERROR, f"{type(error).__name__}: {error}")
-        self._replace(slot)
+        self._drop(slot)
         return broken
 
-    def _replace(self, slot: int) -> None:
-        """A world that broke may be in any state: the next episode gets a new one."""
-        if slot < len(self._worlds):
-            with contextlib.suppress(Exception):
-                self._worlds[slot].close()
-            self._worlds[slot] = self._make()
+    def _drop(self, slot: int) -> None:
+        """A world that broke may be in any state: it is closed as far as it can be, and the next episode gets a new one."""
+        world, self._worlds[slot] = self._worlds[slot], None
+        if world is not None:
+            with contextlib.suppress(Exception, Hang), alarm(self._timeout_s):
+                world.close()
+
+
+class Hang(BaseException):
+    """The alarm rang. Not an Exception: a world that catches those would sleep through it."""
 
 
 @contextlib.contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this block after `seconds`. Does nothing off the main thread or where there is no SIGALRM."""
+    """Raise Hang in this block after `seconds`. Does nothing off the main thread or where there is no SIGALRM."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ring(signum, frame):
-        raise TimeoutError
+        raise Hang
 
     previous = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    outer_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    began = time.monotonic()
     try:
         yield
     finally:
+        # Whoever else had set the alarm gets what is left of it.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+        if outer_s:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer_s - (time.monotonic() - began)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 from dataclasses import fields, replace
 
 import pytest
@@ -50,13 +53,11 @@ def test_every_registered_method_builds_with_its_defaults(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_setting_is_documented_where_it_stands(name):
     """A string under each field is its help: a field without one would be a flag nobody can explain."""
-    import ast
-    import inspect
 
     documented = set()
     for cls in get_method(name).__mro__[:-1]:
         body = ast.parse(inspect.getsource(cls)).body[0].body
-        for field, after in zip(body, body[1:], strict=False):
+        for field, after in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 documented.add(field.target.id)
     missing = {f.name for f in fields(get_method(name))} - documented - {"schedule"}

@@ -1,0 +1,230 @@
+"""Episodes in lockstep: who is asked when, what ends an episode, and what a broken world costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy, make_group, solve_countdown, stumble_through_countdown
+from small_worlds import Corridor, Signs, corridor
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.method import Alike
+from tacit.core.protocols import Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import Condition, StopReason, Transition
+from tacit.environments import get_environment
+from tacit.rollout.episodes import EpisodePlan, rollout, rollout_groups
+from tacit.rollout.selection import Mixed
+from tacit.rollout.worlds import InPlace
+
+COUNTDOWN = get_environment("countdown")
+BARE = History(Signs(), turns=None, style="bare")
+
+
+def walk(tasks, answer=lambda prompt, seed: "forward", max_steps=10, context=BARE, limit=100_000, timeout_s=5.0, make=Corridor):
+    policy = ScriptedPolicy(answer, limit)
+    plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
+    played = rollout(plans, context, InPlace(make, timeout_s), policy, Sampling(max_tokens=8), max_steps)
+    return played, policy
+
+
+def test_countdown_with_its_solver():
+    policy = ScriptedPolicy(solve_countdown)
+    context = History(COUNTDOWN.wording("terse"), turns=0, admissible=False, style="bare")
+    tasks = COUNTDOWN.tasks("train", 4, 0)
+    groups = rollout_groups(tasks, 2, 0, Alike(), context, InPlace(COUNTDOWN.make), policy, Sampling(), 30)
+    assert [g.task for g in groups] == tasks and all(len(g) == 2 for g in groups)
+    for group in groups:
+        for trajectory in group.trajectories:
+            assert trajectory.success and trajectory.score == 1.0 and trajectory.stop is StopReason.SUCCESS
+            assert len(trajectory) == len(group.task.data["numbers"]) - 1
+            assert all(step.valid and step.effective for step in trajectory.steps)
+
+
+def test_a_step_keeps_what_was_read_and_written():
+    (episode,), policy = walk([corridor(2)], lambda prompt, seed: " forward \nand more")
+    first, second = episode.steps
+    assert first.observation.text == "place 0 of 2" and second.observation.text == "place 1 of 2"
+    assert first.prompt.text == "walk 2\nplace 0 of 2\n?"
+    assert second.prompt.text == "walk 2\n1 place 0 of 2 then forward\nplace 1 of 2\n?"
+    assert [policy.decode(s.prompt_tokens) for s in episode.steps] == [s.prompt.text for s in episode.steps]
+    assert first.completion.text == " forward \nand more" and first.action == "forward"
+    assert episode.final.text == "place 2 of 2"
+
+
+def test_one_call_per_turn_for_those_still_walking():
+    played, policy = walk([corridor(1), corridor(3), corridor(2), corridor(3)])
+    assert [len(call) for call in policy.asked] == [4, 3, 2]
+    assert [len(t) for t in played] == [1, 3, 2, 3]
+
+
+def test_every_ending_has_its_reason():
+    actions = {"walk 9": "forward", "walk 2": "forward", "walk 3": "jump", "walk 4": "mumble"}
+    tasks = [corridor(9), corridor(2), corridor(3), corridor(4)]
+    played, _ = walk(tasks, lambda prompt, seed: actions[prompt.splitlines()[0]], max_steps=4)
+    assert [t.stop for t in played] == [
+        StopReason.STEP_LIMIT,
+        StopReason.SUCCESS,
+        StopReason.FAILURE,
+        StopReason.STEP_LIMIT,
+    ]
+    assert [len(t) for t in played] == [4, 2, 1, 4]
+    assert [t.detail for t in played] == ["", "", "fell", ""]
+    assert played[0].score == pytest.approx(4 / 9) and not played[0].success
+    assert not any(s.effective for s in played[3].steps) and played[3].steps[0].label == "refused"
+
+
+def test_success_at_the_last_allowed_step_is_success():
+    (episode,), _ = walk([corridor(3)], max_steps=3)
+    assert episode.stop is StopReason.SUCCESS
+
+
+def test_an_action_that_does_not_parse_still_reaches_the_world():
+    (episode,), _ = walk([corridor(1)], lambda prompt, seed: "I stand here", context=replace(BARE, style="tags"), max_steps=1)
+    (step,) = episode.steps
+    assert not step.valid and step.action == "i stand here" and not step.effective
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason", "steps", "detail"),
+    [
+        ("reset", StopReason.WORLD_ERROR, 0, "RuntimeError: the door is jammed"),
+        ("raise", StopReason.WORLD_ERROR, 1, "RuntimeError: the floor gave way"),
+        ("hang", StopReason.WORLD_HANG, 1, "no answer within 0.2 s"),
+        ("hang_in_reset", StopReason.WORLD_HANG, 0, "no answer within 0.2 s"),
+    ],
+)
+def test_a_world_that_breaks_ends_only_its_own_episode(trouble, reason, steps, detail):
+    tasks = [corridor(3), corridor(3, trouble, at=1), corridor(3)]
+    played, policy = walk(tasks, timeout_s=0.2)
+    assert [t.stop for t in played] == [StopReason.SUCCESS, reason, StopReason.SUCCESS]
+    assert played[1].detail == detail and len(played[1]) == steps and not played[1].success
+    assert len(policy.asked[-1]) == 2
+
+
+def test_a_pool_goes_on_after_a_world_broke():
+    pool, policy = InPlace(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
+    for trouble, stop in [("raise", StopReason.WORLD_ERROR), ("", StopReason.SUCCESS)]:
+        (episode,) = rollout([EpisodePlan(corridor(1, trouble), 0)], BARE, pool, policy, Sampling(), 5)
+        assert episode.stop is stop
+    pool.close()
+
+
+def test_a_world_that_cannot_be_made_again_costs_no_run():
+    made = []
+
+    def make():
+        made.append(1)
+        if len(made) == 3:
+            raise OSError("no more worlds")
+        return Corridor()
+
+    pool, policy = InPlace(make, 5.0), ScriptedPolicy(lambda *_: "forward")
+    stops = []
+    for _ in range(3):
+        tasks = [corridor(1), corridor(1, "raise")]
+        played = rollout([EpisodePlan(t, 0) for t in tasks], BARE, pool, policy, Sampling(), 5)
+        stops.append([t.stop for t in played])
+    assert stops == [[StopReason.SUCCESS, StopReason.WORLD_ERROR]] * 3
+
+
+def test_prompts_that_grow_too_long_lose_their_oldest_turns_then_stop():
+    # "walk 9", newline, "place 0 of 9", newline, "?" is 13 words and gaps; a turn of history adds 14
+    (episode,), policy = walk([corridor(9)], limit=13 + 14 + 8, max_steps=4)
+    assert [s.prompt.history for s in episode.steps] == [
+        (),
+        ("1 place 0 of 9 then forward",),
+        ("2 place 1 of 9 then forward",),
+        ("3 place 2 of 9 then forward",),
+    ]
+    assert episode.stop is StopReason.STEP_LIMIT
+    assert all(len(s.prompt_tokens) + 8 <= policy.context_limit for s in episode.steps)
+    short, _ = walk([corridor(9), corridor(1)], limit=12 + 8)
+    assert [t.stop for t in short] == [StopReason.PROMPT_TOO_LONG] * 2
+    assert short[0].detail == "13 prompt + 8 new tokens > 20" and len(short[0]) == 0
+
+
+def test_stop_strings_follow_the_style():
+    for style, stop in [("bare", "\n"), ("tags", "</action>")]:
+        _, policy = walk([corridor(1)], context=replace(BARE, style=style), max_steps=1)
+        assert policy.samplings[0].stop == (stop,) and policy.samplings[0].max_tokens == 8
+
+
+def test_a_members_randomness_is_its_place_and_nothing_else():
+    context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
+    tasks = COUNTDOWN.tasks("train", 3, 0)
+
+    def play(tasks, size):
+        policy = ScriptedPolicy(stumble_through_countdown)
+        groups = rollout_groups(tasks, size, 5, Alike(), context, InPlace(COUNTDOWN.make), policy, Sampling(), 12)
+        return [[(t.seed, [s.completion.text for s in t.steps]) for t in g.trajectories] for g in groups]
+
+    whole = play(tasks, 4)
+    assert whole[0][2][0] == derive(5, 0, 2)
+    assert play(tasks[:1], 4) == whole[:1], "fewer groups"
+    assert play(tasks, 2) == [g[:2] for g in whole], "smaller groups"
+    seeds = [seed for g in whole for seed, _ in g]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_each_turn_draws_anew():
+    _, policy = walk([corridor(3), corridor(3)])
+    seeds = [seed for call in policy.asked for _, seed in call]
+    assert len(set(seeds)) == 6 and policy.asked[1][1][1] == derive(1, 1)
+
+
+class Guided:
+    def __init__(self, count):
+        self._count = count
+
+    def assign(self, task, size, seed):
+        return [Condition("guided", note=f"note {m} {seed}", entry=f"e{m}") for m in range(self._count)]
+
+
+def test_members_are_rolled_out_under_their_conditions():
+    policy = ScriptedPolicy(lambda *_: "forward")
+    (group,) = rollout_groups([corridor(1)], 2, 3, Guided(2), BARE, InPlace(Corridor), policy, Sampling(), 5)
+    assert [t.condition.entry for t in group.trajectories] == ["e0", "e1"]
+    note = f"<note>\nnote 1 {derive(3, 'conditions', 0)}\n</note>"
+    assert group.trajectories[1].steps[0].prompt.text == f"walk 1\n{note}\nplace 0 of 1\n?"
+
+
+def test_conditions_for_another_number_of_members_are_refused():
+    policy = ScriptedPolicy(lambda *_: "forward")
+    with pytest.raises(TacitError, match="3 conditions for a group of 2"):
+        rollout_groups([corridor(1)] * 2, 2, 3, Guided(3), BARE, InPlace(Corridor), policy, Sampling(), 5)
+
+
+def test_what_a_context_measures_is_kept_with_the_step():
+    class Measuring(History):
+        def begin(self, task, condition):
+            reader = super().begin(task, condition)
+            reader.record = lambda action, transition: {"progress": transition.score}
+            return reader
+
+    (episode,), _ = walk([corridor(2)], context=Measuring(Signs(), 0, style="bare"))
+    assert [s.signals for s in episode.steps] == [{"progress": 0.5}, {"progress": 1.0}]
+
+
+def test_a_world_that_thinks_in_numpy_leaves_plain_numbers():
+    class Numpy(Corridor):
+        def step(self, action):
+            t = super().step(action)
+            return Transition(t.observation, np.bool_(t.done), np.bool_(t.success), np.float32(t.score), np.bool_(t.effective))
+
+    (episode,), _ = walk([corridor(2)], make=Numpy)
+    assert type(episode.success) is bool and type(episode.score) is float and type(episode.steps[0].effective) is bool
+
+
+def test_nothing_to_play():
+    assert walk([])[0] == []
+
+
+def test_mixed_groups_are_worth_training_on():
+    assert Mixed().keep(make_group([[1], [1]], success=[True, False]))
+    assert not Mixed().keep(make_group([[1], [1]], success=[True, True]))
+    assert not Mixed().keep(make_group([[1], [1]], success=[False, False]))
+    assert not Mixed().keep(make_group([[1]], success=[True]))

@@ -1,0 +1,93 @@
+"""Worlds in worker processes: the same answers, and no more lost than the world that broke.
+
+Starting a process takes a while, so there are few tests here and each does much.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedPolicy, stumble_through_countdown
+from small_worlds import Corridor, Signs, corridor
+
+from tacit.contexts.history import History
+from tacit.core.protocols import Sampling
+from tacit.core.types import StopReason
+from tacit.environments import get_environment
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.workers import Workers
+from tacit.rollout.worlds import InPlace
+
+COUNTDOWN = get_environment("countdown")
+
+
+def test_the_same_answers_as_in_place():
+    context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
+    plans = [EpisodePlan(task, i) for i, task in enumerate(COUNTDOWN.tasks("train", 5, 0))]
+
+    def play(pool):
+        try:
+            # twice over: a pool is used again and again, for different numbers of episodes
+            return [
+                [(t.stop, t.final, [(s.observation, s.action, s.effective) for s in t.steps]) for t in played]
+                for played in (
+                    rollout(part, context, pool, ScriptedPolicy(stumble_through_countdown), Sampling(), 10)
+                    for part in (plans, plans[:3])
+                )
+            ]
+        finally:
+            pool.close()
+
+    assert play(Workers(COUNTDOWN.make, 2, 60.0)) == play(InPlace(COUNTDOWN.make))
+
+
+def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on():
+    """One worker holds all five: each of the three bad ones takes a place in the middle."""
+    tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
+    context = History(Signs(), turns=None, style="bare")
+    policy = ScriptedPolicy(lambda prompt, seed: "forward")
+    pool = Workers(Corridor, 1, timeout_s=1.0)
+    try:
+        played = rollout([EpisodePlan(t, i) for i, t in enumerate(tasks)], context, pool, policy, Sampling(), 10)
+    finally:
+        pool.close()
+    assert [(t.stop, len(t)) for t in played] == [
+        (StopReason.SUCCESS, 4),
+        (StopReason.WORLD_ERROR, 1),
+        (StopReason.SUCCESS, 3),
+        (StopReason.WORLD_HANG, 2),
+        (StopReason.WORLD_ERROR, 1),
+        (StopReason.SUCCESS, 4),
+    ]
+    assert played[1].detail == "its process died (exit code 7)"
+    assert played[3].detail == "no answer within 1 s"
+    assert played[4].detail == "RuntimeError: the floor gave way"
+    # what the others saw is what an undisturbed world shows: they were brought back by replaying their actions
+    assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
+
+
+class Noting(Corridor):
+    """Leaves a file behind when it is closed."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def close(self):
+        (Path(self._folder) / "closed").touch()
+
+
+def test_workers_die_at_reset_go_on_and_close_their_worlds(tmp_path):
+    pool = Workers(partial(Noting, str(tmp_path)), 1, timeout_s=1.0)
+    first = pool.reset([corridor(2), corridor(2, "hang_in_reset"), corridor(2)])
+    assert [getattr(a, "text", None) or a.reason for a in first] == ["place 0 of 2", StopReason.WORLD_HANG, "place 0 of 2"]
+    answers = pool.step([(0, "forward"), (2, "forward")])
+    assert [a.observation.text for a in answers] == ["place 1 of 2"] * 2
+    pool.close()
+    assert (tmp_path / "closed").exists()
+
+
+def test_a_pool_needs_a_process():
+    with pytest.raises(ValueError, match="at least one process"):
+        Workers(Corridor, 0)
