@@ -24,7 +24,9 @@ class Panel:
     def hash(self) -> str:
         """Of every task's identity and content, in order."""
         lines = (
-            json.dumps([t.world, t.id, t.family, t.seed, t.goal, t.data], sort_keys=True, ensure_ascii=False, default=str)
+            json.dumps(
+                [t.world, t.id, t.family, t.split, t.seed, t.goal, t.data], sort_keys=True, ensure_ascii=False, default=str
+            )
             for t in self.tasks
         )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -25,7 +25,7 @@ class Checkpoint:
         file = self.path / STATE
         try:
             return json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise TacitError(
                 f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."
             ) from error
@@ -81,7 +81,7 @@ class Checkpoints:
     def best_name(self) -> str:
         try:
             return json.loads((self._directory / "best.json").read_text())["checkpoint"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return ""
 
     def _named(self, name: str) -> Checkpoint:
@@ -90,7 +90,9 @@ class Checkpoints:
     def _prune(self) -> None:
         """Keep the newest `keep`, the best, and the last of every stage but the present one."""
         found = self.all()
-        wanted = {c.path for c in found[-self._keep :]} | {c.path for c in found if c.path.name == self.best_name()}
+        wanted = {c.path for c in found[max(0, len(found) - self._keep) :]} | {
+            c.path for c in found if c.path.name == self.best_name()
+        }
         wanted |= {[c for c in found if c.stage == stage][-1].path for stage in {c.stage for c in found}}
         for checkpoint in found:
             if checkpoint.path not in wanted:

@@ -36,6 +36,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write a directory under a temporary name, then move it into place in one step."""
     with disk_errors(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        previous = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
@@ -44,10 +45,14 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
                 if file.is_file():
                     _sync(file)
             if path.exists():
-                shutil.rmtree(path)
+                # Out of the way in one move too: a crash in the middle of deleting would leave half of it under its name.
+                os.replace(path, previous)
             os.replace(temporary, path)
         finally:
+            if previous.exists() and not path.exists():
+                os.replace(previous, path)
             shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(previous, ignore_errors=True)
 
 
 @contextlib.contextmanager

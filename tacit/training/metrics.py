@@ -19,7 +19,7 @@ class Metrics:
     def __init__(self, directory: Path, wandb_project: str = "", run_name: str = "") -> None:
         self._path = directory / "metrics.jsonl"
         self._tensorboard_directory = directory / "tensorboard"
-        self._tensorboard: Any = None
+        self._tensorboard: dict[str, Any] = {}
         self._wandb = _start_wandb(wandb_project, run_name, directory) if wandb_project else None
 
     def rewind(self, stages: tuple[str, ...], stage: str, step: int) -> None:
@@ -30,20 +30,25 @@ class Metrics:
 
     def write(self, stage: str, step: int, values: dict[str, float]) -> None:
         record = {"stage": stage, "step": step, **{k: _plain(v) for k, v in values.items()}, "at": round(time.time(), 1)}
-        with disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        if self._tensorboard is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._tensorboard = SummaryWriter(str(self._tensorboard_directory), purge_step=step, flush_secs=30)
-        for name, value in values.items():
-            self._tensorboard.add_scalar(f"{stage}/{name}", value, step)
+        with disk_errors(self._path):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            if stage not in self._tensorboard:
+                self._tensorboard[stage] = self._writer(stage, step)
+            for name, value in values.items():
+                self._tensorboard[stage].add_scalar(f"{stage}/{name}", value, step)
         if self._wandb is not None:
             self._wandb.log({f"{stage}/{name}": value for name, value in values.items()})
 
+    def _writer(self, stage: str, step: int) -> Any:
+        """A folder per stage: `purge_step` drops what a killed run wrote from this step on, in *every* curve of its folder."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self._tensorboard_directory / stage), purge_step=step, flush_secs=30)
+
     def close(self) -> None:
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        for writer in self._tensorboard.values():
+            writer.close()
         if self._wandb is not None:
             self._wandb.finish()
 

@@ -79,11 +79,14 @@ def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")
-        # mtime=0: the same trajectories give the same bytes.
-        with temporary.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
-            for record in records:
-                file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
-        temporary.replace(path)
+        try:
+            # mtime=0: the same trajectories give the same bytes.
+            with temporary.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
+                for record in records:
+                    file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def read_records(path: Path) -> Sequence[dict[str, Any]]:

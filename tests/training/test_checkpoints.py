@@ -1,0 +1,124 @@
+"""Checkpoints: which are kept, which is found, and what a damaged one says."""
+
+from __future__ import annotations
+
+import pytest
+from scripted import ScriptedPolicy
+
+from tacit.core.errors import TacitError
+from tacit.training.checkpoints import Checkpoints
+
+STAGES = ("sft", "rl")
+
+
+@pytest.fixture
+def policy():
+    return ScriptedPolicy(lambda *_: "")
+
+
+def save(checkpoints, policy, stage, *steps):
+    for step in steps:
+        policy.weights = f"{stage} {step}"
+        saved = checkpoints.save(stage, step, policy, {"stage": stage, "step": step})
+    return saved
+
+
+def names(checkpoints):
+    return [c.path.name for c in checkpoints.all()]
+
+
+def test_saved_and_read_back(tmp_path, policy):
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=2)
+    assert checkpoints.newest() is None and checkpoints.all() == []
+    save(checkpoints, policy, "sft", 10)
+    policy.weights = "lost"
+    newest = checkpoints.newest()
+    policy.load(newest.path / "policy")
+    assert (newest.stage, newest.step, newest.path.name) == ("sft", 10, "sft-000010")
+    assert newest.state() == {"stage": "sft", "step": 10} and policy.weights == "sft 10"
+
+
+def test_stages_sort_in_the_order_they_are_run(tmp_path, policy):
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=9)
+    save(checkpoints, policy, "rl", 1)
+    save(checkpoints, policy, "sft", 9, 1_000_000)
+    assert names(checkpoints) == ["sft-000009", "sft-1000000", "rl-000001"]
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [5]), (2, [4, 5]), (9, [1, 2, 3, 4, 5]), (0, [5])])
+def test_the_newest_few_and_the_last_of_each_stage_are_kept(tmp_path, policy, keep, kept):
+    checkpoints = Checkpoints(tmp_path, STAGES, keep)
+    save(checkpoints, policy, "sft", 100)
+    save(checkpoints, policy, "rl", 1, 2, 3, 4, 5)
+    assert names(checkpoints) == ["sft-000100", *(f"rl-{n:06d}" for n in kept)]
+
+
+def test_the_best_is_kept_until_there_is_a_better(tmp_path, policy):
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
+    checkpoints.mark_best(save(checkpoints, policy, "rl", 1))
+    save(checkpoints, policy, "rl", 2, 3)
+    assert names(checkpoints) == ["rl-000001", "rl-000003"] and checkpoints.find("best").step == 1
+    checkpoints.mark_best(checkpoints.newest())
+    assert names(checkpoints) == ["rl-000003"] and checkpoints.best_name() == "rl-000003"
+
+
+def test_finding(tmp_path, policy):
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=9)
+    save(checkpoints, policy, "sft", 1, 2)
+    save(checkpoints, policy, "rl", 3, 4)
+    found = {name: checkpoints.find(name).path.name for name in ("newest", "best", "sft", "rl", "rl-000003")}
+    assert found == {
+        "newest": "rl-000004",
+        "best": "rl-000004",
+        "sft": "sft-000002",
+        "rl": "rl-000004",
+        "rl-000003": "rl-000003",
+    }
+    with pytest.raises(TacitError, match=r"no checkpoint 'rl-000009'.*rl-000003"):
+        checkpoints.find("rl-000009")
+
+
+@pytest.mark.parametrize("name", ["best", "newest", "rl"])
+def test_finding_where_there_is_none(tmp_path, name):
+    with pytest.raises(TacitError, match="no checkpoint"):
+        Checkpoints(tmp_path, STAGES, keep=1).find(name)
+
+
+@pytest.mark.parametrize("damage", [b'{"stage": "rl", "st', b"", b"\xff\xfe\x00nonsense", None])
+def test_a_damaged_checkpoint_says_so_and_what_to_do(tmp_path, policy, damage):
+    checkpoint = save(Checkpoints(tmp_path, STAGES, keep=2), policy, "rl", 1)
+    file = checkpoint.path / "state.json"
+    file.unlink() if damage is None else file.write_bytes(damage)
+    with pytest.raises(TacitError, match=r"cannot read the checkpoint .*state\.json.*Delete .*rl-000001 to resume"):
+        checkpoint.state()
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", ""])
+def test_a_damaged_mark_falls_back_to_the_newest(tmp_path, policy, damage):
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=2)
+    save(checkpoints, policy, "rl", 1, 2)
+    (tmp_path / "best.json").write_text(damage)
+    assert checkpoints.find("best").step == 2
+    save(checkpoints, policy, "rl", 3)
+
+
+def test_a_failed_save_loses_nothing(tmp_path, policy):
+    class Failing(ScriptedPolicy):
+        def save(self, directory, optimizer=True):
+            directory.mkdir()
+            raise OSError(28, "No space left on device")
+
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
+    save(checkpoints, policy, "rl", 1)
+    with pytest.raises(TacitError, match="the disk is full"):
+        checkpoints.save("rl", 2, Failing(lambda *_: ""), {})
+    assert [p.name for p in tmp_path.iterdir()] == ["rl-000001"]
+    assert checkpoints.newest().state()["step"] == 1
+
+
+def test_what_a_killed_write_left_behind_is_swept_up(tmp_path, policy):
+    (tmp_path / ".rl-000002.123.tmp" / "policy").mkdir(parents=True)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "rl-final").mkdir()
+    checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
+    assert checkpoints.all() == [] and sorted(p.name for p in tmp_path.iterdir()) == ["notes", "rl-final"]

@@ -1,0 +1,152 @@
+"""Files that are either whole or not there, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+from scripted import make_group
+
+from tacit.core.credit import Credit, Rewards
+from tacit.core.errors import TacitError
+from tacit.training import files
+from tacit.training.files import write_directory, write_json, write_text
+from tacit.training.records import group_records, read_records, write_records
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def full_disk(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_text_and_json_replace_what_was_there(tmp_path):
+    write_text(tmp_path / "a", "one")
+    write_text(tmp_path / "a", "twø\n")
+    write_json(tmp_path / "b.json", {"x": [1, "ü"]})
+    assert contents(tmp_path) == {"a": "twø\n", "b.json": '{\n  "x": [\n    1,\n    "ü"\n  ]\n}\n'}
+
+
+def test_a_directory_is_moved_into_place_whole(tmp_path):
+    seen = []
+
+    def fill(folder):
+        (folder / "deep").mkdir()
+        (folder / "deep" / "file").write_text("new")
+        seen.append(contents(tmp_path / "d") if (tmp_path / "d").exists() else None)
+
+    write_directory(tmp_path / "d", fill)
+    (tmp_path / "d" / "stale").write_text("old")
+    write_directory(tmp_path / "d", fill)
+    assert contents(tmp_path) == {"d/deep/file": "new"}, "what the new one does not have is gone"
+    assert seen == [None, {"deep/file": "new", "stale": "old"}], "the old one stood while the new one was filled"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broke"), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_directory_that_cannot_be_filled_leaves_the_previous_one(tmp_path, error):
+    write_directory(tmp_path / "d", lambda folder: (folder / "file").write_text("old"))
+
+    def fill(folder):
+        (folder / "file").write_text("half")
+        raise error
+
+    with pytest.raises((RuntimeError, TacitError)) as caught:
+        write_directory(tmp_path / "d", fill)
+    assert contents(tmp_path) == {"d/file": "old"} and os.listdir(tmp_path) == ["d"]
+    if isinstance(error, OSError):
+        assert "the disk is full" in str(caught.value) and str(tmp_path / "d") in str(caught.value)
+
+
+def test_a_directory_that_cannot_be_moved_leaves_the_previous_one(tmp_path, monkeypatch):
+    write_directory(tmp_path / "d", lambda folder: (folder / "file").write_text("old"))
+    move = os.replace
+
+    def fail_into_place(source, target):
+        if str(source).endswith(".tmp") and "old" not in str(source):
+            full_disk()
+        move(source, target)
+
+    monkeypatch.setattr(files.os, "replace", fail_into_place)
+    with pytest.raises(TacitError, match="the disk is full"):
+        write_directory(tmp_path / "d", lambda folder: (folder / "file").write_text("new"))
+    assert contents(tmp_path) == {"d/file": "old"} and os.listdir(tmp_path) == ["d"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_previous_file_and_says_so(tmp_path, monkeypatch, call):
+    write_text(tmp_path / "a", "old")
+    monkeypatch.setattr(files.os, call, full_disk)
+    with pytest.raises(TacitError, match=r"cannot write .*a: the disk is full\. .*--resume"):
+        write_text(tmp_path / "a", "new")
+    assert contents(tmp_path) == {"a": "old"}
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.EDQUOT, "quota"), (errno.EROFS, "read-only"), (errno.EACCES, os.strerror(errno.EACCES))]
+)
+def test_other_ways_a_disk_refuses(tmp_path, monkeypatch, number, words):
+    def refuse(*args):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    with pytest.raises(TacitError, match=words):
+        write_text(tmp_path / "a", "new")
+
+
+def test_records_come_back_as_they_went(tmp_path):
+    group = make_group([[2, 1], [1]], success=[True, False], valid=[[True, False], [True]])
+    rewards = Rewards.at_the_end(group, [10.0, 0.0]) + Rewards.local(group, [0.0, -0.1, 0.0])
+    credit = Credit.per_token(group, [[1.0, 2.0], [3.0], [-1.0]])
+    records = group_records(group, rewards, credit)
+    path = tmp_path / "trajectories" / "rl-000001.jsonl.gz"
+    write_records(path, records)
+    assert read_records(path) == records
+    won, lost = records
+    assert won["success"] and won["stop"] == "success" and lost["stop"] == "step_limit" and lost["task"] == "toy/0"
+    assert [turn["reward"] for turn in won["turns"]] == [0.0, 9.9]
+    assert [turn["credit"] for turn in won["turns"]] == [1.5, 3.0]
+    assert [turn["valid"] for turn in won["turns"]] == [True, False]
+    assert won["turns"][0] == {
+        "saw": "here",
+        "wrote": "words",
+        "action": "act",
+        "valid": True,
+        "effective": True,
+        "prompt_tokens": 1,
+        "tokens": 2,
+        "logprob": -2.0,
+        "reward": 0.0,
+        "credit": 1.5,
+    }
+    assert "reward" not in group_records(group)[0]["turns"][0]
+
+
+def test_the_same_records_are_the_same_bytes(tmp_path):
+    records = group_records(make_group([[1]]))
+    write_records(tmp_path / "a", records)
+    write_records(tmp_path / "b", records)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_records_that_fail_half_way_leave_the_previous_ones(tmp_path):
+    path = tmp_path / "a"
+    write_records(path, [{"n": 1}])
+
+    def half():
+        yield {"n": 2}
+        full_disk()
+
+    with pytest.raises(TacitError, match="the disk is full"):
+        write_records(path, half())
+    assert read_records(path) == [{"n": 1}] and os.listdir(tmp_path) == ["a"]
+
+
+def test_unserialisable_values_do_not_replace_a_file(tmp_path):
+    write_json(tmp_path / "a", 1)
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a", object())
+    assert json.loads((tmp_path / "a").read_text()) == 1

@@ -1,0 +1,210 @@
+"""The loop with a policy that follows a script: what is collected, what is credited, what is updated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy, make_group, solve_countdown
+
+from tacit.core.batch import Batch
+from tacit.core.credit import Credit
+from tacit.core.method import Schedule
+from tacit.core.types import Observation
+from tacit.environments import get_environment
+from tacit.methods import METHODS, get_method
+from tacit.methods.dapo import DAPO
+from tacit.methods.grpo import GRPO
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import collect, iterate, total, update
+
+WORLD = get_environment("countdown")
+TASKS = WORLD.tasks("train", 12, 0)
+SMALL = {"wording": "terse", "style": "bare", "history": 0, "admissible": False}
+
+
+def half_hearted(prompt: str, seed: int) -> str:
+    """Solves or gives up for good, as the seed says."""
+    return solve_countdown(prompt) if seed % 2 else "hm"
+
+
+def build(settings=GRPO, groups=3, size=4, **schedule):
+    return settings(**SMALL, schedule=Schedule(groups=groups, group_size=size, **schedule)).build(WORLD)
+
+
+def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, seed=0):
+    policy = ScriptedPolicy(answer)
+    return iterate(number, method, tasks, InPlace(make), policy, 16, 4, seed), policy
+
+
+def test_one_iteration():
+    method = build()
+    done, policy = run(method)
+    assert len(done.played) == len(done.groups) == 3 and all(len(g) == 4 for g in done.groups)
+    assert len({g.task.id for g in done.groups}) == 3
+    ((batch, losses, lr),) = policy.updates
+    assert losses == method.losses and lr == method.schedule.lr
+    assert len(batch) == sum(len(g.steps) for g in done.groups)
+    # the reward of a step is the outcome's, and the credit is that of its group's comparison
+    for group, rewards, credit in zip(done.groups, done.rewards, done.credits, strict=True):
+        won = np.array([t.success for t in group.trajectories])
+        assert rewards.outcomes_G().tolist() == [10.0 * w for w in won]
+        if 0 < won.sum() < 4:
+            signs = [np.sign(credit.steps()[i][0]) for i in np.cumsum(group.lengths) - 1]
+            assert signs == [1 if w else -1 for w in won]
+    assert [a.tolist() for a in batch.advantages] == [a.tolist() for c in done.credits for a in c.steps()]
+    assert [len(c) for c in batch.tokens["reference"]] == [len(c) for c in batch.completions]
+    assert done.metrics["episodes"] == 12 and done.metrics["loss"] == 1.0
+
+
+def test_an_iteration_is_its_seed_and_number():
+    def texts(**changes):
+        done, _ = run(build(), **changes)
+        return [[s.completion.text for s in t.steps] for g in done.played for t in g.trajectories]
+
+    assert texts() == texts()
+    assert texts(number=2) != texts() != texts(seed=1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_round_once(name):
+    method = build(get_method(name))
+    done, policy = run(method)
+    ((batch, losses, _),) = policy.updates
+    assert losses == method.losses
+    assert method.needs - {"values", "entropy", "logits"} <= set(batch.tokens) | set(batch.rows)
+    assert len(batch.advantages) == len(batch) and np.isfinite(np.concatenate(batch.advantages)).all()
+    assert len(done.credits) == len(done.groups)
+
+
+class Broken:
+    def reset(self, task):
+        raise RuntimeError("nothing works today")
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_iteration_in_which_every_world_broke_moves_no_weight(name):
+    done, policy = run(build(get_method(name)), make=Broken)
+    assert done.groups == [] and policy.updates == [] and done.metrics["crashed"] == done.metrics["episodes"] > 0
+
+
+def test_broken_episodes_are_counted_and_not_trained_on():
+    class Sometimes(WORLD.make):
+        made = 0
+
+        def __init__(self):
+            super().__init__()
+            type(self).made += 1
+            self._bad = self.made % 4 == 1
+
+        def step(self, action):
+            if self._bad:
+                raise RuntimeError("broke")
+            return super().step(action)
+
+    done, policy = run(build(), make=Sometimes)
+    assert done.metrics["crashed"] == 3
+    assert [len(g) for g in done.played] == [4, 4, 4] and [len(g) for g in done.groups] == [3, 3, 3]
+    assert len(policy.updates[0][0]) == sum(len(g.steps) for g in done.groups)
+
+
+def collected(method, answer, tasks=TASKS):
+    policy = ScriptedPolicy(answer)
+    played, chosen = collect(1, method, tasks, InPlace(WORLD.make), policy, 16, 4, 0)
+    return played, chosen
+
+
+def mixed(group):
+    return len({t.success for t in group.trajectories}) > 1
+
+
+def test_without_selection_one_round_is_all():
+    played, chosen = collected(build(), half_hearted)
+    assert len(played) == 3 and chosen == played
+
+
+def test_dynamic_sampling_goes_on_until_enough_groups_disagree():
+    # with two members half of the groups agree, so three mixed ones take more than one round
+    played, chosen = collected(build(DAPO, groups=3, size=2), half_hearted)
+    assert len(chosen) == 3 and all(mixed(g) for g in chosen)
+    assert len(played) > 3 and len(played) % 3 == 0
+    assert sum(mixed(g) for g in played[:-3]) < 3, "and not a round longer"
+
+
+def test_dynamic_sampling_gives_up_after_its_rounds_and_trains_on_what_there_is():
+    method = replace(build(DAPO), selection=replace(build(DAPO).selection, rounds=2))
+    played, chosen = collected(method, lambda prompt, seed: solve_countdown(prompt))
+    assert len(played) == 6 and chosen == played[3:]
+
+
+def test_fewer_tasks_than_groups_play_each_once():
+    played, _ = collected(build(), half_hearted, tasks=TASKS[:2])
+    assert sorted(g.task.id for g in played) == sorted(t.id for t in TASKS[:2])
+
+
+def batch_of(rows):
+    group = make_group([[1]] * rows)
+    return Batch.from_groups([group], [Credit.zeros(group)], 1.0)
+
+
+def test_minibatches_part_the_batch_anew_in_every_epoch():
+    method, policy = build(epochs=2, minibatches=3), ScriptedPolicy(lambda *_: "")
+    metrics = update(batch_of(10), method, policy, seed=0)
+    parts = [batch.trajectory.tolist() for batch, _, _ in policy.updates]
+    assert len(parts) == 6 and metrics == {"loss": 6.0}
+    for epoch in (parts[:3], parts[3:]):
+        assert sorted(sum(epoch, [])) == list(range(10)) and sorted(map(len, epoch)) == [3, 3, 4]
+    assert parts[:3] != parts[3:]
+
+
+def test_one_minibatch_is_the_batch_itself():
+    batch, policy = batch_of(4), ScriptedPolicy(lambda *_: "")
+    update(batch, build(), policy, seed=0)
+    assert policy.updates[0][0] is batch
+
+
+def test_more_minibatches_than_rows_leave_none_empty():
+    policy = ScriptedPolicy(lambda *_: "")
+    update(batch_of(2), build(minibatches=5), policy, seed=0)
+    assert [len(batch) for batch, _, _ in policy.updates] == [1, 1]
+
+
+def test_terms_add_up_group_by_group():
+    groups = [make_group([[1]]), make_group([[2]])]
+    ones = [Credit.per_step(g, np.ones(1)) for g in groups]
+    twos = [2 * c for c in ones]
+    assert [c.tokens_T.tolist() for c in total([ones, twos])] == [[3.0], [3.0, 3.0]]
+    assert total([[], []]) == []
+    with pytest.raises(ValueError, match="zip"):
+        total([ones, twos[:1]])
+
+
+@dataclass
+class Diary:
+    """A companion that writes down when it was called."""
+
+    lines: list
+
+    def observe(self, groups, policy):
+        self.lines.append(("observe", len(groups), len(policy.updates)))
+        return {"observed": 1.0}
+
+    def learn(self, groups, policy):
+        self.lines.append(("learn", len(groups), len(policy.updates)))
+        return {"learned": 1.0}
+
+
+def test_companions_observe_before_the_update_and_learn_after():
+    diary = Diary([])
+    done, _ = run(replace(build(), companions=(diary,)))
+    assert diary.lines == [("observe", 3, 0), ("learn", 3, 1)]
+    assert done.metrics["observed"] == done.metrics["learned"] == 1.0
+
+
+def test_world_texts_reach_the_trajectories():
+    done, _ = run(build())
+    assert all(isinstance(t.final, Observation) and "target" in t.final.text for g in done.played for t in g.trajectories)

@@ -1,0 +1,122 @@
+"""The supervised stage: who shows what, in which order, at which rate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import ScriptedPolicy, Words, solve_countdown
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.environments import get_environment
+from tacit.losses.imitation import Imitation
+from tacit.training.demonstrations import Demonstrations, demonstrate
+from tacit.training.settings import SupervisedSettings
+from tacit.training.supervised import cosine, imitate, order
+
+WORLD = get_environment("countdown")
+TERSE = History(WORLD.wording("terse"), turns=0, admissible=False, style="bare")
+TASKS = WORLD.tasks("train", 20, 0)
+
+
+def test_warm_up_then_half_a_cosine():
+    # 10 steps, 2 of them warm: 1/2, 1, then cos over the remaining 8
+    rates = [cosine(step, 10, 0.2) for step in range(10)]
+    assert rates[:3] == [0.5, 1.0, 1.0]
+    assert rates[6] == pytest.approx(0.5)
+    assert rates[9] == pytest.approx(0.5 * (1 + np.cos(np.pi * 7 / 8)))
+    assert all(a >= b for a, b in zip(rates[1:], rates[2:], strict=False))
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (1, 0.0), (3, 1.0), (5, 0.0)])
+def test_the_rate_never_leaves_zero_to_one(steps, warmup):
+    rates = [cosine(step, steps, warmup) for step in range(steps)]
+    assert all(0 < rate <= 1 for rate in rates) and max(rates) == 1.0
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 5), st.integers(0, 3))
+def test_a_pass_shows_each_turn_at_most_once(samples, batch, epoch, seed):
+    per_pass = max(1, samples // min(batch, samples))
+    rows = np.concatenate([order(samples, epoch * per_pass + i, batch, seed) for i in range(per_pass)])
+    assert len(set(rows)) == len(rows) and rows.min() >= 0 and rows.max() < samples
+    if samples % min(batch, samples) == 0:
+        assert sorted(rows) == list(range(samples)), "a permutation"
+    assert len(rows) > samples - min(batch, samples)
+
+
+def test_order_is_a_function_of_the_step_alone():
+    whole = [order(12, step, 4, seed=1).tolist() for step in range(9)]
+    assert [order(12, step, 4, seed=1).tolist() for step in (7, 2)] == [whole[7], whole[2]]
+    passes = [sum(whole[i : i + 3], []) for i in (0, 3, 6)]
+    assert passes[0] != passes[1] != passes[2], "each pass in an order of its own"
+    assert whole != [order(12, step, 4, seed=2).tolist() for step in range(9)]
+
+
+def test_the_solver_shows_its_actions_as_the_policy_would_read_and_write_them():
+    words = Words()
+    shown = demonstrate(WORLD, TASKS, TERSE, words, max_steps=30)
+    assert shown.episodes == shown.won == 20
+    assert len(shown) == sum(len(t.data["numbers"]) - 1 for t in TASKS)
+    for prompt, completion in zip(shown.prompts, shown.completions, strict=True):
+        assert completion[-1] == 0, "the token that ends a completion is imitated too"
+        assert words.decode(completion) == solve_countdown(words.decode(prompt))
+
+
+def test_tags_are_shown_where_tags_are_asked_for():
+    words = Words()
+    context = History(WORLD.wording("full"), turns=2)
+    shown = demonstrate(WORLD, TASKS[:1], context, words, max_steps=30)
+    assert words.decode(shown.completions[0]).startswith("<think></think><action>op(")
+
+
+def test_strayed_turns_are_seen_and_not_imitated():
+    words = Words()
+    context = History(WORLD.wording("terse"), turns=None, admissible=False, style="bare")
+    shown = demonstrate(WORLD, TASKS, context, words, max_steps=30, noise=0.4, seed=3)
+    pairs = [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
+    assert all(action == solve_countdown(prompt) for prompt, action in pairs), "only the expert's own actions are shown"
+    strayed = 0
+    for prompt, _ in pairs:
+        *past, _now = prompt.splitlines()
+        strayed += any(solve_countdown(line.split(" : ")[0]) != line.split(" : ")[1] for line in past)
+    assert strayed > 10, "and what strays led to is"
+    assert any(action == "reset" for _, action in pairs)
+    assert 0 < shown.won <= shown.episodes == 20
+
+
+def test_demonstrations_of_a_task_depend_on_the_task_and_the_seed_alone():
+    def texts(tasks, seed):
+        words = Words()
+        shown = demonstrate(WORLD, tasks, TERSE, words, 30, noise=0.3, seed=seed)
+        return [words.decode(p) for p in shown.prompts]
+
+    whole = texts(TASKS[:6], 0)
+    assert whole == texts(TASKS[:6], 0) and whole != texts(TASKS[:6], 1)
+    assert texts(TASKS[:3], 0) == whole[: len(texts(TASKS[:3], 0))]
+
+
+def test_an_expert_that_never_wins_has_nothing_to_teach():
+    with pytest.raises(TacitError, match="won none of 20 tasks"):
+        demonstrate(WORLD, TASKS, TERSE, Words(), max_steps=1)
+    with pytest.raises(TacitError, match="Did you mean 'solver'"):
+        demonstrate(WORLD, TASKS, TERSE, Words(), 30, expert="solvr")
+
+
+def test_imitation_goes_on_where_it_stopped():
+    shown = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10)
+    settings = SupervisedSettings(steps=6, batch=4, lr=0.1, warmup=0.5)
+
+    def run(first):
+        policy = ScriptedPolicy(lambda *_: "")
+        steps = list(imitate(policy, shown, settings, seed=0, first=first))
+        rows = [[int(p[0]) for p in batch.prompts] for batch, _, _ in policy.updates]
+        assert all(losses == (Imitation(),) for _, losses, _ in policy.updates)
+        assert [lr for _, _, lr in policy.updates] == [metrics["lr"] for _, metrics in steps]
+        return [step for step, _ in steps], rows, [metrics["lr"] for _, metrics in steps]
+
+    steps, rows, rates = run(0)
+    assert steps == [1, 2, 3, 4, 5, 6] and rates[:3] == pytest.approx([0.1 / 3, 0.2 / 3, 0.1])
+    assert run(4) == (steps[4:], rows[4:], rates[4:])
+    assert run(6) == ([], [], [])
