@@ -71,7 +71,7 @@ class LocalEngine:
             hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.sampler: LocalSampler | None = None
         self.adapters = Adapters(hf, settings, seed, self.weights_changed) if settings.lora_rank else None
-        self.model = LanguageModel(hf, compiled=settings.compile)
+        self.model = LanguageModel(hf, compiled=settings.compile, lean=not settings.gradient_checkpointing)
         self.members: dict[str, Member] = {}
         self.member(MAIN)
 

@@ -19,8 +19,9 @@ from tacit.core.batch import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
+from tacit.engines.local.flat import FlatPack
 from tacit.engines.local.models import LanguageModel, TextCodec
-from tacit.engines.local.packing import Packed, buckets, flat, input_lengths, pack
+from tacit.engines.local.packing import Packed, flat, input_lengths
 from tacit.engines.local.scoring import EntropyMode, distribution_scores, tensor, token_scores
 from tacit.engines.local.settings import EngineSettings
 
@@ -119,12 +120,11 @@ class Learning:
             return {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "rows": 0.0}
         tally = Tally(losses, batch.total_tokens)
         sampled = any(np.any(column) for column in batch.behaviour)  # imitation rows have no behaviour policy
-        padded = 0
+        computed = 0
         try:
             with _training(self.model, self.settings, seed=derive(self.seed, "dropout", self.weights.steps)):
-                for bucket in buckets(lengths, self.token_budget):
-                    packed = pack(batch.prompts, batch.completions, rows[bucket], self.codec.pad)
-                    padded += packed.input_ids.size
+                for packed in self.model.cut(batch.prompts, batch.completions, rows, self.token_budget, self.codec.pad):
+                    computed += packed.computed
                     view = self._view(batch, packed, needs, len(rows))
                     total = tally.add(view, sampled)
                     if total.requires_grad:
@@ -148,14 +148,14 @@ class Learning:
             ) from error
         finally:
             self.weights.clear()
-        padding = 1.0 - float(lengths.sum()) / padded
-        return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "padding": padding}
+        # above 1 some was padding, below 1 some prompts were shared
+        share = computed / float(lengths.sum())
+        return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "computed_share": share}
 
-    def _view(self, batch: Batch, packed: Packed, needs: frozenset[str], total_rows: int) -> TokenView:
+    def _view(self, batch: Batch, packed: FlatPack | Packed, needs: frozenset[str], total_rows: int) -> TokenView:
         device = self.model.device
         targets_T = tensor(packed.targets_T, device)
-        hidden_ND = self.model.hidden(tensor(packed.input_ids, device)).flatten(0, 1)
-        hidden_TD = hidden_ND.index_select(0, tensor(packed.positions_T, device))
+        hidden_TD = self.model.predicting(packed)
         entropy: EntropyMode = "gradient" if "entropy" in needs else "value"
         logits_TV = self.model.logits(hidden_TD) if "logits" in needs else None
         if logits_TV is not None:
@@ -164,7 +164,7 @@ class Learning:
             logprobs_T, entropy_T = token_scores(self.model, hidden_TD, targets_T, batch.temperature, entropy)
         values_R = None
         if "values" in needs and self.value_head is not None:
-            ends_RD = hidden_ND.index_select(0, tensor(packed.prompt_ends_R, device))
+            ends_RD = hidden_TD.index_select(0, tensor(packed.first_R, device))
             values_R = self.value_head(ends_RD.float()).squeeze(-1)
 
         def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import numpy as np
 import torch
 
 from tacit.core.errors import TacitError, unknown
+from tacit.engines.local.flat import FlatPack, flat_buckets, pack_flat
+from tacit.engines.local.lean import LeanDecoder
+from tacit.engines.local.packing import Packed, buckets, pack
 from tacit.engines.local.quiet import no_progress_bars
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tiny import TINY_SIZES
@@ -25,7 +29,8 @@ class LanguageModel:
     `hf` is always the plain transformers model; LoRA layers sit inside it, so adapters change nothing here.
     """
 
-    def __init__(self, hf: Any, compiled: bool = False):
+    def __init__(self, hf: Any, compiled: bool = False, lean: bool = True):
+        """`lean` takes our own forward pass where the architecture allows; a compiled model goes without."""
         self.hf: Any = hf
         self.decoder: Any = hf.base_model
         self.head: Any = hf.get_output_embeddings()
@@ -42,10 +47,33 @@ class LanguageModel:
         self._scale = float(scale) if scale else 1.0 / float(divisor) if divisor else 1.0
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._check_head()
+        self.lean = LeanDecoder(hf) if lean and not compiled and LeanDecoder.supports(hf) else None
+        if self.lean is not None and not self._lean_agrees():
+            self.lean = None
 
     def hidden(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
         """[R, S, D] states after the last layer and its norm."""
         return self._decode(input_ids=input_ids_RS, use_cache=False).last_hidden_state
+
+    def cut(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
+    ) -> Iterator[FlatPack | Packed]:
+        """The rows (none with an empty completion) as micro-batches for `predicting`."""
+        if self.lean is not None:
+            for part in flat_buckets(prompts, completions, rows, budget):
+                yield pack_flat(prompts, completions, part)
+            return
+        lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in rows]
+        for part in buckets(lengths, budget):
+            yield pack(prompts, completions, rows[part], pad)
+
+    def predicting(self, packed: FlatPack | Packed) -> torch.Tensor:
+        """[T, D] the states from which the completion tokens are predicted."""
+        if isinstance(packed, FlatPack):
+            assert self.lean is not None
+            return self.lean(packed)
+        hidden_RSD = self.hidden(torch.from_numpy(packed.input_ids).to(self.device))
+        return hidden_RSD.flatten(0, 1).index_select(0, torch.from_numpy(packed.positions_T).to(self.device))
 
     def hidden_at(self, input_ids_RS: torch.Tensor, layer: int) -> torch.Tensor:
         """[R, S, D] states of one layer: 0 the embeddings, `layers` (or −1) the last, counted from the end if negative."""
@@ -84,6 +112,20 @@ class LanguageModel:
                 f"architecture {type(self.hf).__name__} computes its logits in a way the local engine does not know "
                 f"(differs by {float((ours - theirs).abs().max()):.3g} on a probe); use another model."
             )
+
+    @torch.no_grad()
+    def _lean_agrees(self) -> bool:
+        """Only the model itself knows what it computes: on a small batch, with and without shared prompts, ours must."""
+        v = self.vocabulary
+        prompts = [np.arange(3, 9) % v, np.arange(3, 9) % v, np.arange(5, 8) % v, np.arange(1, 3)]
+        completions = [np.arange(2, 5) % v, np.arange(4, 6) % v, np.arange(7, 8) % v, np.arange(3, 7) % v]
+        for rows in (np.arange(4), np.arange(1, 4)):
+            ours = self.predicting(pack_flat(prompts, completions, rows))
+            theirs = self.predicting(pack(prompts, completions, rows, 0))
+            precision = 1e-4 if theirs.dtype == torch.float32 else 0.1
+            if not torch.allclose(ours, theirs, rtol=precision, atol=precision * float(theirs.abs().max())):
+                return False
+        return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,8 +47,15 @@ class Packed:
     row_T: np.ndarray
     lengths_R: np.ndarray
     """completion tokens per row"""
+    first_R: np.ndarray
+    """each row's first predicted token, as an index into T: it is predicted from the last prompt token"""
     prompt_ends_R: np.ndarray
     """the last prompt token of each row, as an index into the flattened [R·S]"""
+
+    @property
+    def computed(self) -> int:
+        """tokens the decoder runs over, padding included"""
+        return self.input_ids.size
 
 
 def input_lengths(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], context_limit: int) -> np.ndarray:
@@ -83,7 +90,7 @@ def pack(
         if lengths_R[i] > 1:
             input_ids[i, prompt_R[i] : prompt_R[i] + lengths_R[i] - 1] = completions[r][:-1]
     row_T = np.repeat(np.arange(len(rows)), lengths_R)
-    within_T = np.arange(len(row_T)) - np.repeat(np.cumsum(lengths_R) - lengths_R, lengths_R)
+    within_T = within(lengths_R)
     prompt_ends_R = np.arange(len(rows)) * width + prompt_R - 1
     return Packed(
         rows=rows,
@@ -92,6 +99,7 @@ def pack(
         targets_T=flat([completions[r] for r in rows], np.int64),
         row_T=row_T,
         lengths_R=lengths_R,
+        first_R=np.cumsum(lengths_R) - lengths_R,
         prompt_ends_R=prompt_ends_R,
     )
 
@@ -99,3 +107,8 @@ def pack(
 def flat(column: Sequence[np.ndarray], dtype: type) -> np.ndarray:
     """A ragged column end to end."""
     return np.concatenate([np.asarray(c, dtype=dtype) for c in column]) if len(column) else np.zeros(0, dtype)
+
+
+def within(lengths: np.ndarray) -> np.ndarray:
+    """0 1 2 0 1 … for lengths 3, 2, …"""
+    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -10,6 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from tacit.core.errors import TacitError, unknown
+from tacit.engines.local.flat import FlatPack
 from tacit.engines.local.models import LanguageModel, TextCodec
 from tacit.engines.local.packing import Packed, buckets, input_lengths, pack
 
@@ -78,7 +79,7 @@ class ModelScorer:
     ) -> list[np.ndarray]:
         """log π(completion token | prompt, earlier tokens) at the temperature, one float32 array per row."""
         answers: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
-        for packed, hidden_TD in self._at_completions(prompts, completions):
+        for packed, hidden_TD in self._predicting(prompts, completions):
             targets_T = tensor(packed.targets_T, self.model.device)
             logprobs_T, _ = token_scores(self.model, hidden_TD, targets_T, temperature)
             for row, part in zip(packed.rows, _per_row(logprobs_T.cpu().numpy(), packed), strict=True):
@@ -97,7 +98,7 @@ class ModelScorer:
         nothing = (np.zeros((0, width), np.int64), np.zeros((0, width), np.float32))
         answers: list[tuple[np.ndarray, np.ndarray]] = [nothing] * len(prompts)
         everything = np.arange(self.model.vocabulary)
-        for packed, hidden_TD in self._at_completions(prompts, completions):
+        for packed, hidden_TD in self._predicting(prompts, completions):
             ids, values = [], []
             for hidden_CD in hidden_TD.split(self.model.chunk_tokens):
                 logps_CV = torch.log_softmax(self.model.logits(hidden_CD), dim=-1)
@@ -124,39 +125,34 @@ class ModelScorer:
             raise unknown("pooling", pooling, POOLINGS)
         self.model.check_layer(layer)
         states_ND = np.zeros((len(prompts), self.model.width), np.float32)
-        for packed in self._packed(prompts, None):
+        nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
+        lengths = input_lengths(prompts, nothing, self.codec.context_limit)
+        self._ready()
+        for rows in buckets(lengths, self.token_budget):
+            packed = pack(prompts, nothing, rows, self.codec.pad)
             hidden_RSD = self.model.hidden_at(tensor(packed.input_ids, self.model.device), layer).float()
             pooled_RD = _pool(hidden_RSD, tensor(packed.prompt_ends_R, self.model.device), pooling)
-            states_ND[packed.rows] = pooled_RD.cpu().numpy()
+            states_ND[rows] = pooled_RD.cpu().numpy()
         return states_ND
 
     @torch.no_grad()
     def prompt_ends(self, prompts: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
         """(rows, last hidden states [R, D] at their last prompt token), for a value head."""
-        for packed in self._packed(prompts, None):
-            hidden_RSD = self.model.hidden(tensor(packed.input_ids, self.model.device))
-            ends_R = tensor(packed.prompt_ends_R, self.model.device)
-            yield packed.rows, hidden_RSD.flatten(0, 1).index_select(0, ends_R)
+        anything = [np.zeros(1, np.int64)] * len(prompts)  # one token to predict, and it is predicted from there
+        yield from ((packed.rows, hidden_TD) for packed, hidden_TD in self._predicting(prompts, anything))
 
-    def _at_completions(
+    def _predicting(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]
-    ) -> Iterator[tuple[Packed, torch.Tensor]]:
+    ) -> Iterator[tuple[FlatPack | Packed, torch.Tensor]]:
         """Micro-batches with the hidden states that predict their completion tokens. Empty completions are left out."""
-        for packed in self._packed(prompts, completions):
-            hidden_RSD = self.model.hidden(tensor(packed.input_ids, self.model.device))
-            positions_T = tensor(packed.positions_T, self.model.device)
-            yield packed, hidden_RSD.flatten(0, 1).index_select(0, positions_T)
-
-    def _packed(self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray] | None) -> Iterator[Packed]:
-        empty: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
-        lengths = input_lengths(prompts, empty if completions is None else completions, self.codec.context_limit)
+        input_lengths(prompts, completions, self.codec.context_limit)
         self._ready()
-        wanted = np.array([i for i in range(len(prompts)) if completions is None or len(completions[i])], dtype=np.int64)
-        for bucket in buckets(lengths[wanted], self.token_budget):
-            yield pack(prompts, completions or empty, wanted[bucket], self.codec.pad)
+        rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
+        for packed in self.model.cut(prompts, completions, rows, self.token_budget, self.codec.pad):
+            yield packed, self.model.predicting(packed)
 
 
-def _per_row(values_T: np.ndarray, packed: Packed) -> list[np.ndarray]:
+def _per_row(values_T: np.ndarray, packed: FlatPack | Packed) -> list[np.ndarray]:
     return np.split(values_T, np.cumsum(packed.lengths_R)[:-1])
 
 
