@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -157,7 +158,7 @@ def test_minibatches_part_the_batch_anew_in_every_epoch():
     parts = [batch.trajectory.tolist() for batch, _, _ in policy.updates]
     assert len(parts) == 6 and metrics == {"loss": 6.0}
     for epoch in (parts[:3], parts[3:]):
-        assert sorted(sum(epoch, [])) == list(range(10)) and sorted(map(len, epoch)) == [3, 3, 4]
+        assert sorted(itertools.chain(*epoch)) == list(range(10)) and sorted(map(len, epoch)) == [3, 3, 4]
     assert parts[:3] != parts[3:]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,7 +29,7 @@ def test_warm_up_then_half_a_cosine():
     assert rates[:3] == [0.5, 1.0, 1.0]
     assert rates[6] == pytest.approx(0.5)
     assert rates[9] == pytest.approx(0.5 * (1 + np.cos(np.pi * 7 / 8)))
-    assert all(a >= b for a, b in zip(rates[1:], rates[2:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(rates[1:]))
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (1, 0.0), (3, 1.0), (5, 0.0)])
@@ -49,7 +51,7 @@ def test_a_pass_shows_each_turn_at_most_once(samples, batch, epoch, seed):
 def test_order_is_a_function_of_the_step_alone():
     whole = [order(12, step, 4, seed=1).tolist() for step in range(9)]
     assert [order(12, step, 4, seed=1).tolist() for step in (7, 2)] == [whole[7], whole[2]]
-    passes = [sum(whole[i : i + 3], []) for i in (0, 3, 6)]
+    passes = [[*itertools.chain(*whole[i : i + 3])] for i in (0, 3, 6)]
     assert passes[0] != passes[1] != passes[2], "each pass in an order of its own"
     assert whole != [order(12, step, 4, seed=2).tolist() for step in range(9)]
 
