@@ -136,6 +136,11 @@ def test_dynamic_sampling_goes_on_until_enough_groups_disagree():
     assert sum(mixed(g) for g in played[:-3]) < 3, "and not a round longer"
 
 
+def test_dynamic_sampling_stops_at_once_where_the_first_round_is_enough():
+    played, chosen = collected(build(DAPO, groups=3, size=8), half_hearted)
+    assert all(mixed(g) for g in played) and chosen == played and len(played) == 3
+
+
 def test_dynamic_sampling_gives_up_after_its_rounds_and_trains_on_what_there_is():
     method = replace(build(DAPO), selection=replace(build(DAPO).selection, rounds=2))
     played, chosen = collected(method, lambda prompt, seed: solve_countdown(prompt))
