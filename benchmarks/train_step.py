@@ -1,6 +1,6 @@
 """Training speed: our update beside a plain transformers step, and one GRPO step beside TRL's, in one run.
 
-    python benchmarks/train_step.py                       # a tiny Llama of about 4M parameters
+    python benchmarks/train_step.py                       # a tiny Llama of about a million parameters
     python benchmarks/train_step.py --model PATH --json   # a checkpoint; on a GPU add --compile
 
 Step: the same rows (ragged prompts and completions), the same policy-gradient loss, one AdamW step each. The plain one pads
@@ -34,6 +34,7 @@ from tacit.losses.clipped import ClippedSurrogate
 
 PROMPTS, COMPLETIONS_EACH, NEW_TOKENS = 2, 8, 64
 LR = 1e-6
+WARM_UP = 3
 
 
 def world_texts() -> list[str]:
@@ -83,16 +84,16 @@ def plain_step(hf: Any, batch: Batch) -> Callable[[], None]:
     return run
 
 
-def turns(steps: dict[str, Callable[[], None]], repeats: int, warm_up: int) -> dict[str, float]:
+def turns(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Median seconds of each; they take turns, so that a busy machine disturbs all alike."""
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for repeat in range(repeats + warm_up):
+    for repeat in range(repeats + WARM_UP):
         for name, step in steps.items():
             synchronize()
             start = time.perf_counter()
             step()
             synchronize()
-            if repeat >= warm_up:
+            if repeat >= WARM_UP:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -110,7 +111,7 @@ def compare_steps(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, An
     batch = ragged_batch(args.rows, args.prompt_tokens, args.new_tokens, policy.engine.model.vocabulary)
     losses = [ClippedSurrogate()]
     steps = {"tacit": lambda: policy.update(batch, losses, LR), "transformers": plain_step(hf, batch)}
-    seconds = turns(steps, args.repeats, warm_up=2)  # type: ignore[arg-type]
+    seconds = turns(steps, args.repeats)
     tokens = sum(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
     return {
         "rows": args.rows,
@@ -150,18 +151,25 @@ def grpo_step(policy: LocalPolicy, prompts: list[str]) -> Callable[[], None]:
     return run
 
 
-def trl_seconds(args: argparse.Namespace, prompts: list[str], dtype: torch.dtype) -> float:
-    """Median seconds of TRL's step, from the end of one to the end of the next."""
+def beside_trl(ours: Callable[[], None], args: argparse.Namespace, prompts: list[str], dtype: torch.dtype) -> dict[str, float]:
+    """Median seconds of our step and of TRL's. Ours runs in a callback between two of TRL's, so that they take turns."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    ends: list[float] = []
+    times: dict[str, list[float]] = {"tacit": [], "trl": []}
 
-    class Clock(TrainerCallback):
+    class Turns(TrainerCallback):
+        start = 0.0
+
         def on_step_end(self, *_: Any, **__: Any) -> None:
             synchronize()
-            ends.append(time.perf_counter())
+            times["trl"].append(time.perf_counter() - self.start)
+            start = time.perf_counter()
+            ours()
+            synchronize()
+            times["tacit"].append(time.perf_counter() - start)
+            self.start = time.perf_counter()
 
     tokenizer: Any = AutoTokenizer.from_pretrained(args.path, padding_side="left")
     tokenizer.chat_template = None
@@ -171,7 +179,7 @@ def trl_seconds(args: argparse.Namespace, prompts: list[str], dtype: torch.dtype
             per_device_train_batch_size=PROMPTS * COMPLETIONS_EACH,
             num_generations=COMPLETIONS_EACH,
             max_completion_length=NEW_TOKENS,
-            max_steps=args.repeats + 3,
+            max_steps=args.repeats + WARM_UP,
             learning_rate=LR,
             use_cpu=args.device == "cpu",
             bf16=dtype == torch.bfloat16,
@@ -187,25 +195,25 @@ def trl_seconds(args: argparse.Namespace, prompts: list[str], dtype: torch.dtype
             processing_class=tokenizer,
             reward_funcs=lambda completions, **_: reward(list(completions)).tolist(),
             train_dataset=Dataset.from_dict({"prompt": prompts * 100}),
-            callbacks=[Clock()],
+            callbacks=[Turns()],
         )
         trainer.train()
-    return statistics.median(np.diff(ends)[2:])
+    return {name: statistics.median(values[WARM_UP:]) for name, values in times.items()}
 
 
 def compare_grpo(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, Any]:
     prompts = world_texts()[:PROMPTS]
-    seconds: dict[str, float] = turns({"tacit": grpo_step(policy, prompts)}, args.repeats, warm_up=2)
+    ours = grpo_step(policy, prompts)
     if importlib.util.find_spec("trl") is None:
-        return {"seconds": seconds, "ratio": None, "note": "trl is not installed"}
-    seconds["trl"] = trl_seconds(args, prompts, policy.engine.model.hf.dtype)
+        return {"seconds": turns({"tacit": ours}, args.repeats), "ratio": None, "note": "trl is not installed"}
+    seconds = beside_trl(ours, args, prompts, policy.engine.model.hf.dtype)
     return {"seconds": seconds, "ratio": seconds["trl"] / seconds["tacit"]}
 
 
 def parse() -> argparse.Namespace:
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny-4m", help="checkpoint directory, or a tiny size (default %(default)s)")
+    parser.add_argument("--model", default="tiny", help="checkpoint directory, or a tiny size (default %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
     parser.add_argument("--threads", type=int, default=1 if not gpu else 0, help="CPU threads of both (default %(default)s)")
     parser.add_argument("--rows", type=int, default=512 if gpu else 64, help="rows of the training batch (default %(default)s)")
