@@ -1,0 +1,116 @@
+"""The flat forward pass is the model's own, whatever is shared, and computes nothing twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.engines.local.flat import flat_buckets, pack_flat
+from tacit.engines.local.models import LanguageModel
+from tacit.engines.local.packing import pack
+
+SHAPE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+}
+
+
+def build(family: str, **changes):
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**{**SHAPE, **changes}, initializer_range=0.2)
+    return getattr(transformers, f"{family}ForCausalLM")(config).eval()
+
+
+def grouped_rows() -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Two groups that share a prompt, two rows alone, completions of one to seven tokens."""
+    rng = np.random.default_rng(0)
+    tokens = lambda n: rng.integers(1, 64, size=n)  # noqa: E731
+    a, b = tokens(9), tokens(4)
+    return [a, tokens(6), b, a, tokens(1), b, a], [tokens(n) for n in (5, 3, 1, 1, 7, 2, 4)]
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral"])
+@pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [2, 3], [4]])
+def test_states_and_gradients_are_the_models_own(family: str, kept) -> None:
+    model = LanguageModel(build(family, **({"sliding_window": None} if family == "Mistral" else {})))
+    assert model.lean is not None
+    prompts, completions = grouped_rows()
+    rows = np.array(kept)
+    weights_TD = None
+    found = []
+    for packed in (pack_flat(prompts, completions, rows), pack(prompts, completions, rows, 0)):
+        hidden_TD = model.predicting(packed)
+        if weights_TD is None:
+            weights_TD = torch.randn(hidden_TD.shape, generator=torch.Generator().manual_seed(1))
+        (hidden_TD * weights_TD).sum().backward()
+        found.append((hidden_TD.detach(), {n: p.grad.clone() for n, p in model.hf.named_parameters() if p.grad is not None}))
+        model.hf.zero_grad()
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-4)
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(gradient, found[1][1][name], atol=1e-4, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_shared_prompts_are_computed_once() -> None:
+    prompts, completions = grouped_rows()
+    packed = pack_flat(prompts, completions, np.array([0, 3, 6]))
+    assert packed.computed == 9 + (5 - 1) + (1 - 1) + (4 - 1)
+    assert packed.positions_N.tolist() == [*range(9), *range(9, 13), *range(9, 12)]
+
+
+def test_the_docstring_example() -> None:
+    packed = pack_flat([np.array([5, 6]), np.array([5, 6])], [np.array([7, 8]), np.array([9])], np.array([0, 1]))
+    assert packed.tokens_N.tolist() == [5, 6, 7]
+    assert packed.predicts_T.tolist() == [1, 2, 1] and packed.targets_T.tolist() == [7, 8, 9]
+    assert packed.row_T.tolist() == [0, 0, 1] and packed.first_R.tolist() == [0, 2]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=30), st.integers(1, 80))
+def test_buckets_hold_every_row_once_and_keep_the_budget(rows: list[tuple[int, int]], budget: int) -> None:
+    prompts = [np.full(3 * which + 2, which) for which, _ in rows]
+    completions = [np.ones(length, int) for _, length in rows]
+    cut = flat_buckets(prompts, completions, np.arange(len(rows)), budget)
+    assert sorted(np.concatenate(cut).tolist()) == list(range(len(rows)))
+    for part in cut:
+        assert len(part) == 1 or pack_flat(prompts, completions, part).computed <= budget
+
+
+@pytest.mark.parametrize(
+    "family, changes",
+    [("Llama", {"hidden_act": "gelu"}), ("Mistral", {"sliding_window": 4}), ("Gemma2", {"head_dim": 8}), ("GPT2", {})],
+)
+def test_other_architectures_take_their_own_pass(family: str, changes) -> None:
+    if family == "GPT2":
+        import transformers
+
+        hf = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2)).eval()
+    else:
+        hf = build(family, **changes)
+    model = LanguageModel(hf)
+    assert model.lean is None
+    prompts, completions = grouped_rows()
+    for packed in model.cut(prompts, completions, np.arange(7), 20, 0):
+        assert model.predicting(packed).shape == (len(packed.targets_T), 32)
+
+
+def test_a_model_that_only_looks_like_a_llama_is_found_out() -> None:
+    hf = build("Llama")
+    original = hf.model.layers[1].mlp.forward
+    hf.model.layers[1].mlp.forward = lambda x: original(x) * 1.5
+    assert LanguageModel(hf).lean is None
+
+
+def test_a_policy_trains_through_it(make_policy) -> None:
+    assert make_policy().engine.model.lean is not None
+    assert make_policy(lora_rank=2, dtype="bfloat16").engine.model.lean is not None
+    assert make_policy(gradient_checkpointing=True).engine.model.lean is None
