@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tacit.core.world import Environment
 from tacit.environments.alfworld.alphabet import ALPHABET
+from tacit.environments.alfworld.examples import example_texts
 from tacit.environments.alfworld.failures import failure
 from tacit.environments.alfworld.game import FAMILIES
 from tacit.environments.alfworld.prompt import FullWording, TerseWording
@@ -24,5 +25,6 @@ ENVIRONMENT = Environment(
     wordings={"full": FullWording(), "terse": TerseWording()},
     alphabet=ALPHABET,
     failure=failure,
+    example_texts=example_texts,
     action_tokens=32,
 )

@@ -1,7 +1,7 @@
 """Splits of the household and where their tasks come from.
 
-A source is a function (count, seed) -> tasks. Published splits need data on disk (`published.py`); whoever adds a
-generator adds its splits to SOURCES and nothing else changes.
+A source is a function (count, seed) -> tasks. Generated houses (`houses.py`) need nothing; published splits need data on
+disk (`published.py`). Whoever adds a generator adds its splits to SOURCES and nothing else changes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from functools import partial
 
 from tacit.core.errors import unknown
 from tacit.core.types import Task
+from tacit.environments.alfworld.houses import SPLITS as GENERATED
+from tacit.environments.alfworld.houses import house_tasks
 from tacit.environments.alfworld.published import FOLDERS, published_tasks
 
 Source = Callable[[int, int], Sequence[Task]]
 
-SOURCES: Mapping[str, Source] = {split: partial(published_tasks, split) for split in FOLDERS}
+SOURCES: Mapping[str, Source] = {
+    **{split: partial(house_tasks, split) for split in GENERATED},
+    **{split: partial(published_tasks, split) for split in FOLDERS},
+}
 SPLITS = tuple(SOURCES)
 
 
