@@ -5,8 +5,10 @@ from __future__ import annotations
 from tacit.core.world import Environment
 from tacit.environments.alfworld.alphabet import ALPHABET
 from tacit.environments.alfworld.examples import example_texts
+from tacit.environments.alfworld.expert import Explorer
 from tacit.environments.alfworld.failures import failure
 from tacit.environments.alfworld.game import FAMILIES
+from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.prompt import FullWording, TerseWording
 from tacit.environments.alfworld.published import NAME
 from tacit.environments.alfworld.tasks import SPLITS, tasks
@@ -23,6 +25,7 @@ ENVIRONMENT = Environment(
     splits=SPLITS,
     families=FAMILIES,
     wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"explorer": Explorer, "oracle": Oracle},
     alphabet=ALPHABET,
     failure=failure,
     example_texts=example_texts,

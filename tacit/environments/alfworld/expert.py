@@ -114,11 +114,13 @@ class Explorer:
         return pair in self._refusing
 
     def _search(self, kind: str) -> str:
-        """One step towards the most promising place not looked into yet; with none left, all are looked into again."""
+        """One step towards the most promising place not looked into yet; with none left, somebody moved things
+        unseen, and all places where nothing of interest was are looked into again."""
         memory = self._memory
         unseen = [r for r in by_number(memory.receptacles) if r not in memory.contents]
         if not unseen:
-            memory.contents.clear()
+            kinds = self._goal.kind, self._goal.target
+            memory.contents = {r: inside for r, inside in memory.contents.items() if {kind_of(t) for t in inside} & set(kinds)}
             return "look"
         place = max(unseen, key=lambda r: chance(kind, kind_of(r)) / self._steps_to(r))
         return self._do(f"examine {place}", place)
