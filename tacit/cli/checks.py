@@ -37,6 +37,7 @@ BOUNDS: dict[str, Bound] = {
     "schedule.minibatches": AT_LEAST_ONE,
     "train.tasks": AT_LEAST_ONE,
     "train.max_steps": NOT_NEGATIVE,
+    "train.evaluation.max_steps": NOT_NEGATIVE,
     "train.max_tokens": NOT_NEGATIVE,
     "train.workers": NOT_NEGATIVE,
     "train.world_timeout_s": POSITIVE,

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from tacit.evaluation.evaluate import PanelScore
 
 SUMMARY_LINE = "Measure a run, a model or the expert on a fixed panel; a run's own settings make it repeat its own number."
-PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k")
+PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 RUN_DEFAULTS = "For a run, every default is the run's own setting."
-RUN_SETTINGS = ("seed", "max_steps", "max_tokens", "workers", "world_timeout_s")
+RUN_SETTINGS = ("seed", "max_tokens", "workers", "world_timeout_s")
 
 
 def run(argv: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tacit.rollout.worlds import Broken, WorldPool
 
 SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
-SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k")
+SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
 
 
 class Quit(Exception):

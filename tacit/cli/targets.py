@@ -18,8 +18,8 @@ from tacit.core.types import ActionStyle, Completion, Condition, Observation, Pr
 from tacit.core.world import Environment, Expert
 from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
-from tacit.training.checkpoints import Checkpoint, Checkpoints
-from tacit.training.run import SETTINGS, STAGES, read_settings
+from tacit.training.checkpoints import Checkpoint
+from tacit.training.run import SETTINGS, read_settings, saved_checkpoints
 from tacit.training.train import completion_limit, evaluation_sampling
 
 EXPERT, HUMAN = "expert", "human"
@@ -43,7 +43,7 @@ class Target:
 
     @property
     def max_steps(self) -> int:
-        return self.recipe.train.max_steps or self.world.max_steps
+        return self.recipe.train.evaluation.max_steps or self.world.max_steps
 
 
 def open_target(name: str, said: Said, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
@@ -75,24 +75,13 @@ def load_recipe_policy(recipe: Recipe, world: Environment) -> Policy:
     )
 
 
-class SavedCheckpoints(Checkpoints):
-    """A run's checkpoints, only looked at. (A writer also clears away what a killed process left; a reader must not, for
-    the run may be alive.)"""
-
-    def __init__(self, run: Path) -> None:
-        self._directory, self._stages, self._keep = run / "checkpoints", STAGES, 1
-
-    def all(self) -> list[Checkpoint]:
-        return super().all() if self._directory.is_dir() else []
-
-
 def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
     # The seed of the episodes may be another; the seed of the run made its first weights and stays.
     seed = said.pop(("seed",), None)
     recipe = replace(Recipe.from_json(override(_under(read_settings(path), said), said)), out=path)
     found = None
     if name != UNTRAINED:
-        saved = SavedCheckpoints(path)
+        saved = saved_checkpoints(path)
         if not saved.all():
             raise TacitError(
                 f"{path} has no checkpoint yet. Continue it with `tacit train --resume {path}`, or look at what it starts "

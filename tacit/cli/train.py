@@ -29,7 +29,7 @@ from tacit.core.method import Method
 from tacit.core.world import Environment
 from tacit.methods import get_method
 from tacit.training.files import write_json
-from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary
+from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary, saved_checkpoints
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,9 +140,7 @@ def _resume(path: Path, said: Said) -> int:
 
 
 def _check_iterations(path: Path, recipe: Recipe) -> None:
-    from tacit.cli.targets import SavedCheckpoints
-
-    newest = SavedCheckpoints(path).newest()
+    newest = saved_checkpoints(path).newest()
     if newest is not None and newest.stage == "rl" and newest.step > recipe.schedule.iterations:
         raise TacitError(
             f"iterations = {recipe.schedule.iterations}, but {path} has already done {newest.step}; "

@@ -149,6 +149,9 @@ class Method:
         for piece in ("rewards", "credits", "losses"):
             if not getattr(self, piece):
                 raise TacitError(f"method {self.name!r} has no {piece}; it could not learn.")
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise TacitError(f"method {self.name!r} has two columns of the same name among {names}.")
         missing = self.needs - ENGINE_PROVIDES - {column.name for column in self.columns}
         if missing:
             raise TacitError(

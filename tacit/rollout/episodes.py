@@ -24,6 +24,7 @@ from tacit.core.types import (
     Trajectory,
     Transition,
 )
+from tacit.rollout.fitting import fit
 from tacit.rollout.parsing import STOP_STRINGS, parse_action
 from tacit.rollout.worlds import Broken, WorldPool
 
@@ -129,17 +130,11 @@ class _Episode:
             self.stop = StopReason.STEP_LIMIT
         if self.stop is not None:
             return False
-        self.prompt = self.reader.read(self.observation)
-        self.tokens = policy.encode_prompt(self.prompt.text)
-        # History gives way first, oldest turn by oldest turn; the task and the observation never do.
-        while len(self.tokens) + sampling.max_tokens > policy.context_limit:
-            if not self.prompt.history:
-                self.stop = StopReason.PROMPT_TOO_LONG
-                self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"
-                return False
-            self.prompt = self.prompt.without_oldest()
-            self.tokens = policy.encode_prompt(self.prompt.text)
-        return True
+        self.prompt, self.tokens, fits = fit(self.reader.read(self.observation), policy, sampling.max_tokens)
+        if not fits:
+            self.stop = StopReason.PROMPT_TOO_LONG
+            self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"
+        return fits
 
     def advance(self, step: Step, answer: Transition) -> None:
         self.steps.append(step)

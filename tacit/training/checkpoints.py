@@ -34,15 +34,19 @@ class Checkpoint:
 class Checkpoints:
     """`<stage>-<step>` directories. Stages sort in the order they are run."""
 
-    def __init__(self, directory: Path, stages: tuple[str, ...], keep: int) -> None:
+    def __init__(self, directory: Path, stages: tuple[str, ...], keep: int = 1) -> None:
         self._directory, self._stages, self._keep = directory, stages, keep
-        directory.mkdir(parents=True, exist_ok=True)
-        # A process that was killed mid-write leaves its temporary directory behind.
-        for leftover in directory.glob(".*.tmp"):
+
+    def clear_leftovers(self) -> None:
+        """A process that was killed mid-write leaves its temporary directory behind. For the run's only writer."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for leftover in self._directory.glob(".*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def all(self) -> list[Checkpoint]:
         """Oldest first."""
+        if not self._directory.is_dir():
+            return []
         found = []
         for path in self._directory.iterdir():
             stage, _, step = path.name.rpartition("-")

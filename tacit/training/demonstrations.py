@@ -13,7 +13,8 @@ from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Task
-from tacit.core.world import Environment
+from tacit.core.world import Environment, Expert, World
+from tacit.rollout.fitting import fit
 from tacit.rollout.parsing import write_action
 
 
@@ -23,6 +24,8 @@ class Demonstrations:
     completions: list[np.ndarray]
     episodes: int
     won: int
+    broken: int
+    """episodes in which the world or the expert raised; they teach nothing"""
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -41,34 +44,58 @@ def demonstrate(
     """Play each task with the expert; with probability `noise` a turn is a random action instead, admissible now or a turn
     ago (and then mostly refused), which is not shown to the policy but whose consequences are. Only won episodes teach."""
     make_expert = world.expert(expert or None)
-    prompts: list[np.ndarray] = []
-    completions: list[np.ndarray] = []
-    won = 0
+    shown: list[tuple[np.ndarray, np.ndarray]] = []
+    won = broken = 0
     live = world.make()
     for task in tasks:
         rng = random.Random(derive(seed, "demonstration", task.id))
-        reader, hero = context.begin(task, PLAIN), make_expert(task)
-        observation = before = live.reset(task)
-        shown: list[tuple[np.ndarray, np.ndarray]] = []
-        for _ in range(max_steps):
-            action = hero.act(observation)
-            prompt = reader.read(observation)
-            stray = before.actions + observation.actions
-            if stray and rng.random() < noise:
-                action = rng.choice(stray)
-            else:
-                completion = tokenizer.encode_completion(write_action(action, context.style))
-                shown.append((tokenizer.encode_prompt(prompt.text), completion))
-            transition = live.step(action)
-            reader.record(action, transition)
-            before, observation = observation, transition.observation
-            if transition.done or transition.success:
-                break
-        if transition.success:
+        try:
+            success, samples = _play(live, make_expert(task), task, context, tokenizer, max_steps, noise, rng)
+        except TacitError:
+            raise
+        except Exception:
+            broken += 1
+            live = world.make()
+            continue
+        if success:
             won += 1
-            prompts += [p for p, _ in shown]
-            completions += [c for _, c in shown]
+            shown += samples
     live.close()
-    if not prompts:
-        raise TacitError(f"the expert of world {world.name!r} won none of {len(tasks)} tasks, so there is nothing to imitate.")
-    return Demonstrations(prompts, completions, len(tasks), won)
+    if not shown:
+        raise TacitError(
+            f"the expert of world {world.name!r} won none of {len(tasks)} tasks ({broken} broke): there is nothing to imitate."
+        )
+    return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, broken)
+
+
+def _play(
+    live: World,
+    hero: Expert,
+    task: Task,
+    context: Context,
+    tokenizer: Tokenizer,
+    max_steps: int,
+    noise: float,
+    rng: random.Random,
+) -> tuple[bool, list[tuple[np.ndarray, np.ndarray]]]:
+    """One episode: whether it was won, and the expert's own turns."""
+    reader = context.begin(task, PLAIN)
+    observation = before = live.reset(task)
+    samples: list[tuple[np.ndarray, np.ndarray]] = []
+    for _ in range(max_steps):
+        action = hero.act(observation)
+        prompt = reader.read(observation)
+        stray = before.actions + observation.actions
+        if stray and rng.random() < noise:
+            action = rng.choice(stray)
+        else:
+            completion = tokenizer.encode_completion(write_action(action, context.style))
+            _, tokens, fits = fit(prompt, tokenizer, len(completion))
+            if fits:
+                samples.append((tokens, completion))
+        transition = live.step(action)
+        reader.record(action, transition)
+        before, observation = observation, transition.observation
+        if transition.done or transition.success:
+            return bool(transition.success), samples
+    return False, samples

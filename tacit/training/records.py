@@ -14,6 +14,7 @@ from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
 from tacit.core.types import Group, Trajectory
 from tacit.training.files import disk_errors
+from tacit.training.loop import Iteration
 
 
 def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -57,6 +58,14 @@ def group_records(group: Group, rewards: Rewards | None = None, credit: Credit |
         for turn, tokens in zip(turns, credit.steps(), strict=True):
             turn["credit"] = round(float(tokens.mean()), 4) if len(tokens) else 0.0
     return records
+
+
+def iteration_records(done: Iteration) -> Iterable[dict[str, Any]]:
+    """Every episode of an iteration: those trained on with reward and credit, then the crashed and the unselected."""
+    for group, rewards, credit in zip(done.groups, done.rewards, done.credits, strict=True):
+        yield from group_records(group, rewards, credit)
+    trained = {id(t) for group in done.groups for t in group.trajectories}
+    yield from (trajectory_record(t) for group in done.played for t in group.trajectories if id(t) not in trained)
 
 
 def batch_records(batch: Batch) -> Iterable[dict[str, Any]]:

@@ -31,7 +31,8 @@ class Run:
     def __init__(self, path: Path, keep: int = 2, wandb: str = "") -> None:
         self.path = path
         self._lock = _lock(path)
-        self.checkpoints = Checkpoints(path / "checkpoints", STAGES, keep)
+        self.checkpoints = saved_checkpoints(path, keep)
+        self.checkpoints.clear_leftovers()
         self.metrics = Metrics(path, wandb, path.name)
 
     @classmethod
@@ -57,6 +58,11 @@ class Run:
         self._lock.close()
 
 
+def saved_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
+    """The checkpoints of a run, which may be alive: looking at them changes nothing."""
+    return Checkpoints(path / "checkpoints", STAGES, keep)
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     return _read(path, SETTINGS, "is it a run directory?")
 
@@ -71,7 +77,7 @@ def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
         raise TacitError(f"there is no {name} in {path}: {remedy}")
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise TacitError(f"cannot read {file}: {error}.") from error
 
 

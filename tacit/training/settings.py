@@ -37,8 +37,12 @@ class EvaluationSettings:
     """episodes per task"""
     every: int = 5
     """iterations between evaluations; 0 evaluates only after each stage"""
+    untrained: bool = True
+    """also measure the policy before anything is taught"""
     temperature: float = 0.4
     """sampling temperature when evaluating"""
+    max_steps: int = 0
+    """longest episode when evaluating; 0 is the world's own limit"""
     top_p: float = 1.0
     """nucleus kept when evaluating"""
     top_k: int = 0
@@ -56,7 +60,7 @@ class TrainSettings:
     split: str = "train"
     """split the training tasks come from"""
     max_steps: int = 0
-    """longest episode; 0 is the world's own limit"""
+    """longest episode when practising; 0 is the world's own limit"""
     max_tokens: int = 0
     """longest completion; 0 is the world's bare action length, or 512 with tags"""
     workers: int = 0

@@ -22,7 +22,7 @@ from tacit.training.checkpoints import Checkpoint
 from tacit.training.demonstrations import demonstrate
 from tacit.training.files import write_directory, write_json
 from tacit.training.loop import Iteration, iterate
-from tacit.training.records import batch_records, group_records, trajectory_record, write_records
+from tacit.training.records import batch_records, iteration_records, trajectory_record, write_records
 from tacit.training.reporting import Reporter
 from tacit.training.run import STAGES, SUMMARY, Run, read_settings
 from tacit.training.settings import TrainSettings
@@ -68,7 +68,7 @@ class Trainer:
         self._restore()
         worlds = make_worlds(self.world, self.settings)
         try:
-            if self.progress.stage == "":
+            if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate(worlds, "untrained", 0)
             if self.settings.sft.steps and self.progress.stage != "rl":
                 self._imitate(worlds)
@@ -88,7 +88,7 @@ class Trainer:
             self.tasks[: settings.tasks],
             self.method.context,
             self.policy,
-            self.max_steps,
+            self.world.max_steps,
             settings.expert,
             settings.noise,
             self.settings.seed,
@@ -138,7 +138,7 @@ class Trainer:
                 self._evaluate(worlds, "rl", step)
             if evaluated or step % self.settings.checkpoint_every == 0:
                 saved = self._save()
-                if evaluated and self._is_best():
+                if self._is_best(step):
                     self.run.checkpoints.mark_best(saved)
 
     def _count(self, done: Iteration, step: int, seconds: float) -> None:
@@ -152,9 +152,7 @@ class Trainer:
         self.progress.turns += sum(len(g.steps) for g in done.played)
         self.progress.generated_tokens += sum(t.completion_tokens for g in done.played for t in g.trajectories)
         if self.settings.trajectories:
-            trained = {id(g): (r, c) for g, r, c in zip(done.groups, done.rewards, done.credits, strict=True)}
-            lines = (line for g in done.played for line in group_records(g, *trained.get(id(g), (None, None))))
-            write_records(self.run.trajectories("rl", step), lines)
+            write_records(self.run.trajectories("rl", step), iteration_records(done))
 
     def _evaluate(self, worlds: WorldPool, stage: str, step: int) -> PanelScore:
         chosen = self.settings.evaluation
@@ -164,7 +162,7 @@ class Trainer:
             worlds,
             self.policy,
             evaluation_sampling(self.settings, self.max_tokens),
-            self.max_steps,
+            chosen.max_steps or self.world.max_steps,
             self.settings.seed,
             chosen.repeats,
         )
@@ -174,9 +172,10 @@ class Trainer:
             write_records(self.run.trajectories(f"eval-{stage}", step), map(trajectory_record, played))
         return score
 
-    def _is_best(self) -> bool:
-        scores = [e["success"] for e in self.progress.evaluations if e["stage"] == "rl"]
-        return scores[-1] >= max(scores)
+    def _is_best(self, step: int) -> bool:
+        """Whether practice has been measured at this very step, and never better."""
+        scores = {e["step"]: e["success"] for e in self.progress.evaluations if e["stage"] == "rl"}
+        return step in scores and scores[step] >= max(scores.values())
 
     def _save(self) -> Checkpoint:
         self.progress.wall_s += time.monotonic() - self._began
@@ -193,6 +192,8 @@ class Trainer:
             for companion, saved in zip(self.method.companions, self.progress.companions, strict=False):
                 companion.load(saved)
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
+            if self._is_best(newest.step):  # the killed process may not have got round to saying so
+                self.run.checkpoints.mark_best(newest)
         self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
 
     def _keep_evidence(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:

@@ -39,6 +39,7 @@ tasks = 16
 tasks = 6
 every = 1
 temperature = 1.0
+max_steps = 4
 
 [engine]
 device = "cpu"

@@ -121,4 +121,6 @@ def test_what_a_killed_write_left_behind_is_swept_up(tmp_path, policy):
     (tmp_path / "notes").mkdir()
     (tmp_path / "rl-final").mkdir()
     checkpoints = Checkpoints(tmp_path, STAGES, keep=1)
-    assert checkpoints.all() == [] and sorted(p.name for p in tmp_path.iterdir()) == ["notes", "rl-final"]
+    assert checkpoints.all() == [] and (tmp_path / ".rl-000002.123.tmp").exists()  # looking changes nothing
+    checkpoints.clear_leftovers()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "rl-final"]

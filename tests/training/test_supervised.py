@@ -107,7 +107,7 @@ def test_an_expert_that_never_wins_has_nothing_to_teach():
 
 
 def test_imitation_goes_on_where_it_stopped():
-    shown = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10)
+    shown = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10, 0)
     settings = SupervisedSettings(steps=6, batch=4, lr=0.1, warmup=0.5)
 
     def run(first):
