@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch import nn
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from tacit.engines.local.flat import Attention, FlatPack
 
@@ -72,10 +73,14 @@ class LeanDecoder:
         attention, shape = layer.self_attn, (-1, self.head_dim)
         x_N = _norm(layer.input_layernorm, keys_ND)
         x_Q = x_N if queries_QD is keys_ND else _norm(layer.input_layernorm, queries_QD)
-        q, k = attention.q_proj(x_Q).unflatten(-1, shape), attention.k_proj(x_N).unflatten(-1, shape)
+        if x_Q is x_N:
+            projected = _together(x_N, attention.q_proj, attention.k_proj, attention.v_proj)
+        else:
+            projected = (attention.q_proj(x_Q), *_together(x_N, attention.k_proj, attention.v_proj))
+        q, k, v = (x.unflatten(-1, shape) for x in projected)
         if self.has_qk_norm:
             q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
-        return _rotate(q, rotation_Q), _rotate(k, rotation_N), attention.v_proj(x_N).unflatten(-1, shape)
+        return _rotate(q, rotation_Q), _rotate(k, rotation_N), v
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rectangle: _Rectangle) -> torch.Tensor:
         """[slots, heads · head_dim]"""
@@ -96,8 +101,8 @@ class LeanDecoder:
     def _rest(self, layer: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended)
         x = _norm(layer.post_attention_layernorm, hidden)
-        mlp = layer.mlp
-        return hidden + mlp.down_proj(silu(mlp.gate_proj(x)) * mlp.up_proj(x))
+        gate, up = _together(x, layer.mlp.gate_proj, layer.mlp.up_proj)
+        return hidden + layer.mlp.down_proj(silu(gate) * up)
 
     def _rotation(self, positions_N: torch.Tensor) -> torch.Tensor:
         """[N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
@@ -131,6 +136,15 @@ class _Rectangle:
     def flat(self, attended_BHQD: torch.Tensor) -> torch.Tensor:
         x = attended_BHQD.transpose(1, 2).flatten(2).flatten(0, 1)
         return x if self._slots is None else x.index_select(0, self._slots)
+
+
+def _together(x: torch.Tensor, *modules: Any) -> tuple[torch.Tensor, ...]:
+    """Linear layers that read the same input, as one product where they are plain: fewer and larger matrix products, above
+    all in the backward pass, where the gradients to `x` need not be added up. With adapters each module speaks for itself."""
+    if not all(type(module) is nn.Linear and module.bias is None for module in modules):
+        return tuple(module(x) for module in modules)
+    weights = [module.weight for module in modules]
+    return linear(x, torch.cat(weights)).split([len(w) for w in weights], dim=-1)
 
 
 def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:

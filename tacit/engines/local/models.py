@@ -116,14 +116,17 @@ class LanguageModel:
     @torch.no_grad()
     def _lean_agrees(self) -> bool:
         """Only the model itself knows what it computes: on a small batch, with and without shared prompts, ours must."""
-        v = self.vocabulary
-        prompts = [np.arange(3, 9) % v, np.arange(3, 9) % v, np.arange(5, 8) % v, np.arange(1, 3)]
-        completions = [np.arange(2, 5) % v, np.arange(4, 6) % v, np.arange(7, 8) % v, np.arange(3, 7) % v]
+        # Tokens from all over the vocabulary: the first ids are often special ones, of which bfloat16 makes nothing stable.
+        tokens = (np.arange(1, 40) * 7919) % self.vocabulary
+        prompts = [tokens[:8], tokens[:8], tokens[8:12], tokens[12:14]]
+        completions = [tokens[14:20], tokens[20:25], tokens[25:26], tokens[26:33]]
         for rows in (np.arange(4), np.arange(1, 4)):
-            ours = self.predicting(pack_flat(prompts, completions, rows))
-            theirs = self.predicting(pack(prompts, completions, rows, 0))
-            precision = 1e-4 if theirs.dtype == torch.float32 else 0.1
-            if not torch.allclose(ours, theirs, rtol=precision, atol=precision * float(theirs.abs().max())):
+            ours = self.predicting(pack_flat(prompts, completions, rows)).float()
+            theirs = self.predicting(pack(prompts, completions, rows, 0)).float()
+            apart_T = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+            # Layers of bfloat16 rounding add up to some per cent; another formula is off by far more.
+            exact = self.head.weight.dtype == torch.float32
+            if not (apart_T.max() < 1e-3 if exact else apart_T.median() < 0.1):
                 return False
         return True
 
