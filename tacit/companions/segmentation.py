@@ -1,0 +1,133 @@
+"""A code of phrases over an alphabet of skills, and what it takes to write behaviour down in it (ReuseRL §3.1–3.2).
+
+    seg(s, C)      fewest phrases of C that spell s exactly                       (dynamic programme)
+    L_dict(C)    = Σ_p (|p| log₂ K + log₂ L)                                      Eq. 2
+    L_BDL(B, C)  = L_dict(C) / |B| + mean over B of seg(s, C) · log₂ |C|          Eq. 3
+
+K is the size of the alphabet, used or not; L the longest phrase allowed; |C| counts single skills too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+from tacit.core.errors import TacitError, unknown
+
+Phrase = tuple[str, ...]
+Sequences = Sequence[Phrase]
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """C: every single skill, and the phrases merged from them. Immutable; equal where the phrases and their order are."""
+
+    skills: tuple[str, ...]
+    """Σ"""
+    merged: tuple[Phrase, ...] = ()
+    """the phrases of two or more skills, in the order they were merged"""
+    max_phrase: int = 4
+    """L"""
+
+    def __post_init__(self) -> None:
+        check_alphabet(self.skills, self.max_phrase)
+        for phrase in self.merged:
+            self._check_known(phrase)
+            if not 2 <= len(phrase) <= self.max_phrase:
+                raise TacitError(f"the phrase {spell(phrase)!r} must have 2 to {self.max_phrase} skills, and has {len(phrase)}.")
+        if len(self._phrases) < len(self.merged):
+            raise TacitError("a dictionary holds each phrase once, and one of these is there twice.")
+
+    def __len__(self) -> int:
+        """|C|"""
+        return len(self.skills) + len(self.merged)
+
+    @property
+    def phrases(self) -> tuple[Phrase, ...]:
+        return (*((skill,) for skill in self.skills), *self.merged)
+
+    def __contains__(self, phrase: Phrase) -> bool:
+        return phrase in self._phrases or (len(phrase) == 1 and phrase[0] in self._known)
+
+    @property
+    def bits(self) -> float:
+        """L_dict(C), Eq. 2."""
+        return sum(phrase_bits(len(p), len(self.skills), self.max_phrase) for p in self.phrases)
+
+    def seg(self, sequence: Sequence[str]) -> int:
+        """Fewest phrases that spell the sequence; 0 for the empty one."""
+        return len(self.segment(sequence))
+
+    def segment(self, sequence: Sequence[str]) -> tuple[Phrase, ...]:
+        """A minimum segmentation: of several, the one with the longest first phrase, then the longest second, …"""
+        sequence = tuple(sequence)
+        self._check_known(sequence)
+        end = len(sequence)
+        fewest, take = [0] * (end + 1), [1] * end
+        """of the suffix from each place: how few phrases, and how long the first one is"""
+        for t in range(end - 1, -1, -1):
+            best, length = fewest[t + 1], 1
+            for longer in self._lengths.get(sequence[t], ()):
+                if t + longer <= end and fewest[t + longer] <= best and sequence[t : t + longer] in self._phrases:
+                    best, length = fewest[t + longer], longer
+            fewest[t], take[t] = best + 1, length
+        return tuple(_cut(sequence, take))
+
+    def description_length(self, corpus: Sequences) -> float:
+        """L_BDL(B, C), Eq. 3: bits per sequence."""
+        if not corpus:
+            raise TacitError("a description length is a mean over successes, and there are none.")
+        return (self.bits + sum(map(self.seg, corpus)) * log2(len(self))) / len(corpus)
+
+    def uses(self, corpus: Sequences) -> Counter[Phrase]:
+        """How often each phrase stands in the segmentations of the corpus."""
+        return Counter(phrase for sequence in corpus for phrase in self.segment(sequence))
+
+    @cached_property
+    def _phrases(self) -> frozenset[Phrase]:
+        return frozenset(self.merged)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.skills)
+
+    @cached_property
+    def _lengths(self) -> dict[str, tuple[int, ...]]:
+        """By first skill, the lengths of the merged phrases, shortest first: nothing else is worth looking up."""
+        lengths: dict[str, set[int]] = {}
+        for phrase in self.merged:
+            lengths.setdefault(phrase[0], set()).add(len(phrase))
+        return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
+
+    def _check_known(self, sequence: Sequence[str]) -> None:
+        if not self._known.issuperset(sequence):
+            raise unknown("skill", next(s for s in sequence if s not in self._known), self.skills)
+
+
+def phrase_bits(length: int, alphabet: int, max_phrase: int) -> float:
+    """|p| log₂ K + log₂ L: the skills of a phrase, and how many they are."""
+    return length * log2(alphabet) + log2(max_phrase)
+
+
+def spell(phrase: Iterable[str]) -> str:
+    return " ".join(phrase)
+
+
+def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
+    if not skills:
+        raise TacitError("an alphabet needs at least one skill.")
+    if len(set(skills)) < len(skills):
+        twice = next(skill for skill, count in Counter(skills).items() if count > 1)
+        raise TacitError(f"the alphabet has the skill {twice!r} twice.")
+    if max_phrase < 1:
+        raise TacitError(f"max_phrase = {max_phrase}: phrases have at least one skill, so L must be 1 or more.")
+
+
+def _cut(sequence: Phrase, take: Sequence[int]) -> Iterable[Phrase]:
+    start = 0
+    while start < len(sequence):
+        yield sequence[start : start + take[start]]
+        start += take[start]
