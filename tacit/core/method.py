@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
@@ -56,8 +56,30 @@ class RewardTerm(Protocol):
 
 class CreditTerm(Protocol):
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> Sequence[Credit]:
-        """Terms see all groups at once: some normalise over the batch, some score it in one pass."""
+        """Terms see all groups at once: some normalise over the batch, some score it in one pass. A term that can say how it
+        came to its credits returns them `Explained`."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Explained(Sequence[Credit]):
+    """Credits, one per group, and how they came about."""
+
+    credits: Sequence[Credit]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """numbers for the run's metrics"""
+    marks: Sequence[Mapping[str, np.ndarray]] = ()
+    """per group, named columns with one number per step, recorded beside its trajectories"""
+
+    def __len__(self) -> int:
+        return len(self.credits)
+
+    @overload
+    def __getitem__(self, index: int) -> Credit: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Credit]: ...
+    def __getitem__(self, index: int | slice) -> Credit | Sequence[Credit]:
+        return self.credits[index]
 
 
 class Column(Protocol):

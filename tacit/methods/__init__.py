@@ -15,6 +15,10 @@ METHODS = {
     "gspo": ("tacit.methods.gspo", "GSPO"),
     "cispo": ("tacit.methods.cispo", "CISPO"),
     "ppo": ("tacit.methods.ppo", "PPO"),
+    "gigpo": ("tacit.methods.gigpo", "GiGPO"),
+    "hgpo": ("tacit.methods.hgpo", "HGPO"),
+    "bigpo": ("tacit.methods.bipace", "BiGPO"),
+    "bipace": ("tacit.methods.bipace", "BiPACE"),
 }
 
 

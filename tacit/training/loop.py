@@ -20,7 +20,7 @@ import numpy as np
 from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import NonFiniteLoss
-from tacit.core.method import Method
+from tacit.core.method import Explained, Method
 from tacit.core.protocols import Policy, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Group, Task
@@ -42,6 +42,8 @@ class Iteration:
     rewards: list[Rewards]
     credits: list[Credit]
     metrics: dict[str, float]
+    marks: list[dict[str, np.ndarray]]
+    """per group trained on, what credit terms noted of each step"""
 
 
 def iterate(
@@ -61,7 +63,14 @@ def iterate(
         metrics |= companion.observe(groups, policy)
 
     rewards = total(term(groups) for term in method.rewards)
-    credits = total(term(groups, rewards, policy) for term in method.credits)
+    terms = [term(groups, rewards, policy) for term in method.credits]
+    credits = total(terms)
+    marks: list[dict[str, np.ndarray]] = [{} for _ in groups]
+    for term in terms:
+        if isinstance(term, Explained):
+            metrics |= term.metrics
+            for noted, more in zip(marks, term.marks, strict=False):  # a term may have nothing to note
+                noted.update(more)
 
     if groups:
         batch = Batch.from_groups(groups, credits, method.schedule.temperature)
@@ -71,7 +80,7 @@ def iterate(
 
     for companion in method.companions:
         metrics |= companion.learn(groups, policy)
-    return Iteration(played, groups, rewards, credits, metrics)
+    return Iteration(played, groups, rewards, credits, metrics, marks)
 
 
 def collect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,13 @@ def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def group_records(group: Group, rewards: Rewards | None = None, credit: Credit | None = None) -> list[dict[str, Any]]:
-    """A group's trajectories, each turn with its reward and its mean credit where they are known."""
+def group_records(
+    group: Group,
+    rewards: Rewards | None = None,
+    credit: Credit | None = None,
+    marks: Mapping[str, np.ndarray] | None = None,
+) -> list[dict[str, Any]]:
+    """A group's trajectories, each turn with its reward, its mean credit and what credit terms noted, where known."""
     records = [trajectory_record(t) for t in group.trajectories]
     turns = [turn for record in records for turn in record["turns"]]
     if rewards is not None:
@@ -57,13 +62,16 @@ def group_records(group: Group, rewards: Rewards | None = None, credit: Credit |
     if credit is not None:
         for turn, tokens in zip(turns, credit.steps(), strict=True):
             turn["credit"] = round(float(tokens.mean()), 4) if len(tokens) else 0.0
+    for name, values_N in (marks or {}).items():
+        for turn, value in zip(turns, values_N.tolist(), strict=True):
+            turn[name] = round(value, 4)
     return records
 
 
 def iteration_records(done: Iteration) -> Iterable[dict[str, Any]]:
     """Every episode of an iteration: those trained on with reward and credit, then the crashed and the unselected."""
-    for group, rewards, credit in zip(done.groups, done.rewards, done.credits, strict=True):
-        yield from group_records(group, rewards, credit)
+    for group, rewards, credit, marks in zip(done.groups, done.rewards, done.credits, done.marks, strict=True):
+        yield from group_records(group, rewards, credit, marks)
     trained = {id(t) for group in done.groups for t in group.trajectories}
     yield from (trajectory_record(t) for group in done.played for t in group.trajectories if id(t) not in trained)
 

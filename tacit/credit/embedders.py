@@ -1,0 +1,130 @@
+"""A step as a vector, so that steps can be compared by direction. Lengths do not matter: clustering normalises.
+
+ActorHidden     the policy's own hidden state at the prompt: moves as the policy learns
+HashNgram       counts of character n-grams: knows the words, not what they mean; the policy-agnostic control
+Identity        one axis per distinct observation: with radius 0 the clusters are GiGPO's
+SentenceEncoder a frozen text encoder
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Encoder
+from tacit.core.types import Group, Step
+
+Pooling = Literal["last", "mean", "attention"]
+"""which of a prompt's states: the last token's, their mean, or the mean weighted by attention to the last"""
+Features = np.ndarray | Sequence[np.ndarray]
+"""[N, D], or N rows of D"""
+
+
+class Embedder(Protocol):
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> Sequence[Features]:
+        """One feature per step, group by group."""
+        ...
+
+
+@dataclass(frozen=True)
+class ActorHidden:
+    """φ(s): the policy's hidden state of one layer at the prompt.
+
+    At the last token it was computed by the prefill that sampled the completion, with the weights that sampled it, and came
+    back with it (`Method.hidden_layer`); it is taken from there. What is missing costs one more pass over those prompts.
+    """
+
+    layer: int = -8
+    pooling: Pooling = "last"
+
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[list[np.ndarray]]:
+        features = [[self._sampled(step) for step in group.steps] for group in groups]
+        places = [(g, n) for g, rows in enumerate(features) for n, row in enumerate(rows) if row is None]
+        if places:
+            if policy is None:
+                raise TacitError(
+                    f"{len(places)} steps came without hidden states, and there is no policy to compute them; roll out with "
+                    f"hidden_layer = {self.layer}, or use an embedder of text (ngram, identity)."
+                )
+            prompts = [groups[g].steps[n].prompt_tokens for g, n in places]
+            for (g, n), state_D in zip(places, policy.hidden_states(prompts, self.layer, self.pooling), strict=True):
+                features[g][n] = state_D
+        return [[row for row in rows if row is not None] for rows in features]
+
+    def _sampled(self, step: Step) -> np.ndarray | None:
+        return step.completion.hidden if self.pooling == "last" else None
+
+
+@dataclass(frozen=True)
+class HashNgram:
+    """φ(s)ⱼ = how many character n-grams of the observation hash to bucket j (crc32, the same on every machine)."""
+
+    n: int = 3
+    buckets: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.buckets < 2:
+            raise TacitError(f"n-grams of {self.n} characters in {self.buckets} buckets cannot tell texts apart.")
+
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
+        return [self.texts([step.observation.text for step in group.steps]) for group in groups]
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """[N, buckets]; each distinct text is counted once."""
+        counted = {text: self._count(text) for text in dict.fromkeys(texts)}
+        return np.array([counted[text] for text in texts], np.float32).reshape(len(texts), self.buckets)
+
+    def _count(self, text: str) -> np.ndarray:
+        # Marked ends: beginnings and endings count as such, and no text is empty.
+        data = ("\x02" * (self.n - 1) + text + "\x03" * max(1, self.n - 1)).encode()
+        grams = [zlib.crc32(data[i : i + self.n]) % self.buckets for i in range(len(data) - self.n + 1)]
+        return np.bincount(grams, minlength=self.buckets)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """φ(s) = e_h, one axis per distinct observation of the group."""
+
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
+        features = []
+        for group in groups:
+            axis: dict[str, int] = {}
+            axes_N = [axis.setdefault(step.observation.text, len(axis)) for step in group.steps]
+            features.append(np.eye(len(axis), dtype=np.float32)[axes_N])
+        return features
+
+
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """φ(s) = a frozen sentence encoder's embedding of the observation; loaded when first used."""
+
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
+        texts = list(dict.fromkeys(step.observation.text for group in groups for step in group.steps))
+        if not texts:
+            return [np.zeros((0, 1), np.float32) for _ in groups]
+        encoded = dict(zip(texts, np.asarray(_sentence_model(self.model).encode(texts), np.float32), strict=True))
+        return [np.array([encoded[step.observation.text] for step in group.steps]) for group in groups]
+
+
+@lru_cache(maxsize=1)
+def _sentence_model(name: str) -> Any:
+    try:
+        library = importlib.import_module("sentence_transformers")
+    except ImportError as error:
+        raise TacitError(
+            "the sentence embedder needs the package sentence-transformers, which cannot be imported here; "
+            "`pip install sentence-transformers`, or use embedder = actor, ngram or identity."
+        ) from error
+    try:
+        return library.SentenceTransformer(name)
+    except Exception as error:
+        raise TacitError(f"cannot load the sentence encoder {name!r}: {error}.") from error

@@ -1,0 +1,89 @@
+"""HGPO (He et al., 2026): the same observation means more after the same history.
+
+Steps are compared in a hierarchy of parts: those with the same last observation, the same last two, … the same last k + 1,
+where k is the history the agent reads. Deeper parts are smaller and fairer, and weigh more:
+
+    Aᵢ = Σ_k w_k aᵢ^(k) / Σ_k w_k,   w_k = (k + 1)^α,   aᵢ^(k) = (Rᵢ − mean R) / (std R + δ)   over the part of depth k
+
+The sums run over the depths at which step i has peers that differ; a step with none gets 0. `base` adds the episode advantage
+as depth 0, with weight 1; without it there is no episode-level term.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.core.credit import Rewards
+from tacit.core.errors import TacitError
+from tacit.core.method import Explained
+from tacit.core.protocols import Encoder
+from tacit.core.types import Group
+from tacit.credit.diagnostics import partition_metrics
+from tacit.credit.episode import Std, standardise, step_scores
+from tacit.credit.partitions import by_history
+from tacit.credit.step_relative import explain, part_relative, spread
+
+
+def hierarchy(
+    returns_N: np.ndarray, levels: Sequence[np.ndarray], alpha: float = 1.0, std: Std = "population", delta: float = 1e-6
+) -> tuple[np.ndarray, np.ndarray]:
+    """(Σ_k w_k a^(k), Σ_k w_k) over the partitions of depth 1, 2, …: kept apart, so that another depth can be added."""
+    weighted_N, weight_N = np.zeros(len(returns_N)), np.zeros(len(returns_N))
+    for depth, part_N in enumerate(levels, start=1):
+        weight = (depth + 1.0) ** alpha
+        weighted_N += weight * part_relative(returns_N, part_N, std, delta)
+        weight_N += weight * _compared(returns_N, part_N)
+    return weighted_N, weight_N
+
+
+@dataclass(frozen=True)
+class HistoryHierarchy:
+    """HGPO's credit. `depth` is the longest history compared, the present observation included; None is all of it."""
+
+    depth: int | None = 3
+    alpha: float = 1.0
+    base: bool = False
+    gamma: float = 0.95
+    std: Std = "population"
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.depth is not None and self.depth < 1:
+            raise TacitError(f"depth = {self.depth} compares no observation; it must be at least 1.")
+
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None) -> Explained:
+        began = time.perf_counter()
+        steps, first, depths = [], [], []
+        for group, reward in zip(groups, rewards, strict=True):
+            levels = self._levels(group)
+            returns_N = reward.returns_N(self.gamma)
+            weighted_N, weight_N = hierarchy(returns_N, levels, self.alpha, self.std, self.delta)
+            if self.base and len(group) > 1:
+                weighted_N += standardise(step_scores(reward), reward.outcomes_G(), self.std, self.delta)
+                weight_N += float(np.ptp(reward.outcomes_G()) > 0)
+            steps.append(weighted_N / np.where(weight_N > 0, weight_N, 1.0))
+            first.append(levels[0])
+            depths.append(sum(_compared(returns_N, part_N) for part_N in levels))
+        used = np.concatenate(depths) if depths else np.zeros(0)
+        metrics = {**partition_metrics(first), "hgpo_depths": float(used.mean()) if len(used) else 0.0}
+        metrics["step_credit_seconds"] = time.perf_counter() - began
+        return explain(groups, steps, first, metrics)
+
+    def _levels(self, group: Group) -> list[np.ndarray]:
+        deepest = int(group.lengths.max(initial=1))
+        seen = [step.observation.text for step in group.steps]
+        last = deepest if self.depth is None else min(self.depth, deepest)
+        return [by_history(seen, group.trajectory_of_step, k) for k in range(1, max(last, 1) + 1)]
+
+
+def _compared(returns_N: np.ndarray, part_N: np.ndarray) -> np.ndarray:
+    """[N] 1 where a step has peers that differ, else 0."""
+    compared_N = np.zeros(len(part_N))
+    inside = np.flatnonzero(part_N >= 0)
+    if len(inside):
+        compared_N[inside] = spread(returns_N[inside], part_N[inside])[part_N[inside]]
+    return compared_N

@@ -1,0 +1,114 @@
+"""PACE: credit for the action, not for the luck of its state (BiPACE, section 3.5).
+
+Within a part C of comparable steps, let C=(i) be the steps that took the same action as step i and C≠(i) the others.
+
+    difference   Aᵢ = Rᵢ − mean_{C≠(i)} R                   (4)   where all took the same action: leave-one-out
+    Q form       Aᵢ = mean_{C=(i)} R − mean_C R = Q̂ − V̂     (5–7) where nobody else took it: leave-one-out
+
+Leave-one-out is Rᵢ − mean_{C∖i} R within the part. A part of one member gives 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from tacit.core.credit import Rewards
+from tacit.core.errors import TacitError
+from tacit.core.method import Explained
+from tacit.core.protocols import Encoder
+from tacit.core.types import Group, Step
+from tacit.credit.diagnostics import pace_metrics, partition_metrics
+from tacit.credit.episode import Std
+from tacit.credit.partitions import Partition, SameObservation, by_key
+from tacit.credit.step_relative import explain
+
+Form = Literal["q", "difference"]
+ActionKey = Literal["tag", "tokens"]
+ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2
+"""which branch gave a step its credit"""
+
+
+def action_peers(
+    returns_N: np.ndarray, part_N: np.ndarray, key_N: np.ndarray, form: Form = "q"
+) -> tuple[np.ndarray, np.ndarray]:
+    """(advantages, branch of each step). `key_N` labels actions; labels count from 0."""
+    if not len(returns_N):
+        return np.zeros(0), np.zeros(0, np.int64)
+    pair_N = part_N * (key_N.max() + 1) + key_N
+    _, pair_N = np.unique(pair_N, return_inverse=True)
+    size_N, total_N = _pooled(returns_N, part_N)
+    same_N, same_total_N = _pooled(returns_N, pair_N)
+    alone_N = size_N == 1
+    others_N = np.where(alone_N, 1, size_N - 1)
+    leave_one_out_N = returns_N - (total_N - returns_N) / others_N
+    if form == "q":
+        pace_N = same_total_N / same_N - total_N / size_N
+        peers_N = same_N > 1
+    else:
+        different_N = size_N - same_N
+        pace_N = returns_N - (total_N - same_total_N) / np.maximum(different_N, 1)
+        peers_N = different_N > 0
+    branch_N = np.where(alone_N, ZERO, np.where(peers_N, PACE, LEAVE_ONE_OUT))
+    return np.choose(branch_N, [np.zeros(len(returns_N)), leave_one_out_N, pace_N]), branch_N
+
+
+def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) -> np.ndarray:
+    """[N] labels of what each step did: its parsed action, or its first completion tokens (also where nothing parsed)."""
+    if key == "tag":
+        return by_key([step.action if step.valid else _first(step, tokens) for step in steps])
+    return by_key([_first(step, tokens) for step in steps])
+
+
+@dataclass(frozen=True)
+class ActionPeers:
+    """w · PACE's advantage of each step. `std` divides it by the part's deviation; Eqs. 4–7 do not."""
+
+    partition: Partition = field(default_factory=SameObservation)
+    form: Form = "q"
+    key: ActionKey = "tag"
+    key_tokens: int = 8
+    weight: float = 1.0
+    gamma: float = 0.95
+    std: Std = None
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.key_tokens < 1:
+            raise TacitError(f"key_tokens = {self.key_tokens} tells no action from another; it must be at least 1.")
+
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None) -> Explained:
+        began = time.perf_counter()
+        parts = self.partition(groups, policy)
+        keys = [action_keys(group.steps, self.key, self.key_tokens) for group in groups]
+        steps, branches = [], []
+        for reward, part_N, key_N in zip(rewards, parts, keys, strict=True):
+            returns_N = reward.returns_N(self.gamma)
+            values_N, branch_N = action_peers(returns_N, part_N, key_N, self.form)
+            steps.append(self.weight * self._divided(values_N, returns_N, part_N))
+            branches.append(branch_N)
+        parsed = [np.array([step.valid for step in group.steps], bool) for group in groups]
+        metrics = {**partition_metrics(parts), **pace_metrics(parts, keys, branches, parsed)}
+        metrics["step_credit_seconds"] = time.perf_counter() - began
+        return explain(groups, steps, parts, metrics)
+
+    def _divided(self, values_N: np.ndarray, returns_N: np.ndarray, part_N: np.ndarray) -> np.ndarray:
+        if self.std is None or not len(values_N):
+            return values_N
+        size_N, total_N = _pooled(returns_N, part_N)
+        _, squares_N = _pooled((returns_N - total_N / size_N) ** 2, part_N)
+        return values_N / (np.sqrt(squares_N / np.maximum(size_N - (self.std == "sample"), 1)) + self.delta)
+
+
+def _first(step: Step, tokens: int) -> tuple[int, ...]:
+    """A tuple, so that no sequence of tokens is ever taken for a parsed action."""
+    return tuple(step.completion.tokens[:tokens].tolist())
+
+
+def _pooled(values_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(members, sum) of each step's pool."""
+    return np.bincount(label_N)[label_N], np.bincount(label_N, weights=values_N)[label_N]

@@ -1,0 +1,82 @@
+"""Credit by step: a step is worth what followed it against what followed its peers, the steps in the same part.
+
+GiGPO (Feng et al., 2025) takes steps with the same observation for peers, BiGPO steps with nearby hidden states; the
+arithmetic is the same (BiPACE's Eq. 2).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacit.core.credit import Credit, Rewards
+from tacit.core.method import Explained
+from tacit.core.protocols import Encoder
+from tacit.core.types import Group
+from tacit.credit.diagnostics import partition_metrics
+from tacit.credit.episode import Std
+from tacit.credit.partitions import Partition, SameObservation
+
+
+def part_relative(returns_N: np.ndarray, part_N: np.ndarray, std: Std = "population", delta: float = 1e-6) -> np.ndarray:
+    """Aᵢ = (Rᵢ − mean_C R) / (std_C R + δ) over the part C of step i; `std=None` only subtracts the mean.
+
+    Zero where a part has one member or no spread, and where a step is in no part (−1).
+    """
+    advantages_N = np.zeros(len(returns_N))
+    inside = np.flatnonzero(part_N >= 0)
+    if not len(inside):
+        return advantages_N
+    returns, part = returns_N[inside], part_N[inside]
+    count_K = np.bincount(part)
+    some_K = np.maximum(count_K, 1)
+    centred = returns - (np.bincount(part, weights=returns) / some_K)[part]
+    if std is not None:
+        freedom_K = np.maximum(count_K - (std == "sample"), 1)
+        deviation_K = np.sqrt(np.bincount(part, weights=centred * centred) / freedom_K)
+        centred = centred / (deviation_K[part] + delta)
+    advantages_N[inside] = np.where(spread(returns, part)[part], centred, 0.0)
+    return advantages_N
+
+
+def spread(returns: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """[K] whether the members of each part differ at all: exactly, where a computed variance would leave dust."""
+    low_K, high_K = np.full(part.max() + 1, np.inf), np.full(part.max() + 1, -np.inf)
+    np.minimum.at(low_K, part, returns)
+    np.maximum.at(high_K, part, returns)
+    return high_K > low_K
+
+
+@dataclass(frozen=True)
+class StepRelative:
+    """w · (R − mean_C R) / (std_C R + δ), with R the discounted return of the step."""
+
+    partition: Partition = field(default_factory=SameObservation)
+    weight: float = 1.0
+    gamma: float = 0.95
+    std: Std = "population"
+    delta: float = 1e-6
+
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None) -> Explained:
+        began = time.perf_counter()
+        parts = self.partition(groups, policy)
+        steps = [
+            self.weight * part_relative(reward.returns_N(self.gamma), part_N, self.std, self.delta)
+            for reward, part_N in zip(rewards, parts, strict=True)
+        ]
+        metrics = {**partition_metrics(parts), "step_credit_seconds": time.perf_counter() - began}
+        return explain(groups, steps, parts, metrics)
+
+
+def explain(
+    groups: Sequence[Group], steps: Sequence[np.ndarray], parts: Sequence[np.ndarray], metrics: dict[str, float]
+) -> Explained:
+    """Step-level credit with its metrics, and for the records which part each step was in and what it got there."""
+    return Explained(
+        credits=[Credit.per_step(group, values_N) for group, values_N in zip(groups, steps, strict=True)],
+        metrics=metrics,
+        marks=[{"part": part_N, "step_credit": values_N} for part_N, values_N in zip(parts, steps, strict=True)],
+    )

@@ -1,0 +1,38 @@
+"""GiGPO (Feng et al., 2025): steps that saw the same thing are compared with one another.
+
+    A = A_episode + w · (Rₜ − mean_C R) / (std_C R + δ),     Rₜ = rₜ + γ Rₜ₊₁
+
+C are the steps of the group's episodes with exactly the same observation. What differs from GRPO: the second term. A step that
+nobody else saw gets nothing from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tacit.core.method import CreditTerm
+from tacit.credit.partitions import Partition, SameObservation, SimilarObservation
+from tacit.credit.step_relative import StepRelative
+from tacit.methods.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class GiGPO(GRPO):
+    """GRPO with step-level credit among steps that saw the same observation."""
+
+    name: ClassVar[str] = "gigpo"
+
+    gamma: float = 0.95
+    """discount per turn of the step returns"""
+    step_weight: float = 1.0
+    """w of the step-level credit; 0 is GRPO"""
+    step_std: Literal["population", "sample", "none"] = "population"
+    """divide step-level credit by the deviation of its peers: population, sample (as verl-agent's code), or none (mean only)"""
+    similarity: float = 1.0
+    """observations this alike (difflib ratio) count as the same; 1 means equal, worlds that never repeat use 0.9"""
+
+    def credits(self) -> tuple[CreditTerm, ...]:
+        same: Partition = SameObservation() if self.similarity == 1.0 else SimilarObservation(self.similarity)
+        std = None if self.step_std == "none" else self.step_std
+        return (*super().credits(), StepRelative(same, self.step_weight, self.gamma, std))

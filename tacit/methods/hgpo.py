@@ -1,0 +1,37 @@
+"""HGPO (He et al., 2026): the same observation, after the same history, compares best.
+
+    A = Σ_k w_k a^(k) / Σ_k w_k,     w_k = (k + 1)^α,     a^(k) = (Rₜ − mean R) / (std R + δ)
+
+a^(k) is taken among the steps whose last k observations are equal, k = 1 … history + 1; depths without peers drop out. What
+differs from GRPO: the credit. As in the released code there is no episode-level term unless `base` is on (as depth k = 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tacit.core.method import CreditTerm
+from tacit.credit.hgpo import HistoryHierarchy
+from tacit.methods.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class HGPO(GRPO):
+    """Step-level credit in a hierarchy of ever longer shared histories."""
+
+    name: ClassVar[str] = "hgpo"
+
+    gamma: float = 0.95
+    """discount per turn of the step returns"""
+    alpha: float = 1.0
+    """how much deeper levels of shared history weigh: (k + 1)^alpha"""
+    base: bool = False
+    """add the episode-level advantage as the shallowest level"""
+    step_std: Literal["population", "sample", "none"] = "population"
+    """divide step-level credit by the deviation of its peers"""
+
+    def credits(self) -> tuple[CreditTerm, ...]:
+        depth = None if self.history < 0 else self.history + 1
+        std = None if self.step_std == "none" else self.step_std
+        return (HistoryHierarchy(depth, self.alpha, self.base, self.gamma, std),)
