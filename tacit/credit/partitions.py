@@ -111,11 +111,13 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
                 cosine = cosines_K.item(k)
                 if 1.0 - cosine <= epsilon:
                     before, members[k] = members[k], members[k] + 1
-                    centroid_C = centroid_KC[k]
-                    centroid_C += (row_BC[i] - centroid_C) * (1.0 / members[k])
-                    # ‖(n c + x) / (n + 1)‖ of unit vectors; exactly 1 where x is c, so that equal vectors stay equal.
-                    centroid_C *= members[k] / (before * before + 2.0 * before * cosine + 1.0) ** 0.5
                     part.append(k)
+                    # ‖n c + x‖ of unit vectors; exactly n + 1 where x is c, so that equal vectors stay equal.
+                    length = max(before * before + 2.0 * before * cosine + 1.0, 0.0) ** 0.5
+                    if length > 1e-3:  # opposites cancel out and leave no direction; then the centroid stays
+                        centroid_C = centroid_KC[k]
+                        centroid_C += (row_BC[i] - centroid_C) * (1.0 / members[k])
+                        centroid_C *= members[k] / length
                     continue
             centroid_KC[len(members)] = row_BC[i]
             part.append(len(members))

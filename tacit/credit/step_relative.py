@@ -34,11 +34,12 @@ def part_relative(returns_N: np.ndarray, part_N: np.ndarray, std: Std = "populat
     count_K = np.bincount(part)
     some_K = np.maximum(count_K, 1)
     centred = returns - (np.bincount(part, weights=returns) / some_K)[part]
+    scale = np.ones(len(inside))
     if std is not None:
         freedom_K = np.maximum(count_K - (std == "sample"), 1)
-        deviation_K = np.sqrt(np.bincount(part, weights=centred * centred) / freedom_K)
-        centred = centred / (deviation_K[part] + delta)
-    advantages_N[inside] = np.where(spread(returns, part)[part], centred, 0.0)
+        scale = np.sqrt(np.bincount(part, weights=centred * centred) / freedom_K)[part] + delta
+    differs = spread(returns, part)[part]
+    advantages_N[inside[differs]] = centred[differs] / scale[differs]
     return advantages_N
 
 

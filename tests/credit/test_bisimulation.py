@@ -1,0 +1,110 @@
+"""What BiPACE's appendix C claims, on a small decision process whose values are known.
+
+The start has two spellings (`here`, `this place`) that behave alike. Action `good` leads to the rich room with probability
+0.8, `bad` with 0.3; otherwise one comes to the poor room. There `good` and `bad` win with the room's own probabilities. Features
+know the behaviour and not the spelling: exact bisimulation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stepwise import make_group, make_step
+
+from tacit.core.credit import Rewards
+from tacit.credit.embedders import ActorHidden
+from tacit.credit.pace import ActionPeers, action_peers
+from tacit.credit.partitions import Clusters, Fixed, by_cosine
+from tacit.credit.step_relative import part_relative
+
+GAMMA, GOOD = 0.9, 0.6
+"""discount; how often the policy takes `good`, wherever it is"""
+RICH = {"good": 0.8, "bad": 0.3}
+WINS = {("rich", "good"): 0.9, ("rich", "bad"): 0.5, ("poor", "good"): 0.4, ("poor", "bad"): 0.1}
+STATES = {"start": [1.0, 0.0, 0.0], "rich": [0.0, 1.0, 0.0], "poor": [0.0, 0.0, 1.0]}
+
+
+def true_advantages() -> dict[tuple[str, str], float]:
+    value = {room: GOOD * WINS[room, "good"] + (1 - GOOD) * WINS[room, "bad"] for room in ("rich", "poor")}
+    q = {**WINS, **{("start", a): GAMMA * (p * value["rich"] + (1 - p) * value["poor"]) for a, p in RICH.items()}}
+    value["start"] = GOOD * q["start", "good"] + (1 - GOOD) * q["start", "bad"]
+    return {(s, a): q[s, a] - value[s] for s, a in q}
+
+
+def play(members: int, rng: np.random.Generator):
+    """A group, its rewards, and the (state, action) of each flat step."""
+    played, won, places = [], [], []
+    for _ in range(members):
+        first, second = ("good" if rng.random() < GOOD else "bad" for _ in range(2))
+        room = "rich" if rng.random() < RICH[first] else "poor"
+        spelling = "here" if rng.random() < 0.5 else "this place"
+        played.append([make_step(spelling, first, hidden=STATES["start"]), make_step(room, second, hidden=STATES[room])])
+        won.append(float(rng.random() < WINS[room, second]))
+        places += [("start", first), (room, second)]
+    group = make_group(played)
+    return group, Rewards.at_the_end(group, np.array(won)), places
+
+
+def test_the_q_form_is_unbiased_under_exact_bisimulation():
+    rng = np.random.default_rng(0)
+    term = ActionPeers(Clusters(ActorHidden(), Fixed(0.0)), gamma=GAMMA)
+    estimates: dict[tuple[str, str], list[float]] = {place: [] for place in true_advantages()}
+    for _ in range(250):
+        group, rewards, places = play(32, rng)
+        done = term([group], [rewards])
+        values = dict(zip(places, done.marks[0]["step_credit"], strict=True))  # an action's peers all get the same
+        for place, value in values.items():
+            estimates[place].append(float(value))
+        assert done.metrics["parts"] == 3, "both spellings of the start are one state"
+    for place, truth in true_advantages().items():
+        sample = np.array(estimates[place])
+        assert len(sample) > 240
+        assert abs(sample.mean() - truth) < 3.5 * sample.std() / len(sample) ** 0.5, place
+        assert abs(truth) > 10 * sample.std() / len(sample) ** 0.5, "the test could tell a wrong sign or a factor"
+
+
+def test_the_q_form_uses_what_the_cluster_mean_cannot_see():
+    """With the noise of the outcome averaged over peers, Q̂ − V̂ is nearer the true advantage than R − V̂ is."""
+    rng = np.random.default_rng(2)
+    q = np.array([1.0, 0.0])
+    errors = {"q": [], "mean": []}
+    for _ in range(300):
+        key_N = rng.integers(0, 2, size=12)
+        returns_N = q[key_N] + rng.normal(size=12)
+        part_N = np.zeros(12, int)
+        truth_N = q[key_N] - q.mean()
+        errors["q"].append(np.mean((action_peers(returns_N, part_N, key_N, "q")[0] - truth_N) ** 2))
+        errors["mean"].append(np.mean((part_relative(returns_N, part_N, None) - truth_N) ** 2))
+    assert np.mean(errors["q"]) < 0.5 * np.mean(errors["mean"])
+
+
+@pytest.mark.parametrize("epsilon", [0.0005, 0.002, 0.01, 0.03, 0.1])
+def test_the_bias_of_a_clusters_mean_stays_under_2_l_epsilon(epsilon):
+    """Proposition 1, with the angle between features as the metric in which V is L-Lipschitz: E[Â − A*] = V(s) − mean_C V."""
+    rng = np.random.default_rng(3)
+    lipschitz = 4.0
+    angle_N = rng.uniform(0.0, np.pi / 2, size=240)
+    value_N = lipschitz * np.abs(angle_N - 0.7)
+    features_ND = np.stack([np.cos(angle_N), np.sin(angle_N)], axis=1)
+    part_N = by_cosine(features_ND, epsilon)
+    noise_SN = rng.normal(size=(4000, 240))
+    bias_N = np.mean([part_relative(value_N + noise_N, part_N, None) - noise_N for noise_N in noise_SN], axis=0)
+    bias_N[np.bincount(part_N)[part_N] == 1] = 0.0  # alone: no estimate at all (Corollary 1)
+    noise = 5 / 4000**0.5
+    widest = max(np.ptp(angle_N[part_N == k]) for k in range(part_N.max() + 1))
+    assert np.abs(bias_N).max() <= lipschitz * widest + noise, "clusters of diameter 2ε"
+    radius = np.arccos(1 - epsilon)
+    assert np.abs(bias_N).max() <= 2 * lipschitz * radius + noise, "what admission within ε aims at"
+
+
+def test_a_wider_radius_trades_bias_for_company():
+    rng = np.random.default_rng(4)
+    angle_N = rng.uniform(0.0, np.pi / 2, size=240)
+    features_ND = np.stack([np.cos(angle_N), np.sin(angle_N)], axis=1)
+    biases, alone = [], []
+    for epsilon in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1):
+        part_N = by_cosine(features_ND, epsilon)
+        biases.append(np.abs(part_relative(angle_N, part_N, None)).mean())
+        alone.append((np.bincount(part_N) == 1).sum())
+    assert biases == sorted(biases) and biases[-1] > 20 * biases[0]
+    assert alone == sorted(alone, reverse=True) and alone[-1] == 0

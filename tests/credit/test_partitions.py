@@ -1,0 +1,204 @@
+"""Partitions: numbers by hand, fast against slow, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stepwise import make_group, make_step, seen, slow_cosine, slow_similarity
+
+from tacit.core.errors import TacitError
+from tacit.credit import partitions
+from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
+from tacit.credit.partitions import (
+    Clusters,
+    Fixed,
+    SameObservation,
+    SimilarObservation,
+    by_cosine,
+    by_history,
+    by_key,
+    by_similarity,
+)
+from tacit.credit.radius import median_part, search_radius
+
+
+def test_labels_count_in_order_of_appearance():
+    assert by_key(["b", "a", "b", "c", "a"]).tolist() == [0, 1, 0, 2, 1]
+    assert by_key([]).tolist() == []
+
+
+def test_the_same_observation_is_its_text_alone():
+    group = make_group([[make_step("x", "go"), make_step("y")], [make_step("x", "look")]])
+    assert SameObservation()([group])[0].tolist() == [0, 1, 0]
+
+
+def test_similar_texts_join_the_first_part_whose_first_member_they_resemble():
+    texts = ["You see a red box 1.", "You see a red box 2.", "Nothing here.", "You see a red bag 3."]
+    assert by_similarity(texts, 0.9).tolist() == [0, 0, 1, 2]
+    assert by_similarity(texts, 0.8).tolist() == [0, 0, 1, 0]
+    assert SimilarObservation(0.9)([make_group([[make_step(t) for t in texts]])])[0].tolist() == [0, 0, 1, 2]
+
+
+@given(st.lists(st.text("ab ", max_size=12), max_size=12), st.sampled_from([0.5, 0.75, 0.95, 1.0]))
+def test_similarity_is_the_slow_loop(texts, threshold):
+    assert by_similarity(texts, threshold).tolist() == slow_similarity(texts, threshold)
+
+
+def test_history_by_hand():
+    #        x y x | x y | y x      last two:  - xy yx - xy - yx
+    keys, trajectory_N = list("xyxxyyx"), np.array([0, 0, 0, 1, 1, 2, 2])
+    assert by_history(keys, trajectory_N, 1).tolist() == [0, 1, 0, 0, 1, 1, 0]
+    assert by_history(keys, trajectory_N, 2).tolist() == [-1, 0, 1, -1, 0, -1, 1]
+    assert by_history(keys, trajectory_N, 3).tolist() == [-1, -1, 0, -1, -1, -1, -1]
+    with pytest.raises(TacitError, match="k = 0"):
+        by_history(keys, trajectory_N, 0)
+
+
+def test_cosine_clustering_by_hand():
+    def at(degrees):
+        return [np.cos(np.radians(degrees)), np.sin(np.radians(degrees))]
+
+    # 1 − cos 20° = 0.060, 1 − cos 30° = 0.134. The second joins and moves the centroid to 10°, so 38° is 28° away: refused at
+    # 0.1; and then 30° is nearer to 38° than to 10°.
+    features = np.array([at(0), at(20), at(38), at(30)])
+    assert by_cosine(features, 0.1).tolist() == [0, 0, 1, 1]
+    assert by_cosine(features, 0.12).tolist() == [0, 0, 0, 0]
+    assert by_cosine(features, 0.0).tolist() == [0, 1, 2, 3]
+    assert by_cosine(7 * features, 0.1).tolist() == [0, 0, 1, 1], "lengths do not matter"
+    assert by_cosine(np.array([[1.0, 0.0], [-1.0, 0.0]]), 2.0).tolist() == [0, 0], "2 is everything"
+    assert by_cosine(np.zeros((0, 3)), 0.1).tolist() == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 150), st.integers(2, 24), st.integers(1, 30), st.sampled_from([0.02, 0.1, 0.3, 1.0]), st.integers(0, 999))
+def test_blocks_give_what_algorithm_1_gives_row_by_row(n, width, kinds, epsilon, seed):
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(kinds, width))
+    features = (centres[rng.integers(kinds, size=n)] + 0.15 * rng.normal(size=(n, width))).astype(np.float32)
+    expected = slow_cosine(features, epsilon)
+    if _borderline(features, epsilon):
+        return  # a distance equal to the radius up to rounding may fall either way
+    assert by_cosine(features, epsilon).tolist() == expected
+    assert by_cosine(list(features), epsilon).tolist() == expected
+
+
+def _borderline(features, epsilon) -> bool:
+    return slow_cosine(features, epsilon - 2e-6) != slow_cosine(features, epsilon + 2e-6)
+
+
+def test_the_block_size_changes_nothing(monkeypatch):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(20, 64))[rng.integers(20, size=300)] + 0.2 * rng.normal(size=(300, 64))
+    answers = []
+    for block in (1, 7, 48, 1000):
+        monkeypatch.setattr(partitions, "BLOCK", block)
+        answers.append(by_cosine(features, 0.1).tolist())
+    assert answers[0] == answers[1] == answers[2] == answers[3]
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, 2.5, float("nan")])
+def test_a_radius_that_is_no_cosine_distance_is_refused(epsilon):
+    with pytest.raises(TacitError, match="between 0"):
+        by_cosine(np.eye(2), epsilon)
+    with pytest.raises(TacitError, match="between 0"):
+        Fixed(epsilon)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_not_numbers_are_refused_with_their_place(value):
+    features = np.ones((70, 4))
+    features[60, 2] = value
+    with pytest.raises(TacitError, match="step 60 of a group holds NaN or infinite"):
+        by_cosine(features, 0.1)
+
+
+def test_a_feature_without_direction_is_refused():
+    with pytest.raises(TacitError, match="all zeros"):
+        by_cosine(np.zeros((3, 4)), 0.1)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.5])
+def test_a_similarity_that_is_no_share_is_refused(threshold):
+    with pytest.raises(TacitError, match="above 0 and at most 1"):
+        SimilarObservation(threshold)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("abcdefgh", min_size=1, max_size=30), min_size=1, max_size=8))
+def test_one_axis_per_observation_and_radius_zero_is_the_exact_partition(members):
+    group = seen(*members)
+    (clusters,) = Clusters(Identity(), Fixed(0.0))([group], None)
+    assert clusters.tolist() == SameObservation()([group])[0].tolist()
+
+
+def test_hidden_states_come_with_the_completion():
+    group = make_group([[make_step("a", hidden=[1, 0]), make_step("b", hidden=[0.99, 0.1])], [make_step("c", hidden=[0, 1])]])
+    assert Clusters(ActorHidden(-2), Fixed(0.1))([group], None)[0].tolist() == [0, 0, 1]
+
+
+class Recorder:
+    """An encoder that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, str]] = []
+
+    def hidden_states(self, prompts, layer, pooling="last"):
+        self.asked.append((len(prompts), layer, pooling))
+        return np.array([[len(p), 1.0] for p in prompts], np.float32)
+
+
+def test_only_what_is_missing_costs_a_pass():
+    encoder = Recorder()
+    groups = [make_group([[make_step("a", hidden=[1, 0]), make_step("bb")]]), make_group([[make_step("ccc")]])]
+    features = ActorHidden(-2)(groups, encoder)
+    assert encoder.asked == [(2, -2, "last")]
+    assert [[row.tolist() for row in rows] for rows in features] == [[[1, 0], [3, 1]], [[4, 1]]]
+    ActorHidden(-2, "mean")(groups, encoder)
+    assert encoder.asked[-1] == (3, -2, "mean"), "the prefill hands back the last token's state, and no other"
+    with pytest.raises(TacitError, match="2 steps came without hidden states"):
+        ActorHidden(-2)(groups, None)
+
+
+def test_ngrams_know_the_words():
+    embed = HashNgram()
+    a, b, c = embed.texts(["You see a mug 1.", "You see a mug 2.", "go to fridge"])
+    cosine = lambda u, v: u @ v / np.linalg.norm(u) / np.linalg.norm(v)  # noqa: E731
+    assert cosine(a, b) > 0.75 > 0.2 > cosine(a, c)
+    assert embed.texts([""])[0].any(), "no text is without a direction"
+    # "ab" with its ends marked: ..a .ab ab. b..  -> four trigrams, in the buckets crc32 says
+    assert embed.texts(["ab"])[0].sum() == 4
+    assert np.flatnonzero(embed.texts(["ab"])[0]).tolist() == [37, 154, 560, 1006]
+    with pytest.raises(TacitError, match="buckets"):
+        HashNgram(buckets=1)
+
+
+def test_a_missing_sentence_encoder_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sentence_transformers", None)
+    with pytest.raises(TacitError, match="pip install sentence-transformers"):
+        SentenceEncoder("missing")([seen("a")], None)
+
+
+def test_the_median_part_counts_every_part_of_every_group():
+    assert median_part([np.array([0, 0, 0, 1]), np.array([0, 0])]) == 2.0
+    assert median_part([]) == 0.0
+
+
+def test_the_radius_search_finds_a_healthy_median():
+    rng = np.random.default_rng(0)
+    groups = []
+    for _ in range(3):
+        centres = rng.normal(size=(20, 64))
+        groups.append(np.repeat(centres, 6, axis=0) + 0.3 * rng.normal(size=(120, 64)))
+    epsilon, median = search_radius(groups)
+    assert 0.02 <= epsilon <= 0.40 and 4 <= median <= 8
+    assert median == median_part([by_cosine(rows, epsilon) for rows in groups])
+
+
+def test_without_a_good_radius_the_least_bad_is_taken():
+    apart = np.eye(16)  # every distance is 1, beyond any radius of the search
+    epsilon, median = search_radius([apart])
+    assert median == 1.0 and epsilon == pytest.approx(0.21), "all probes miss alike, so the first one stays"
+    together = np.ones((40, 3))
+    assert search_radius([together]) == (pytest.approx(0.21), 40.0)

@@ -1,0 +1,217 @@
+"""Step-level estimators: numbers by hand, fast against slow, limit cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stepwise import (
+    make_group,
+    make_step,
+    outcomes,
+    seen,
+    slow_hgpo,
+    slow_pace,
+    slow_part_relative,
+    values_of,
+)
+
+from tacit.core.credit import Rewards
+from tacit.core.errors import TacitError
+from tacit.core.method import Explained
+from tacit.credit.diagnostics import pace_metrics, partition_metrics
+from tacit.credit.embedders import Identity
+from tacit.credit.episode import EpisodeRelative, standardise, step_scores
+from tacit.credit.hgpo import HistoryHierarchy
+from tacit.credit.pace import LEAVE_ONE_OUT, PACE, ZERO, ActionPeers, action_keys, action_peers
+from tacit.credit.partitions import Clusters, Fixed, SameObservation
+from tacit.credit.step_relative import StepRelative, part_relative
+
+records = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0, -0.1]), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=24
+)
+
+
+def columns(rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    returns, part, key = zip(*rows, strict=True)
+    return np.array(returns, float), np.unique(part, return_inverse=True)[1], np.unique(key, return_inverse=True)[1]
+
+
+def test_within_a_part_by_hand():
+    returns_N, part_N = np.array([1.0, 3.0, 5.0, 5.0, 9.0]), np.array([0, 0, 1, 1, 2])
+    assert part_relative(returns_N, part_N, None).tolist() == [-1, 1, 0, 0, 0]
+    np.testing.assert_allclose(part_relative(returns_N, part_N, "population", 0.0), [-1, 1, 0, 0, 0])
+    np.testing.assert_allclose(part_relative(returns_N, part_N, "sample", 0.0), [-(0.5**0.5), 0.5**0.5, 0, 0, 0])
+    assert part_relative(returns_N, np.full(5, -1), None).tolist() == [0.0] * 5, "in no part"
+
+
+@given(records, st.sampled_from(["population", "sample", None]))
+def test_within_parts_is_the_slow_loop(rows, std):
+    returns_N, part_N, _ = columns(rows)
+    expected = slow_part_relative(returns_N.tolist(), part_N.tolist(), std)
+    np.testing.assert_allclose(part_relative(returns_N, part_N, std), expected, atol=1e-9)
+
+
+def test_step_credit_uses_discounted_returns():
+    # two members saw x first; returns 0.5·10 and 0.5·0; y and z were seen once
+    group = seen("xy", "xz")
+    (credit,) = StepRelative(gamma=0.5, std=None, weight=2.0)([group], [outcomes(group, [10, 0])])
+    assert values_of(credit) == [5.0, 0.0, -5.0, 0.0]
+
+
+def test_a_local_penalty_enters_its_own_step_alone():
+    group = seen("xy", "xy")
+    rewards = outcomes(group, [1, 1]) + Rewards.local(group, np.array([0, -0.5, 0, 0]))
+    (credit,) = StepRelative(gamma=1.0, std=None)([group], [rewards])
+    assert values_of(credit) == [0.0, -0.25, 0.0, 0.25]
+
+
+def test_pace_by_hand():
+    # cluster of four: action a twice (10, 6), b once (4), c once (0); mean 5
+    returns_N, part_N, key_N = np.array([10.0, 6.0, 4.0, 0.0]), np.zeros(4, int), np.array([0, 0, 1, 2])
+    values_N, branch_N = action_peers(returns_N, part_N, key_N, "q")
+    np.testing.assert_allclose(values_N, [3.0, 3.0, 4 - 16 / 3, 0 - 20 / 3])
+    assert branch_N.tolist() == [PACE, PACE, LEAVE_ONE_OUT, LEAVE_ONE_OUT]
+    values_N, branch_N = action_peers(returns_N, part_N, key_N, "difference")
+    np.testing.assert_allclose(values_N, [8.0, 4.0, 4 - 16 / 3, 0 - 20 / 3])
+    assert branch_N.tolist() == [PACE] * 4
+
+
+@given(records, st.sampled_from(["q", "difference"]))
+def test_pace_is_the_slow_loop(rows, form):
+    returns_N, part_N, key_N = columns(rows)
+    values_N, branch_N = action_peers(returns_N, part_N, key_N, form)
+    expected, branches = slow_pace(returns_N.tolist(), part_N.tolist(), key_N.tolist(), form)
+    np.testing.assert_allclose(values_N, expected, atol=1e-9)
+    names = {ZERO: "zero", LEAVE_ONE_OUT: "leave one out", PACE: "pace"}
+    assert [names[int(b)] for b in branch_N] == branches
+
+
+@pytest.mark.parametrize("form", ["q", "difference"])
+def test_singletons_give_zero(form):
+    values_N, branch_N = action_peers(np.array([3.0, 8.0]), np.array([0, 1]), np.array([0, 0]), form)
+    assert values_N.tolist() == [0.0, 0.0] and branch_N.tolist() == [ZERO, ZERO]
+    group = seen("ab", "cd")
+    assert values_of(StepRelative()([group], [outcomes(group, [10, 0])])[0]) == [0.0] * 4
+
+
+def test_a_cluster_of_one_action_falls_back():
+    returns_N, part_N, key_N = np.array([9.0, 3.0, 0.0]), np.zeros(3, int), np.zeros(3, int)
+    values_N, branch_N = action_peers(returns_N, part_N, key_N, "difference")
+    np.testing.assert_allclose(values_N, [7.5, -1.5, -6.0])
+    assert branch_N.tolist() == [LEAVE_ONE_OUT] * 3
+    values_N, branch_N = action_peers(returns_N, part_N, key_N, "q")
+    assert values_N.tolist() == [0.0] * 3 and branch_N.tolist() == [PACE] * 3, "Q̂ is V̂: the action explains nothing"
+
+
+def test_action_keys():
+    steps = [
+        make_step("s", "go left", tokens=[1, 2, 3]),
+        make_step("s", "go left", tokens=[1, 2, 4]),
+        make_step("s", "go right", tokens=[1, 2, 3, 9]),
+        make_step("s", "go left", valid=False, tokens=[1, 2, 3]),
+        make_step("s", "mumble", valid=False, tokens=[1, 2, 3]),
+    ]
+    assert action_keys(steps, "tag").tolist() == [0, 0, 1, 2, 2], "what does not parse is known by its first tokens"
+    assert action_keys(steps, "tokens", 3).tolist() == [0, 1, 0, 0, 0]
+    assert action_keys(steps, "tokens", 8).tolist() == [0, 1, 2, 0, 0]
+    with pytest.raises(TacitError, match="key_tokens = 0"):
+        ActionPeers(key_tokens=0)
+
+
+def test_action_peers_may_be_divided_by_the_deviation():
+    group = make_group([[make_step("s", did)] for did in "aabb"])
+    rewards = outcomes(group, [10, 6, 4, 0])
+    (plain,) = ActionPeers()([group], [rewards])
+    assert values_of(plain) == [3.0, 3.0, -3.0, -3.0]
+    (divided,) = ActionPeers(std="population", delta=0.0)([group], [rewards])
+    np.testing.assert_allclose(values_of(divided), np.array([3.0, 3.0, -3.0, -3.0]) / 13**0.5)
+
+
+members_seen = st.lists(st.text("xyz", min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+@settings(deadline=None)
+@given(members_seen, st.integers(1, 4), st.sampled_from([0.0, 1.0, 2.0]), st.integers(0, 99))
+def test_hgpo_is_the_slow_loop(members, depth, alpha, seed):
+    group = seen(*members)
+    rewards = outcomes(group, np.random.default_rng(seed).integers(0, 2, len(members)) * 10.0)
+    (credit,) = HistoryHierarchy(depth, alpha)([group], [rewards])
+    expected = slow_hgpo(rewards.returns_N(0.95).tolist(), members, depth, alpha)
+    np.testing.assert_allclose(values_of(credit), expected, atol=1e-9)
+
+
+def test_hgpo_by_hand():
+    # last step: xz twice (1, 0), z three times (1, 0, 0.5 with γ): depth 2 weighs 3, depth 1 weighs 2
+    group = seen("xz", "xz", "yz")
+    rewards = Rewards.per_step(group, np.array([0, 1.0, 0, 0, 0, 0.5]))
+    term = HistoryHierarchy(depth=2, std=None, gamma=0.0)
+    (credit,) = term([group], [rewards])
+    np.testing.assert_allclose(values_of(credit)[1::2], [(2 * 0.5 + 3 * 0.5) / 5, (2 * -0.5 + 3 * -0.5) / 5, 0.0])
+    assert HistoryHierarchy(None)._levels(group)[-1].tolist() == [-1, 0, -1, 0, -1, 1]
+    with pytest.raises(TacitError, match="depth = 0"):
+        HistoryHierarchy(0)
+
+
+def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():
+    group = seen("xyx", "xy", "zy")
+    rewards = outcomes(group, [10, 0, 10])
+    (one,) = HistoryHierarchy(depth=1)([group], [rewards])
+    (gigpo,) = StepRelative()([group], [rewards])
+    np.testing.assert_allclose(one.tokens_T, gigpo.tokens_T)
+    (based,) = HistoryHierarchy(depth=1, base=True)([group], [rewards])
+    episode = standardise(step_scores(rewards), rewards.outcomes_G())
+    has_peers = np.array([abs(v) > 0 for v in values_of(gigpo)])
+    expected = (episode + 2 * np.array(values_of(gigpo))) / np.where(has_peers, 3, 1)
+    np.testing.assert_allclose(values_of(based), expected, atol=1e-12)
+
+
+@settings(deadline=None)
+@given(members_seen, st.integers(0, 99))
+def test_one_axis_per_observation_and_radius_zero_is_gigpo_bit_for_bit(members, seed):
+    group = seen(*members)
+    rewards = outcomes(group, np.random.default_rng(seed).random(len(members)))
+    (gigpo,) = StepRelative(SameObservation())([group], [rewards])
+    (bigpo,) = StepRelative(Clusters(Identity(), Fixed(0.0)))([group], [rewards])
+    assert gigpo.tokens_T.tobytes() == bigpo.tokens_T.tobytes()
+
+
+@pytest.mark.parametrize("term", [StepRelative(weight=0.0), ActionPeers(weight=0.0)])
+def test_weight_zero_is_grpo(term):
+    group = seen("xy", "xz", "xy")
+    rewards = outcomes(group, [10, 0, 0])
+    (episode,) = EpisodeRelative()([group], [rewards])
+    (step,) = term([group], [rewards])
+    assert (episode + step).tokens_T.tolist() == episode.tokens_T.tolist()
+
+
+def test_terms_explain_themselves():
+    groups = [seen("xy", "xz"), seen("q")]
+    rewards = [outcomes(groups[0], [1, 0]), outcomes(groups[1], [1])]
+    done = StepRelative(std=None)(groups, rewards)
+    assert isinstance(done, Explained) and len(done) == 2 and done[1].group is groups[1]
+    assert done.marks[0]["part"].tolist() == [0, 1, 0, 2]
+    assert done.marks[0]["step_credit"].tolist() == values_of(done[0])
+    # parts {x, x}, {y}, {z}, {q}: three of four stand alone, and three of five steps with them
+    assert done.metrics["parts"] == 4 and done.metrics["parts_singleton"] == 0.75
+    assert done.metrics["parts_singleton_steps"] == pytest.approx(3 / 5)
+    assert done.metrics["parts_mean_size"] == 1.25 and done.metrics["parts_pairs"] == 1
+    assert done.metrics["step_credit_seconds"] > 0
+
+
+def test_pace_metrics_by_hand():
+    parts, keys = [np.array([0, 0, 0, 1, 2, 2])], [np.array([0, 0, 1, 0, 2, 2])]
+    branches = [action_peers(np.arange(6.0), parts[0], keys[0], "q")[1]]
+    told = pace_metrics(parts, keys, branches, [np.array([True, True, True, False, True, True])])
+    assert told["pace_used"] == pytest.approx(4 / 6) and told["pace_leave_one_out"] == told["pace_zero"] == pytest.approx(1 / 6)
+    assert told["pace_keys_per_part"] == 1.5 and told["pace_parts_contrasted"] == 0.5
+    assert told["pace_parsed"] == pytest.approx(5 / 6)
+    assert partition_metrics([]) == pace_metrics([], [], [], []) == {}
+
+
+def test_no_groups_and_empty_groups():
+    empty = make_group([])
+    for term in (StepRelative(), ActionPeers(), ActionPeers(std="sample"), HistoryHierarchy(), HistoryHierarchy(base=True)):
+        assert list(term([], [])) == []
+        assert [c.tokens_T.tolist() for c in term([empty], [Rewards.zeros(empty)])] == [[]]
