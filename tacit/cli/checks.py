@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tacit.cli.calibrations import with_geometry
 from tacit.cli.recipe import Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Method
@@ -65,6 +66,10 @@ BOUNDS: dict[str, Bound] = {
     "method.gamma": SHARE,
     "method.lam": SHARE,
     "method.rounds": AT_LEAST_ONE,
+    "method.step_weight": NOT_NEGATIVE,
+    "method.similarity": (lambda v: 0 < v <= 1, "must be above 0 and at most 1, where observations must be equal"),
+    "method.epsilon": (lambda v: v is None or 0 <= v <= 2, "must be between 0 and 2: it is a cosine distance"),
+    "method.key_tokens": AT_LEAST_ONE,
     "method.value_coefficient": NOT_NEGATIVE,
 }
 """by section and field; a method that has no such field is not asked"""
@@ -120,6 +125,7 @@ def check_training(recipe: Recipe, world: Environment) -> tuple[Recipe, Method]:
         raise TacitError(f"groups = {schedule.groups} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError("wandb is not installed; `pip install tacit[wandb]`, or leave --wandb out.")
+    recipe = with_geometry(recipe)
     method = recipe.settings.build(world)
     if schedule.iterations and schedule.group_size < 2 and needs_groups(method):
         raise TacitError(

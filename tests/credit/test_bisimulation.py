@@ -1,7 +1,7 @@
 """What BiPACE's appendix C claims, on a small decision process whose values are known.
 
 The start has two spellings (`here`, `this place`) that behave alike. Action `good` leads to the rich room with probability
-0.8, `bad` with 0.3; otherwise one comes to the poor room. There `good` and `bad` win with the room's own probabilities. Features
+0.8, `bad` with 0.3; otherwise one comes to the poor room. There `good` and `bad` win with probabilities of the room. Features
 know the behaviour and not the spelling: exact bisimulation.
 """
 

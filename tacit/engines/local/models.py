@@ -75,9 +75,9 @@ class LanguageModel:
         hidden_RSD = self.hidden(torch.from_numpy(packed.input_ids).to(self.device))
         return hidden_RSD.flatten(0, 1).index_select(0, torch.from_numpy(packed.positions_T).to(self.device))
 
-    def hidden_at(self, input_ids_RS: torch.Tensor, layer: int) -> torch.Tensor:
-        """[R, S, D] states of one layer: 0 the embeddings, `layers` (or −1) the last, counted from the end if negative."""
-        return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states[layer]
+    def hidden_layers(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
+        """[R, S, D] states of every layer: 0 the embeddings, `layers` (or −1) the last."""
+        return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
 
     def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """[T, V] in float32."""

@@ -93,6 +93,12 @@ class LocalPolicy:
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self._scorer.hidden_states(prompts, layer, pooling)
 
+    def hidden_scan(
+        self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
+    ) -> dict[tuple[int, str], np.ndarray]:
+        """`hidden_states` of many layers and poolings from one pass: what a calibration looks at."""
+        return self._scorer.hidden_scan(prompts, layers, poolings)
+
     @torch.no_grad()
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         head = self._member.value_head

@@ -115,25 +115,34 @@ class ModelScorer:
                 answers[row] = (row_ids, row_values)
         return answers
 
-    @torch.no_grad()
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         """[N, D] float32 states of one layer. Layer 0 is the embeddings, −1 the last.
 
         Pooling: `last` token; `mean` over the prompt; `attention`, the mean weighted by softmax(hₜ·h_last/√D).
         """
-        if pooling not in POOLINGS:
-            raise unknown("pooling", pooling, POOLINGS)
-        self.model.check_layer(layer)
-        states_ND = np.zeros((len(prompts), self.model.width), np.float32)
+        return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
+
+    @torch.no_grad()
+    def hidden_scan(
+        self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
+    ) -> dict[tuple[int, str], np.ndarray]:
+        """`hidden_states` of many layers and poolings from one pass."""
+        for pooling in poolings:
+            if pooling not in POOLINGS:
+                raise unknown("pooling", pooling, POOLINGS)
+        for layer in layers:
+            self.model.check_layer(layer)
+        states = {(i, p): np.zeros((len(prompts), self.model.width), np.float32) for i in layers for p in poolings}
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
         self._ready()
         for rows in buckets(lengths, self.token_budget):
             packed = pack(prompts, nothing, rows, self.codec.pad)
-            hidden_RSD = self.model.hidden_at(tensor(packed.input_ids, self.model.device), layer).float()
-            pooled_RD = _pool(hidden_RSD, tensor(packed.prompt_ends_R, self.model.device), pooling)
-            states_ND[rows] = pooled_RD.cpu().numpy()
-        return states_ND
+            ends_R = tensor(packed.prompt_ends_R, self.model.device)
+            every = self.model.hidden_layers(tensor(packed.input_ids, self.model.device))
+            for (layer, pooling), states_ND in states.items():
+                states_ND[rows] = _pool(every[layer].float(), ends_R, pooling).cpu().numpy()
+        return states
 
     @torch.no_grad()
     def prompt_ends(self, prompts: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, torch.Tensor]]:

@@ -1,0 +1,24 @@
+"""`tacit inspect`: look into what a run has made. Each kind is a file of its own with a `run`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from tacit.core.errors import unknown
+
+KINDS = {
+    "clusters": ("tacit.cli.inspect_clusters", "which steps of a group were compared with one another, and with what credit"),
+}
+
+
+def run(argv: Sequence[str]) -> int:
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        width = max(map(len, KINDS))
+        print("usage: tacit inspect KIND RUN ...\n")
+        print("\n".join(f"  {name:<{width}}  {summary}" for name, (_, summary) in KINDS.items()))
+        return 0
+    if words[0] not in KINDS:
+        raise unknown("kind of inspection", words[0], KINDS)
+    return importlib.import_module(KINDS[words[0]][0]).run(words[1:])
