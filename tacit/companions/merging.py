@@ -13,7 +13,7 @@ where a ≠ b). Pairs that cannot pay for themselves are never tried.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, log2
@@ -86,10 +86,10 @@ def merge_few(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase
     ledger = Ledger(len(skills), max_phrase)
     occurrences = count_subsequences(weights, max_phrase)
     code = Dictionary(skills, (), max_phrase)
-    segmented = {s: code.segment(s) for s in weights}
+    segmented: dict[Phrase, tuple[Phrase, ...]] = {s: tuple(zip(s, strict=True)) for s in weights}  # phrases of one skill
     while True:
         segments = _total(weights, segmented)
-        needed = [ledger.least_saving(segments, len(code), length) for length in range(max_phrase + 1)]
+        needed = {length: ledger.least_saving(segments, len(code), length) for length in range(2, max_phrase + 1)}
         could_pay = {p for p, count in occurrences.items() if count >= needed[len(p)] and p not in code}
         pairs: Counter[tuple[Phrase, Phrase]] = Counter()
         for sequence, weight in weights.items() if could_pay else ():
@@ -125,5 +125,5 @@ def count_subsequences(weights: Mapping[Phrase, int], max_phrase: int) -> Counte
     return found
 
 
-def _total(weights: Mapping[Phrase, int], segmented: Mapping[Phrase, Iterable[Phrase]]) -> int:
-    return sum(weight * len(tuple(segmented[s])) for s, weight in weights.items())
+def _total(weights: Mapping[Phrase, int], segmented: Mapping[Phrase, Sequence[Phrase]]) -> int:
+    return sum(weight * len(segmented[s]) for s, weight in weights.items())

@@ -1,24 +1,27 @@
 """Greedy merging of large corpora: the same procedure as `merging.merge_few`, on columns of integers.
 
-A sequence is a column, all columns end together in the last row, so that one pass from the last row up is the dynamic
-programme of every sequence at once. Each run of two to L skills that occurs has a number, a *node*; node[l − 1, t, n] is
-the one that begins in row t of column n with length l. After a merge only the columns that hold the new phrase are cut anew.
+A sequence is a column, all columns begin in row 0, so that one pass over the rows is the dynamic programme of every
+sequence at once. Each run of skills that occurs has a number, a *node*. After a merge only the columns that hold the new
+phrase are cut anew.
 
     cost_TLN      1 where the phrase of that length beginning there is in C, otherwise NEVER
-    fewest_TN     phrases needed from there to the end
-    length_TN     length of the phrase that begins there in the segmentation, 0 inside of one
-    pairs         adjacent pairs (a, b) by node of a∘b and length of a
+    before_TN     fewest phrases from the beginning to there          after_TN   from there to the end
+    pairs         adjacent pairs (a, b), by node of a∘b and length of a
+
+What a phrase saves in a column where it occurs once is known without a dynamic programme: `before` its place, one, and
+`after` it, against what the column takes now. Only where it occurs more often, and could decide, has it to be tried.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from itertools import chain, groupby
 
 import numpy as np
 
 from tacit.companions.merging import Ledger, rank
+from tacit.companions.runs import Runs
 from tacit.companions.segmentation import Dictionary, Phrase
 
 NEVER = np.int32(1 << 29)
@@ -35,160 +38,184 @@ def merge_many(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phras
 
 def _next_phrase(columns: Columns, ledger: Ledger, size: int) -> Phrase | None:
     """The first pair in rank that pays, added; None where none does."""
-    segments = columns.segments
-    needed = [ledger.least_saving(segments, size, length) for length in range(ledger.max_phrase + 1)]
+    needed = [ledger.least_saving(columns.segments, size, length) for length in range(ledger.max_phrase + 1)]
     for count, node, a, b in columns.candidates(np.array(needed)):
-        length = len(a + b)
-        surely = count if a != b else (count + 1) // 2  # in a run a a a the two pairs overlap
-        if surely >= needed[length] or ledger.pays(segments, size, columns.try_out(node), length):
+        together = count if a != b else (count + 1) // 2  # in a run a a a the two pairs overlap
+        if together >= needed[len(a + b)] or columns.saves(node, needed[len(a + b)]):
             columns.add(node)
             return a + b
     return None
 
 
 class Columns:
+    """A corpus under a growing code: which pairs stand together, what one more phrase would save."""
+
     def __init__(self, weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> None:
         self._skills, self._longest = skills, max_phrase
         self._weights_N = np.fromiter(weights.values(), np.int64, len(weights))
-        lengths_N = np.fromiter(map(len, weights), np.int64, len(weights))
-        rows, width = int(lengths_N.max()), len(lengths_N)
-        self._first_N = rows - lengths_N
+        self._lengths_N = np.fromiter(map(len, weights), np.int64, len(weights))
         number = {skill: i for i, skill in enumerate(skills)}
-        flat = np.fromiter(map(number.__getitem__, chain.from_iterable(weights)), np.int64, int(lengths_N.sum()))
-        column = np.repeat(np.arange(width), lengths_N)
-        row = np.arange(len(flat)) - np.repeat(np.cumsum(lengths_N) - lengths_N, lengths_N) + self._first_N[column]
-        skill_TN = np.full((rows, width), -1, np.int64)
-        skill_TN[row, column] = flat
-        self._number_nodes(skill_TN)
+        flat = np.fromiter(map(number.__getitem__, chain.from_iterable(weights)), np.int64, int(self._lengths_N.sum()))
+        rows, width = int(self._lengths_N.max()), len(self._lengths_N)
+        self._runs = Runs(flat, self._lengths_N, self._weights_N, len(skills), max_phrase)
         self._cost_TLN = np.full((rows, max_phrase, width), NEVER, np.int32)
         self._cost_TLN[:, 0] = 1
-        self._fewest_TN = np.zeros((rows + max_phrase, width), np.int32)
-        self._length_TN = (skill_TN >= 0).astype(np.int64)
-        self._pairs = np.zeros((len(self._occurrences), max_phrase), np.int64)
-        self._in_code = np.zeros(len(self._occurrences), bool)
-        self._segments_N = lengths_N
-        self._count_pairs(slice(None), +1)
-
-    def _number_nodes(self, skill_TN: np.ndarray) -> None:
-        """Dense numbers, shorter runs first: of length l, run and next skill become the number of length l + 1."""
-        (rows, width), alphabet = skill_TN.shape, len(self._skills)
-        node_LTN = np.full((self._longest, rows, width), -1, np.int64)
-        node_LTN[0] = skill_TN
-        length_of, occurrences = [np.ones(alphabet, np.int64)], [np.zeros(alphabet, np.int64)]
-        """single skills are in every dictionary: they never occur as candidates"""
-        known = alphabet
-        self._place_of = [np.zeros((alphabet, 2), np.int64)]
-        for length in range(2, min(self._longest, rows) + 1):
-            shorter = node_LTN[length - 2, : rows - length + 1]
-            row, column = np.nonzero(shorter >= 0)
-            codes = shorter[row, column] * alphabet + skill_TN[row + length - 1, column]
-            values, where, inverse = np.unique(codes, return_index=True, return_inverse=True)
-            node_LTN[length - 1, row, column] = known + inverse
-            counts = np.zeros(len(values), np.int64)
-            np.add.at(counts, inverse, self._weights_N[column])
-            length_of.append(np.full(len(values), length))
-            occurrences.append(counts)
-            self._place_of.append(np.stack([row[where], column[where]], axis=1))
-            known += len(values)
-        self._node_LTN = node_LTN
-        self._length_of, self._occurrences = np.concatenate(length_of), np.concatenate(occurrences)
-        self._example = np.concatenate(self._place_of)
-        self._skill_TN = skill_TN
+        self._before_TN = np.repeat(np.arange(rows + 1, dtype=np.int32)[:, None], width, axis=1)
+        self._after_TN = np.zeros((rows + max_phrase, width), np.int32)
+        self._after_is_old_N = np.ones(width, bool)
+        self._segments_N = self._lengths_N.copy()
+        nodes = len(self._runs.occurrences)
+        self._in_code = np.zeros(nodes, bool)
+        self._pairs = np.zeros(nodes * max_phrase, np.int64)
+        self._pair_NT = np.full((width, rows), -1, np.int64)
+        """the pair that begins there in the segmentation; −1 where none does"""
+        self._count_pairs(np.arange(width), self._cost_TLN, self._before_TN)
 
     @property
     def segments(self) -> int:
         return int(self._segments_N @ self._weights_N)
 
-    def candidates(self, needed: np.ndarray) -> list[tuple[int, int, Phrase, Phrase]]:
+    def candidates(self, needed: np.ndarray) -> Iterator[tuple[int, int, Phrase, Phrase]]:
         """(count, node, a, b) of the pairs whose phrase occurs often enough to pay, best rank first."""
-        could_pay = np.flatnonzero((self._occurrences >= needed[self._length_of]) & (self._occurrences > 0) & ~self._in_code)
-        counts = self._pairs[could_pay]
-        found = []
-        for i, split in zip(*np.nonzero(counts), strict=True):
-            phrase = self._spelled(could_pay[i])
-            found.append((int(counts[i, split]), int(could_pay[i]), phrase[:split], phrase[split:]))
-        return sorted(found, key=lambda pair: rank(pair[0], pair[2], pair[3]))
+        runs = self._runs
+        could_pay = np.flatnonzero((runs.occurrences >= needed[runs.length_of]) & (runs.length_of > 1) & ~self._in_code)
+        which, splits = np.nonzero(self._pairs.reshape(-1, self._longest)[could_pay])
+        nodes = could_pay[which]
+        counts = self._pairs[nodes * self._longest + splits]
+        by_count = np.argsort(-counts, kind="stable")
+        for count, tied in groupby(by_count.tolist(), key=counts.tolist().__getitem__):
+            found = []
+            for i in tied:
+                phrase = self._spelled(nodes[i])
+                found.append((count, int(nodes[i]), phrase[: splits[i]], phrase[splits[i] :]))
+            yield from sorted(found, key=lambda pair: rank(count, pair[2], pair[3]))
 
-    def try_out(self, node: int) -> int:
-        """How many segments the corpus would save if this phrase were in C."""
-        columns, cost_TLn = self._costs_with(node)
-        fewest_Tn = shortest(cost_TLn)
-        after_n = fewest_Tn[self._first_N[columns], np.arange(len(columns))]
-        return int((self._segments_N[columns] - after_n) @ self._weights_N[columns])
+    def saves(self, node: int, needed: int) -> bool:
+        """Whether with this phrase in C the corpus takes fewer segments, by at least as many as needed."""
+        row, column, alone = self._runs.places_of(node)
+        width = len(self._lengths_N)
+        begin, weights = row * width + column, self._weights_N.take(column)
+        end = begin + self._runs.length_of[node] * width
+        # No path from one use to the next is shorter than `before` there minus `before` here; summed along a sequence, this
+        # leaves for each use at most what it saves from its own beginning to its own end.
+        before = self._before_TN.take(begin)
+        at_most = np.maximum(self._before_TN.take(end) - before - 1, 0) * weights
+        if at_most.sum() < needed:
+            return False
+        self._refresh_after()
+        through = before + 1 + self._after_TN.take(end)
+        saved = int((np.maximum(self._segments_N.take(column) - through, 0) * weights)[alone].sum())
+        if saved >= needed or saved + int(at_most[~alone].sum()) < needed:
+            return saved >= needed
+        several = np.unique(column[~alone])
+        before_Tn = shortest_before(self._costs_with(node, several))
+        now_n = before_Tn[self._lengths_N[several], np.arange(len(several))]
+        return saved + int((self._segments_N[several] - now_n) @ self._weights_N[several]) >= needed
 
     def add(self, node: int) -> None:
         """Put the phrase into C and cut anew every column that holds it."""
-        columns, cost_TLn = self._costs_with(node)
-        self._cost_TLN[:, :, columns] = cost_TLn
+        columns = np.unique(self._runs.places_of(node)[1])
+        cost_TLn = self._costs_with(node, columns)
+        before_Tn = shortest_before(cost_TLn)
         self._in_code[node] = True
-        fewest_Tn = shortest(cost_TLn)
-        self._count_pairs(columns, -1)
-        first_n = self._first_N[columns]
-        self._segments_N[columns] = fewest_Tn[first_n, np.arange(len(columns))]
-        self._length_TN[:, columns] = cut(cost_TLn, fewest_Tn, first_n)
-        self._count_pairs(columns, +1)
+        self._cost_TLN[:, :, columns] = cost_TLn
+        self._before_TN[:, columns] = before_Tn
+        self._after_is_old_N[columns] = True
+        self._segments_N[columns] = before_Tn[self._lengths_N[columns], np.arange(len(columns))]
+        self._count_pairs(columns, cost_TLn, before_Tn)
 
     def uses(self) -> Counter[Phrase]:
-        row, column = np.nonzero(self._length_TN)
-        node = self._node_LTN[self._length_TN[row, column] - 1, row, column]
-        counts = np.zeros(len(self._occurrences), np.int64)
-        np.add.at(counts, node, self._weights_N[column])
+        """How often each phrase stands in the segmented corpus."""
+        last_TN = longest_last(self._cost_TLN, self._before_TN)
+        end, column = np.nonzero(segment_ends(last_TN, self._lengths_N, self._longest)[1:])
+        length = last_TN[end + 1, column]
+        counts = np.bincount(self._runs.node_LNT[length - 1, column, end + 1 - length], self._weights_N[column])
         return Counter({self._spelled(n): int(counts[n]) for n in np.flatnonzero(counts)})
 
-    def _costs_with(self, node: int) -> tuple[np.ndarray, np.ndarray]:
-        """The columns that hold a phrase, and what phrases cost there once it is in C."""
-        length = self._length_of[node]
-        here_TN = self._node_LTN[length - 1] == node
-        columns = np.flatnonzero(here_TN.any(axis=0))
+    def _costs_with(self, node: int, columns: np.ndarray) -> np.ndarray:
+        """What phrases cost in these columns once this one is in C."""
+        length = self._runs.length_of[node]
         cost_TLn = self._cost_TLN[:, :, columns]
-        cost_TLn[:, length - 1][here_TN[:, columns]] = 1
-        return columns, cost_TLn
+        row, column, _ = self._runs.places_of(node)
+        here = np.searchsorted(columns, column)
+        known = columns[np.minimum(here, len(columns) - 1)] == column  # the columns may be some of those it occurs in
+        cost_TLn[row[known], length - 1, here[known]] = 1
+        return cost_TLn
 
-    def _count_pairs(self, columns: np.ndarray | slice, sign: int) -> None:
-        length_Tn, weights_n = self._length_TN[:, columns], self._weights_N[columns]
-        row, column = np.nonzero(length_Tn)
-        first = length_Tn[row, column]
-        follows = row + first < len(length_Tn)
-        row, column, first = row[follows], column[follows], first[follows]
-        both = first + length_Tn[row + first, column]
-        fits = both <= self._longest
-        row, column, first, both = row[fits], column[fits], first[fits], both[fits]
-        everywhere = np.arange(len(self._weights_N))[columns]
-        node = self._node_LTN[both - 1, row, everywhere[column]]
-        np.add.at(self._pairs, (node, first), sign * weights_n[column])
+    def _refresh_after(self) -> None:
+        columns = np.flatnonzero(self._after_is_old_N)
+        if len(columns):
+            self._after_TN[:, columns] = shortest_after(self._cost_TLN[:, :, columns], self._lengths_N[columns])
+            self._after_is_old_N[columns] = False
+
+    def _count_pairs(self, columns: np.ndarray, cost_TLn: np.ndarray, before_Tn: np.ndarray) -> None:
+        """Segment these columns, and count the pairs they now have instead of those they had."""
+        had_nT = self._pair_NT[columns]
+        here, start = np.nonzero(had_nT >= 0)
+        np.subtract.at(self._pairs, had_nT[here, start], self._weights_N[columns[here]])
+        last_Tn = longest_last(cost_TLn, before_Tn)
+        middle, here = np.nonzero(segment_ends(last_Tn, self._lengths_N[columns], self._longest)[1:])
+        second, end = last_Tn[middle + 1, here], middle + 1
+        middle = end - second
+        first = last_Tn[middle, here]
+        fits = np.flatnonzero((first > 0) & (first + second <= self._longest))
+        first, second, middle, column = first[fits], second[fits], middle[fits], columns[here[fits]]
+        start = middle - first
+        pair = self._runs.node_LNT[first + second - 1, column, start] * self._longest + first
+        self._pair_NT[columns] = -1
+        self._pair_NT[column, start] = pair
+        np.add.at(self._pairs, pair, self._weights_N[column])
 
     def _spelled(self, node: int) -> Phrase:
-        if node < len(self._skills):
-            return (self._skills[node],)
-        row, column = self._example[node]
-        return tuple(self._skills[i] for i in self._skill_TN[row : row + self._length_of[node], column])
+        return tuple(self._skills[i] for i in self._runs.spelled(node))
 
 
-def shortest(cost_TLn: np.ndarray) -> np.ndarray:
-    """fewest[t] = min over lengths l of cost[t, l] + fewest[t + l], in every column at once; 0 at the end, NEVER beyond."""
+def shortest_before(cost_TLn: np.ndarray) -> np.ndarray:
+    """before[t] = min over lengths l of before[t − l] + cost[t − l, l], in every column at once."""
     rows, longest, width = cost_TLn.shape
-    fewest_Tn = np.full((rows + longest, width), NEVER, np.int32)
-    fewest_Tn[rows] = 0
+    before_Tn = np.full((rows + longest, width), NEVER, np.int32)
+    before_Tn[0] = 0
     each = np.empty((longest, width), np.int32)
-    for t in range(rows - 1, -1, -1):
-        np.add(fewest_Tn[t + 1 : t + 1 + longest], cost_TLn[t], out=each)
-        np.minimum.reduce(each, axis=0, out=fewest_Tn[t])
-    return fewest_Tn
+    for t in range(rows):
+        np.add(cost_TLn[t], before_Tn[t], out=each)
+        reached = before_Tn[t + 1 : t + 1 + longest]
+        np.minimum(reached, each, out=reached)
+    return before_Tn[: rows + 1]
 
 
-def cut(cost_TLn: np.ndarray, fewest_Tn: np.ndarray, first_n: np.ndarray) -> np.ndarray:
-    """Lengths at the places where phrases begin: of the minimum segmentations, the one with the longest first phrase, ..."""
+def shortest_after(cost_TLn: np.ndarray, lengths_n: np.ndarray) -> np.ndarray:
+    """after[t] = min over lengths l of cost[t, l] + after[t + l]; 0 where a column ends."""
     rows, longest, width = cost_TLn.shape
-    take_Tn = np.ones((rows, width), np.int64)
-    for length in range(2, longest + 1):
-        best = cost_TLn[:, length - 1] + fewest_Tn[length : length + rows] == fewest_Tn[:rows]
-        take_Tn[best] = length
-    length_Tn = np.zeros_like(take_Tn)
-    row, column = first_n.copy(), np.arange(width)
-    while len(row):
-        taken = take_Tn[row, column]
-        length_Tn[row, column] = taken
-        row = row + taken
-        inside = row < rows
-        row, column = row[inside], column[inside]
-    return length_Tn
+    after_Tn = np.full((rows + longest, width), NEVER, np.int32)
+    each = np.empty((longest, width), np.int32)
+    ends_T = [lengths_n == t for t in range(rows + 1)]
+    after_Tn[rows][ends_T[rows]] = 0
+    for t in range(rows - 1, -1, -1):
+        np.add(after_Tn[t + 1 : t + 1 + longest], cost_TLn[t], out=each)
+        np.minimum.reduce(each, axis=0, out=after_Tn[t])
+        after_Tn[t][ends_T[t]] = 0
+    return after_Tn
+
+
+def longest_last(cost_TLn: np.ndarray, before_Tn: np.ndarray) -> np.ndarray:
+    """For each end, the length of the last phrase of its segmentation: the longest of those the minimum allows; 0 in row 0."""
+    rows, longest, width = cost_TLn.shape
+    last_Tn = np.ones((rows + 1, width), np.int64)
+    last_Tn[0] = 0
+    for length in range(2, min(longest, rows) + 1):
+        starts = rows + 1 - length
+        best = cost_TLn[:starts, length - 1] + before_Tn[:starts] == before_Tn[length:]
+        np.putmask(last_Tn[length:], best, length)
+    return last_Tn
+
+
+def segment_ends(last_Tn: np.ndarray, lengths_n: np.ndarray, longest: int) -> np.ndarray:
+    """True where a phrase of the segmentation ends, and in row 0: from the end of each column, one phrase back at a time."""
+    rows, width = last_Tn.shape
+    back_TLn = last_Tn[:, None] == np.arange(longest, 0, -1)[:, None]
+    ends_Tn = np.zeros((rows + longest, width), bool)
+    ends_Tn[lengths_n + longest, np.arange(width)] = True
+    for t in range(rows - 1, 0, -1):
+        reached = ends_Tn[t : t + longest]
+        np.logical_or(reached, np.logical_and(back_TLn[t], ends_Tn[t + longest]), out=reached)
+    return ends_Tn[longest:]

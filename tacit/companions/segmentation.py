@@ -37,7 +37,9 @@ class Dictionary:
         for phrase in self.merged:
             self._check_known(phrase)
             if not 2 <= len(phrase) <= self.max_phrase:
-                raise TacitError(f"the phrase {spell(phrase)!r} must have 2 to {self.max_phrase} skills, and has {len(phrase)}.")
+                raise TacitError(
+                    f"the phrase {spell(phrase)!r} must have 2 to {self.max_phrase} skills, and has {len(phrase)}."
+                )
         if len(self._phrases) < len(self.merged):
             raise TacitError("a dictionary holds each phrase once, and one of these is there twice.")
 
@@ -62,19 +64,23 @@ class Dictionary:
         return len(self.segment(sequence))
 
     def segment(self, sequence: Sequence[str]) -> tuple[Phrase, ...]:
-        """A minimum segmentation: of several, the one with the longest first phrase, then the longest second, …"""
+        """A minimum segmentation: of several, the one with the longest last phrase, then the longest before it, …"""
         sequence = tuple(sequence)
         self._check_known(sequence)
-        end = len(sequence)
-        fewest, take = [0] * (end + 1), [1] * end
-        """of the suffix from each place: how few phrases, and how long the first one is"""
-        for t in range(end - 1, -1, -1):
-            best, length = fewest[t + 1], 1
-            for longer in self._lengths.get(sequence[t], ()):
-                if t + longer <= end and fewest[t + longer] <= best and sequence[t : t + longer] in self._phrases:
-                    best, length = fewest[t + longer], longer
-            fewest[t], take[t] = best + 1, length
-        return tuple(_cut(sequence, take))
+        fewest, last = [0], [0]
+        """of each prefix: how few phrases, and how long the last one is"""
+        for end in range(1, len(sequence) + 1):
+            best, length = fewest[end - 1], 1
+            for longer in self._lengths.get(sequence[end - 1], ()):
+                if longer <= end and fewest[end - longer] <= best and sequence[end - longer : end] in self._phrases:
+                    best, length = fewest[end - longer], longer
+            fewest.append(best + 1)
+            last.append(length)
+        phrases, end = [], len(sequence)
+        while end:
+            phrases.append(sequence[end - last[end] : end])
+            end -= last[end]
+        return tuple(reversed(phrases))
 
     def description_length(self, corpus: Sequences) -> float:
         """L_BDL(B, C), Eq. 3: bits per sequence."""
@@ -96,10 +102,10 @@ class Dictionary:
 
     @cached_property
     def _lengths(self) -> dict[str, tuple[int, ...]]:
-        """By first skill, the lengths of the merged phrases, shortest first: nothing else is worth looking up."""
+        """By last skill, the lengths of the merged phrases, shortest first: nothing else is worth looking up."""
         lengths: dict[str, set[int]] = {}
         for phrase in self.merged:
-            lengths.setdefault(phrase[0], set()).add(len(phrase))
+            lengths.setdefault(phrase[-1], set()).add(len(phrase))
         return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
 
     def _check_known(self, sequence: Sequence[str]) -> None:
@@ -125,9 +131,3 @@ def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
     if max_phrase < 1:
         raise TacitError(f"max_phrase = {max_phrase}: phrases have at least one skill, so L must be 1 or more.")
 
-
-def _cut(sequence: Phrase, take: Sequence[int]) -> Iterable[Phrase]:
-    start = 0
-    while start < len(sequence):
-        yield sequence[start : start + take[start]]
-        start += take[start]
