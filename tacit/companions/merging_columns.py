@@ -130,7 +130,7 @@ class Columns:
         end, column = np.nonzero(segment_ends(last_TN, self._lengths_N, self._longest)[1:])
         length = last_TN[end + 1, column]
         counts = np.bincount(self._runs.node_LNT[length - 1, column, end + 1 - length], self._weights_N[column])
-        return Counter({self._spelled(n): int(counts[n]) for n in np.flatnonzero(counts)})
+        return Counter({self._spelled(n): int(counts[n]) for n in np.flatnonzero(counts).tolist()})
 
     def _costs_with(self, node: int, columns: np.ndarray) -> np.ndarray:
         """What phrases cost in these columns once this one is in C."""

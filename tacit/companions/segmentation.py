@@ -130,4 +130,3 @@ def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
         raise TacitError(f"the alphabet has the skill {twice!r} twice.")
     if max_phrase < 1:
         raise TacitError(f"max_phrase = {max_phrase}: phrases have at least one skill, so L must be 1 or more.")
-

@@ -15,6 +15,8 @@ METHODS = {
     "gspo": ("tacit.methods.gspo", "GSPO"),
     "cispo": ("tacit.methods.cispo", "CISPO"),
     "ppo": ("tacit.methods.ppo", "PPO"),
+    "round_length": ("tacit.methods.round_length", "RoundLength"),
+    "reuserl": ("tacit.methods.reuserl", "ReuseRL"),
     "gigpo": ("tacit.methods.gigpo", "GiGPO"),
     "hgpo": ("tacit.methods.hgpo", "HGPO"),
     "bigpo": ("tacit.methods.bipace", "BiGPO"),

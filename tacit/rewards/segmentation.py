@@ -56,8 +56,8 @@ def success_skills(alphabet: Alphabet, trajectory: Trajectory) -> tuple[str, ...
     sequence = alphabet(trajectory)
     if not sequence:
         raise TacitError(
-            f"the success of {trajectory.task.id!r} ({len(trajectory)} steps) projects to no skill at all; an empty sequence has "
-            f"no segmentation cost. Let the projection of world {trajectory.task.world!r} give its actions skills."
+            f"the success of {trajectory.task.id!r} ({len(trajectory)} steps) projects to no skill at all; an empty sequence "
+            f"has no segmentation cost. Let the projection of world {trajectory.task.world!r} give its actions skills."
         )
     return sequence
 
@@ -78,5 +78,7 @@ def world_horizon(world: Environment, horizon: int | None) -> int:
 
 def check_horizon(horizon: int) -> int:
     if horizon < 1:
-        raise TacitError(f"T = {horizon}: segmentation costs are divided by T, the longest an episode may be; it must be 1 or more.")
+        raise TacitError(
+            f"T = {horizon}: segmentation costs are divided by T, the longest an episode may be; it must be 1 or more."
+        )
     return horizon

@@ -1,0 +1,51 @@
+"""ReuseRL: skill reuse as compression (Xu et al., 2026).
+
+    s = φ(τ)                                        the skills of a trajectory, by the world's alphabet
+    seg(s, C)                                       fewest phrases of the dictionary C that spell s
+    L_dict(C)   = Σ_p (|p| log₂ K + log₂ L)                                                              Eq. 2
+    L_BDL(B, C) = L_dict(C) / |B| + mean over B of seg(s, C) log₂ |C|                                    Eq. 3
+    C(B⁺)       ≈ argmin L_BDL(B⁺, C)               E-step: greedy merging over successes and buffer     Eq. 4
+    r(τ)        = R(τ) − λ 1{R(τ) = 1} seg(s, C(B⁺)) / T                                                 Eqs. 5–6
+
+What differs from GRPO: the reward of a success loses its segmentation cost, and a dictionary learns beside the policy.
+`buffer = 0` is the variant without the global success buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from tacit.companions.dictionary import SkillDictionary
+from tacit.core.method import Method, Schedule
+from tacit.core.world import Environment
+from tacit.methods.grpo import GRPO
+from tacit.rewards.segmentation import SegmentationCost, world_alphabet, world_horizon
+
+
+@dataclass(frozen=True)
+class ReuseRL(GRPO):
+    """GRPO whose successes are worth more the fewer reusable phrases they are made of."""
+
+    name: ClassVar[str] = "reuserl"
+
+    invalid_penalty: float = 0.01
+    """taken off a step whose completion does not parse into an action"""
+    lam: float = 10.0
+    """λ: what a success of T segments loses"""
+    max_phrase: int = 4
+    """L: the most skills a phrase may have"""
+    buffer: int = 256
+    """successes remembered for extracting the dictionary; 0 uses those of the batch alone"""
+    horizon: int | None = None
+    """T of the segmentation cost; by default the world's step limit"""
+    delta: float = 0.05
+    """probability with which the reported bound may fail"""
+    schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
+
+    def build(self, world: Environment) -> Method:
+        alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
+        dictionary = SkillDictionary(alphabet, horizon, self.max_phrase, self.buffer, self.delta)
+        cost = SegmentationCost(alphabet, dictionary, horizon, self.lam)
+        grpo = super().build(world)
+        return replace(grpo, rewards=(*grpo.rewards, cost), companions=(dictionary,))
