@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from tacit.core.errors import unknown
 
 KINDS = {
+    "dictionary": (
+        "tacit.cli.inspect_dictionary",
+        "the phrases successes are made of, how they changed, and how the run behaves",
+    ),
     "clusters": ("tacit.cli.inspect_clusters", "which steps of a group were compared with one another, and with what credit"),
 }
 

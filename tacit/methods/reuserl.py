@@ -31,7 +31,7 @@ class ReuseRL(GRPO):
 
     invalid_penalty: float = 0.01
     """taken off a step whose completion does not parse into an action"""
-    lam: float = 10.0
+    efficiency: float = 10.0
     """λ: what a success of T segments loses"""
     max_phrase: int = 4
     """L: the most skills a phrase may have"""
@@ -46,6 +46,6 @@ class ReuseRL(GRPO):
     def build(self, world: Environment) -> Method:
         alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
         dictionary = SkillDictionary(alphabet, horizon, self.max_phrase, self.buffer, self.delta)
-        cost = SegmentationCost(alphabet, dictionary, horizon, self.lam)
+        cost = SegmentationCost(alphabet, dictionary, horizon, self.efficiency)
         grpo = super().build(world)
         return replace(grpo, rewards=(*grpo.rewards, cost), companions=(dictionary,))

@@ -26,7 +26,7 @@ class RoundLength(GRPO):
 
     invalid_penalty: float = 0.01
     """taken off a step whose completion does not parse into an action"""
-    lam: float = 10.0
+    efficiency: float = 10.0
     """λ: what a success of T steps loses"""
     horizon: int | None = None
     """T of the length penalty; by default the world's step limit"""
@@ -37,5 +37,5 @@ class RoundLength(GRPO):
         single_skills = Dictionary(alphabet.skills)
         return (
             *super().rewards(world),
-            SegmentationCost(alphabet, single_skills, world_horizon(world, self.horizon), self.lam),
+            SegmentationCost(alphabet, single_skills, world_horizon(world, self.horizon), self.efficiency),
         )

@@ -35,12 +35,12 @@ class SegmentationCost:
     code: Code
     horizon: int
     """T"""
-    lam: float = 10.0
+    efficiency: float = 10.0
 
     def __post_init__(self) -> None:
         check_horizon(self.horizon)
-        if not self.lam >= 0:
-            raise TacitError(f"lam = {self.lam} would pay for waste: λ must be zero or more.")
+        if not self.efficiency >= 0:
+            raise TacitError(f"efficiency = {self.efficiency} would pay for waste: λ must be zero or more.")
 
     def __call__(self, groups: Sequence[Group]) -> list[Rewards]:
         return [Rewards.at_the_end(g, np.array([self.reward(t) for t in g.trajectories])) for g in groups]
@@ -48,7 +48,7 @@ class SegmentationCost:
     def reward(self, trajectory: Trajectory) -> float:
         if not trajectory.success:
             return 0.0
-        return -self.lam * self.code.seg(success_skills(self.alphabet, trajectory)) / self.horizon
+        return -self.efficiency * self.code.seg(success_skills(self.alphabet, trajectory)) / self.horizon
 
 
 def success_skills(alphabet: Alphabet, trajectory: Trajectory) -> tuple[str, ...]:

@@ -1,0 +1,59 @@
+"""Recorded episodes as trajectories again: what was seen, done and achieved; prompts and tokens are not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Completion, Condition, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.training.records import read_records
+
+
+def recorded_steps(run: Path, stage: str = "rl") -> dict[int, Path]:
+    """The files of recorded episodes by step; `stage` is `rl`, or `eval-rl` and the like for evaluations."""
+    files = (run / "trajectories").glob(f"{stage}-*.jsonl.gz")
+    numbers = {file.name.removesuffix(".jsonl.gz").rpartition("-")[2]: file for file in files}
+    return {int(number): numbers[number] for number in sorted(numbers) if number.isdigit()}
+
+
+def replay(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
+    """The episodes of one file. Records name their task; what set it up is found among `tasks`."""
+    known = {task.id: task for task in tasks}
+    try:
+        records = read_records(file)
+    except (OSError, EOFError, ValueError) as error:
+        raise TacitError(f"cannot read the recorded episodes {file}: {error}.") from error
+    strange = next((r["task"] for r in records if r["task"] not in known), None)
+    if strange is not None:
+        raise TacitError(
+            f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the run."
+        )
+    return [trajectory_from_record(record, known[record["task"]]) for record in records]
+
+
+def trajectory_from_record(record: Mapping[str, Any], task: Task) -> Trajectory:
+    return Trajectory(
+        task,
+        tuple(_step(turn) for turn in record["turns"]),
+        record["success"],
+        record["score"],
+        StopReason(record["stop"]),
+        Observation(record["saw"]),
+        Condition(record["condition"]),
+        record["detail"],
+        record["seed"],
+    )
+
+
+def _step(turn: Mapping[str, Any]) -> Step:
+    nothing = np.zeros(0, np.int64)
+    completion = Completion(nothing, np.zeros(0, np.float32), turn["wrote"], "stop")
+    observation = Observation(turn["saw"])
+    valid, effective = turn["valid"], turn["effective"]
+    return Step(
+        observation, Prompt("", turn["saw"]), nothing, completion, turn["action"], valid, effective, turn.get("label", "")
+    )
