@@ -2,3 +2,9 @@
 
 Nothing is imported here, so that settings can be read without torch.
 """
+
+import os
+
+# Threads that wait for work should sleep, not spin: on cores shared with anything else, two spinning threads were measured
+# ten times slower than one. OpenMP reads this when torch is loaded, so it is set before; what the user has set stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -110,11 +110,7 @@ class LocalPolicy:
         return values_N
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch. Where a loss needs the reference and the batch does not carry its
-        log-probabilities yet, they are computed here."""
-        if any("reference" in loss.needs for loss in losses) and "reference" not in batch.tokens:
-            scores = self.reference().logprobs(batch.prompts, batch.completions, batch.temperature)
-            batch = batch.with_column("reference", "token", scores)
+        """One AdamW step on the whole batch."""
         self.engine.activate(self.name)
         metrics = self.engine.learning(self.name).update(batch, losses, lr)
         self.engine.weights_changed()
