@@ -23,7 +23,7 @@ from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.embedders import Embedder
 
-BLOCK = 48
+BLOCK = 32
 """rows clustered against one matrix product; any number gives the same parts, this one is quick"""
 
 
@@ -85,23 +85,22 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
     width = len(features[0])
     part: list[int] = []
     members: list[int] = []
-    centroids_KD = np.empty((2 * BLOCK, width), np.float32)
-    buffer_BD = np.empty((BLOCK, width), np.float32)
+    vectors_VD = np.empty((4 * BLOCK, width), np.float32)  # the centroids, and behind them the rows of the block
     for start in range(0, n, BLOCK):
         size, known = min(BLOCK, n - start), len(members)
-        x_BD = buffer_BD[:size]
+        if known + size > len(vectors_VD):
+            vectors_VD = np.concatenate([vectors_VD, np.empty_like(vectors_VD)])
+        x_BD = vectors_VD[known : known + size]
         np.stack(list(features[start : start + size]), out=x_BD, casting="same_kind")
-        products_BB = x_BD @ x_BD.T
-        scale_B = 1.0 / _lengths(products_BB.diagonal(), start)
-        while known + size > len(centroids_KD):
-            centroids_KD = np.concatenate([centroids_KD, np.empty_like(centroids_KD)])
+        products_VB = vectors_VD[: known + size] @ x_BD.T
+        scale_B = 1.0 / _lengths(products_VB[known:].diagonal(), start)
 
         # Columns: products with the block's rows | coefficients over them | coefficient of the centroid as it was.
         row_BC = np.zeros((size, 2 * size + 1), np.float32)
-        row_BC[:, :size] = products_BB * scale_B * scale_B[:, None]
+        row_BC[:, :size] = products_VB[known:] * scale_B * scale_B[:, None]
         row_BC[np.arange(size), size + np.arange(size)] = scale_B
         centroid_KC = np.zeros((known + size, 2 * size + 1), np.float32)
-        centroid_KC[:known, :size] = (centroids_KD[:known] @ x_BD.T) * scale_B
+        centroid_KC[:known, :size] = products_VB[:known] * scale_B
         centroid_KC[:known, -1] = 1.0
 
         for i in range(size):
@@ -112,17 +111,17 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
                 if 1.0 - cosine <= epsilon:
                     before, members[k] = members[k], members[k] + 1
                     part.append(k)
-                    # ‖n c + x‖ of unit vectors; exactly n + 1 where x is c, so that equal vectors stay equal.
-                    length = max(before * before + 2.0 * before * cosine + 1.0, 0.0) ** 0.5
-                    if length > 1e-3:  # opposites cancel out and leave no direction; then the centroid stays
+                    length = max(before * before + 2.0 * before * cosine + 1.0, 0.0) ** 0.5  # of n c + x
+                    # Where x is c, c stays as it is to the last bit; where opposites cancel out, no direction is left.
+                    if cosine < 1.0 and length > 1e-3:
                         centroid_C = centroid_KC[k]
-                        centroid_C += (row_BC[i] - centroid_C) * (1.0 / members[k])
-                        centroid_C *= members[k] / length
+                        centroid_C *= before / length
+                        centroid_C += row_BC[i] * (1.0 / length)
                     continue
             centroid_KC[len(members)] = row_BC[i]
             part.append(len(members))
             members.append(1)
-        _rebuild(centroids_KD, centroid_KC[: len(members)], x_BD)
+        _rebuild(vectors_VD, centroid_KC[: len(members)], known, x_BD)
     return np.array(part, dtype=np.int64)
 
 
@@ -144,14 +143,15 @@ def _lengths(squares_B: np.ndarray, start: int) -> np.ndarray:
     return np.sqrt(squares_B)
 
 
-def _rebuild(centroids_KD: np.ndarray, centroid_KC: np.ndarray, x_BD: np.ndarray) -> None:
+def _rebuild(vectors_VD: np.ndarray, centroid_KC: np.ndarray, known: int, x_BD: np.ndarray) -> None:
     """Centroids after a block, from their coefficients; those that no row joined stay as they are."""
     size = len(x_BD)
     moved = np.flatnonzero(centroid_KC[:, size:-1].any(axis=1))
     fresh_MD = centroid_KC[moved, size:-1] @ x_BD
-    older = np.flatnonzero(centroid_KC[moved, -1])
-    fresh_MD[older] += centroid_KC[moved[older], -1:] * centroids_KD[moved[older]]
-    centroids_KD[moved] = fresh_MD / np.sqrt(np.einsum("md,md->m", fresh_MD, fresh_MD))[:, None]
+    older = int(np.searchsorted(moved, known))  # those that were there before the block come first
+    fresh_MD[:older] += centroid_KC[moved[:older], -1:] * vectors_VD[moved[:older]]
+    fresh_MD *= (1.0 / np.sqrt(np.einsum("md,md->m", fresh_MD, fresh_MD)))[:, None]
+    vectors_VD[moved] = fresh_MD
 
 
 class Partition(Protocol):
