@@ -1,0 +1,133 @@
+"""Theorem 3 and Proposition 4: the loss stays in [0, 1], the prior is one, numbers by hand, and the bounds hold."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain, combinations, product
+from math import exp, log, log2, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.companions.bounds import complexity, log_normaliser, mean_loss, normalised_loss, proposition_4, theorem_3
+from tacit.companions.merging import merge
+from tacit.companions.segmentation import Dictionary
+from tacit.core.errors import TacitError
+
+ABC = ("A", "B", "C")
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(ABC), min_size=1, max_size=12).map(tuple), min_size=1, max_size=8),
+    st.sets(st.lists(st.sampled_from(ABC), min_size=2, max_size=4).map(tuple), max_size=5),
+    st.integers(12, 60),
+)
+def test_the_loss_is_in_the_unit_interval(corpus, merged, horizon):
+    code = Dictionary(ABC, tuple(sorted(merged)))
+    losses = [normalised_loss(code.seg(s), code, len(corpus), horizon) for s in corpus]
+    assert all(0 < loss <= 1 for loss in losses)
+    assert mean_loss(corpus, code, horizon) == pytest.approx(float(np.mean(losses)))
+    segments = sum(map(code.seg, corpus)) / len(corpus)
+    assert mean_loss(corpus, code, horizon) == pytest.approx(normalised_loss(segments, code, len(corpus), horizon)), "affine"
+
+
+def test_the_loss_at_its_ends():
+    code = Dictionary(ABC)
+    assert normalised_loss(20, code, 5, 20) == 1.0, "T segments of the dearest kind"
+    shared = code.bits / 5
+    assert normalised_loss(1, code, 5, 20) == pytest.approx((shared + log2(3)) / (shared + 20 * log2(3)))
+    assert normalised_loss(1, Dictionary(("A",), (), 1), 1, 1) == 0.0, "one skill, phrases of one: nothing to say"
+
+
+@pytest.mark.parametrize(("alphabet", "longest"), [(1, 1), (1, 2), (1, 4), (2, 2), (2, 3), (3, 2)])
+def test_the_prior_sums_to_at_most_one_by_enumeration(alphabet, longest):
+    """Every dictionary over the alphabet is written down; Z is the sum of 2^−L_dict(C)."""
+    skills = tuple("ABC"[:alphabet])
+    longer = [p for length in range(2, longest + 1) for p in product(skills, repeat=length)]
+    sets = chain.from_iterable(combinations(longer, size) for size in range(len(longer) + 1))
+    Z = sum(2.0 ** -Dictionary(skills, chosen, longest).bits for chosen in sets)
+    assert Z <= 1 + 1e-12
+    assert exp(log_normaliser(alphabet, longest)) == pytest.approx(Z)
+
+
+@given(st.integers(1, 40), st.integers(1, 6))
+def test_the_prior_is_one_for_any_size(alphabet, longest):
+    assert log_normaliser(alphabet, longest) <= -alphabet * log(longest * alphabet) + (longest - 1) / longest + 1e-9 <= 1e-9
+
+
+def test_theorem_3_by_hand():
+    code, m, T, delta = Dictionary(ABC, (("A", "B"),)), 50, 10, 0.1
+    bits = 3 * (log2(3) + 2) + 2 * log2(3) + 2
+    loss = (bits / m + 4 * 2) / (bits / m + T * 2)
+    assert theorem_3(4, code, m, T, delta) == pytest.approx(loss + sqrt((bits * log(2) + log(m / delta)) / (2 * m)))
+
+
+def test_more_successes_and_smaller_dictionaries_tighten():
+    small, large = Dictionary(ABC), Dictionary(ABC, (("A", "B"), ("B", "C")))
+    assert complexity(small.bits, 100, 0.05) < complexity(large.bits, 100, 0.05)
+    slack = [complexity(small.bits, m, 0.05) for m in (1, 10, 100, 1000, 100_000)]
+    assert slack == sorted(slack, reverse=True) and slack[-1] < 0.02
+    assert complexity(small.bits, 100, 0.01) > complexity(small.bits, 100, 0.1)
+
+
+def test_proposition_4_by_hand():
+    code, corpus = Dictionary(ABC, (("A", "B"),)), [("A", "B"), ("A", "B", "C")]
+    B, U = code.bits, code.bits / 2 + 2 * log2(4)
+    expected = code.description_length(corpus) + U * sqrt((B * log(2) + log(2 / 0.05)) / 4)
+    assert proposition_4(corpus, code) == pytest.approx(expected)
+    assert proposition_4(corpus, code, most_segments=5) > expected, "a looser assumption, a looser bound"
+    assert proposition_4(corpus, code, dictionary_bits=2 * B) > expected
+
+
+def a_distribution(seed: int) -> tuple[list[tuple[str, ...]], np.ndarray]:
+    """Forty sequences made of two phrases and noise, with uneven weights: expectations over it are sums."""
+    rng = random.Random(seed)
+    support = list({tuple("".join(rng.choices(["AB", "ABC", "C", "A"], k=rng.randint(1, 6)))) for _ in range(40)})
+    weights = np.array([rng.random() ** 3 for _ in support])
+    return support, weights / weights.sum()
+
+
+def test_the_bounds_hold_in_simulation():
+    """Eq. 7 for the dictionary extracted from the very sample, Eq. 8 for one fixed before; δ = 0.1. That the sample alone is
+    too hopeful about half of the time shows that there was something to bound."""
+    delta, horizon, trials, failed, failed_fixed, hopeful = 0.1, 18, 200, 0, 0, 0
+    support, probability = a_distribution(0)
+    fixed = Dictionary(ABC, (("A", "B"),))
+    most = max(map(fixed.seg, support))
+    for trial in range(trials):
+        m = (5, 30, 200)[trial % 3]
+        drawn = np.random.default_rng(trial).choice(len(support), size=m, p=probability)
+        sample = [support[i] for i in drawn]
+        found = merge(sample, ABC).dictionary
+        losses = [normalised_loss(found.seg(s), found, m, horizon) for s in support]
+        expected, seen = float(probability @ losses), mean_loss(sample, found, horizon)
+        segments = sum(map(found.seg, sample)) / m
+        failed += expected > theorem_3(segments, found, m, horizon, delta)
+        hopeful += expected > seen
+        bits = float(probability @ [fixed.description_length([s]) - fixed.bits * (1 - 1 / m) for s in support])
+        failed_fixed += bits > proposition_4(sample, fixed, delta, most_segments=most)
+    assert failed <= delta * trials and failed_fixed <= delta * trials
+    assert hopeful > trials / 4
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda c: normalised_loss(1, c, 0, 5), "m = 0"),
+        (lambda c: normalised_loss(1, c, 5, 0), "T = 0"),
+        (lambda c: normalised_loss(0, c, 5, 5), "outside of 1 … T = 5"),
+        (lambda c: normalised_loss(6, c, 5, 5), "outside of 1 … T = 5"),
+        (lambda c: complexity(10.0, 5, 0.0), "delta = 0.0"),
+        (lambda c: complexity(10.0, 0, 0.5), "m = 0"),
+        (lambda c: proposition_4([], c), "at least one success"),
+        (lambda c: proposition_4([ABC], c, most_segments=2), "K\\* = 2, but a success of the corpus takes 3"),
+        (lambda c: proposition_4([ABC], c, dictionary_bits=1.0), "B\\* = 1 bits is below"),
+        (lambda c: mean_loss([], c, 5), "at least one success"),
+        (lambda c: log_normaliser(0, 4), "K = 0"),
+    ],
+)
+def test_what_has_no_bound_is_refused(call, reason):
+    with pytest.raises(TacitError, match=reason):
+        call(Dictionary(ABC))

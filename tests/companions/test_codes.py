@@ -1,0 +1,103 @@
+"""Codes of skills: minimum segmentation, costs by hand, Proposition 1 and its counterexample."""
+
+from __future__ import annotations
+
+from math import log2
+
+import literal
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.companions.segmentation import Dictionary
+from tacit.core.errors import TacitError
+
+ABC = ("A", "B", "C")
+
+
+def phrases_of(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(word) for word in text.split())
+
+
+@given(
+    st.lists(st.sampled_from(ABC), max_size=9).map(tuple),
+    st.sets(st.lists(st.sampled_from(ABC), min_size=2, max_size=4).map(tuple), max_size=6),
+)
+def test_segmentation_is_the_shortest_of_all(sequence, merged):
+    code = Dictionary(ABC, tuple(sorted(merged)))
+    found = code.segment(sequence)
+    assert sum(found, ()) == sequence and all(phrase in code for phrase in found)
+    assert code.seg(sequence) == len(found) == literal.seg(sequence, code.phrases)
+    assert found == literal.segment(sequence, code.phrases), "ties: the longest last phrase"
+
+
+def test_the_greedy_walk_would_be_longer():
+    """Longest match from the left takes AB, then C and D alone; the minimum takes A and BCD."""
+    code = Dictionary(tuple("ABCD"), phrases_of("AB BCD"))
+    assert code.segment(tuple("ABCD")) == phrases_of("A BCD")
+
+
+def test_ties_go_to_the_longest_last_phrase():
+    assert Dictionary(ABC, phrases_of("AB BC")).segment(tuple("ABC")) == phrases_of("A BC")
+
+
+def test_dictionary_cost_by_hand():
+    """Eq. 2: three single skills and AB, ABC; K = 3, L = 4."""
+    code = Dictionary(ABC, phrases_of("AB ABC"))
+    assert len(code) == 5
+    assert code.bits == pytest.approx(3 * (log2(3) + 2) + (2 * log2(3) + 2) + (3 * log2(3) + 2))
+
+
+def test_description_length_by_hand():
+    """Eq. 3: ABAB is two phrases, C one; |C| = 4 takes two bits a phrase."""
+    code = Dictionary(ABC, phrases_of("AB"))
+    assert code.description_length([tuple("ABAB"), ("C",)]) == pytest.approx((3 * (log2(3) + 2) + 2 * log2(3) + 2) / 2 + 3)
+    assert code.uses([tuple("ABAB"), ("C",)]) == {("A", "B"): 2, ("C",): 1}
+
+
+@given(st.lists(st.sampled_from(ABC), min_size=1, max_size=30).map(tuple))
+def test_proposition_1_single_skills_count_steps(sequence):
+    assert Dictionary(ABC).seg(sequence) == len(sequence)
+
+
+@pytest.mark.parametrize("T", [4, 12, 48])
+def test_proposition_1_equal_lengths_may_cost_differently(T):
+    """§A.1: s_A = (σ₁σ₂)^{T/2}, s_B = (σ₁σ₃σ₂σ₃)^{T/4}, C = Σ ∪ {σ₁σ₂}."""
+    code = Dictionary(("1", "2", "3"), phrases_of("12"))
+    reusing, idiosyncratic = tuple("12") * (T // 2), tuple("1323") * (T // 4)
+    assert len(reusing) == len(idiosyncratic) == T
+    assert code.seg(reusing) == T // 2 and code.seg(idiosyncratic) == T
+    assert Dictionary(code.skills).seg(reusing) == Dictionary(code.skills).seg(idiosyncratic) == T
+
+
+def test_the_empty_sequence_takes_no_phrase():
+    assert Dictionary(ABC).seg(()) == 0 and Dictionary(ABC).segment(()) == ()
+
+
+def test_long_sequences():
+    code = Dictionary(ABC, phrases_of("AB ABC CABC"))
+    assert code.seg(tuple("ABC") * 4000) == 4000
+
+
+@pytest.mark.parametrize(
+    ("skills", "merged", "max_phrase", "reason"),
+    [
+        ((), (), 4, "at least one skill"),
+        (("A", "B", "A"), (), 4, "the skill 'A' twice"),
+        (ABC, (), 0, "max_phrase = 0"),
+        (ABC, phrases_of("ABCAB"), 4, "must have 2 to 4 skills, and has 5"),
+        (ABC, (("A",),), 4, "must have 2 to 4 skills, and has 1"),
+        (ABC, phrases_of("AX"), 4, "unknown skill 'X'"),
+        (ABC, phrases_of("AB AB"), 4, "twice"),
+    ],
+)
+def test_what_is_no_dictionary_is_refused(skills, merged, max_phrase, reason):
+    with pytest.raises(TacitError, match=reason):
+        Dictionary(skills, merged, max_phrase)
+
+
+def test_a_skill_outside_the_alphabet_is_refused():
+    with pytest.raises(TacitError, match="unknown skill 'D'"):
+        Dictionary(ABC).seg(("A", "D"))
+    with pytest.raises(TacitError, match="there are none"):
+        Dictionary(ABC).description_length([])

@@ -1,0 +1,146 @@
+"""The companion: what it remembers, when it learns, what it says, and that it survives being saved."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from skilled import ABC, episode, group, won
+
+from tacit.companions.bounds import theorem_3
+from tacit.companions.dictionary import SkillDictionary
+from tacit.companions.segmentation import Dictionary
+from tacit.core.errors import TacitError
+from tacit.core.world import Alphabet
+
+AB = ("A", "B")
+REUSING = ("ABABC", "CABAB", "ABAB", "ABCAB")
+
+
+def make(**settings) -> SkillDictionary:
+    return SkillDictionary(ABC, **{"horizon": 20, **settings})
+
+
+def test_it_knows_nothing_until_something_succeeds():
+    companion = make()
+    assert companion.dictionary == Dictionary(("A", "B", "C")) and companion.seg(("A", "B", "A")) == 3
+    metrics = companion.observe([group(episode("ABAB", success=False))])
+    assert companion.dictionary.merged == () and companion.successes == []
+    assert metrics["dictionary_size"] == 3 and "description_length" not in metrics
+
+
+def test_the_e_step_reads_successes_only():
+    companion = make()
+    metrics = companion.observe([won(*REUSING * 4), group(episode("CCCCCCCCCC", success=False))])
+    assert AB in companion.dictionary.merged and companion.seg(("A", "B", "C")) == 2
+    assert len(companion.successes) == 16
+    corpus = companion.successes
+    assert metrics["description_length"] == pytest.approx(companion.dictionary.description_length(corpus))
+    segments = sum(map(companion.seg, corpus)) / 16
+    assert metrics["success_segments"] == segments and metrics["success_skills"] == 19 / 4
+    assert metrics["phrase_length"] == pytest.approx(19 / 4 / segments)
+    assert metrics["mdl_bound"] == pytest.approx(theorem_3(segments, companion.dictionary, 16, 20, 0.05))
+    assert metrics["dictionary_changed"] == metrics["dictionary_merged"] == len(companion.dictionary.merged)
+    assert companion.learn([won("A")]) == {}
+
+
+def test_without_a_success_the_dictionary_stays():
+    companion = make(buffer=0)
+    companion.observe([won(*REUSING * 8)])
+    before = companion.dictionary
+    companion.observe([group(episode("CC", success=False))])
+    assert companion.dictionary == before and before.merged
+    assert [step for step, _ in companion.history.steps] == [1] and companion.history.iteration == 2
+
+
+def test_the_buffer_is_first_in_first_out():
+    companion = make(buffer=4)
+    companion.observe([won("A", "B", "C")])
+    companion.observe([won("AA", "BB")])
+    assert companion.successes == [("B",), ("C",), ("A", "A"), ("B", "B")]
+
+
+def test_a_batch_is_counted_once_and_never_cut_short():
+    """More successes than the buffer holds: all of them make the dictionary, the newest are remembered."""
+    companion = make(buffer=2)
+    companion.observe([won("CC")])
+    metrics = companion.observe([won(*REUSING * 8)])
+    alone = make(buffer=0)
+    assert alone.observe([won(*REUSING * 8)])["description_length"] == metrics["description_length"]
+    assert companion.dictionary == alone.dictionary
+    assert companion.successes == [tuple("ABAB"), tuple("ABCAB")]
+
+
+def test_without_a_buffer_only_the_batch_counts():
+    companion = make(buffer=0)
+    companion.observe([won(*REUSING * 8)])
+    assert companion.dictionary.merged
+    companion.observe([won("C")])
+    assert companion.dictionary.merged == () and companion.successes == []
+    remembering = make()
+    remembering.observe([won(*REUSING * 8)])
+    remembering.observe([won("C")])
+    assert remembering.dictionary.merged, "with one, the reusable phrases survive a thin batch"
+
+
+def test_history_keeps_phrases_and_their_uses():
+    companion = make(buffer=0)
+    companion.observe([won(*["AB"] * 40)])
+    companion.observe([won(*["BC"] * 30)])
+    assert companion.history.uses() == [(1, {AB: 40}), (2, {("B", "C"): 30})]
+
+
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened():
+    whole, broken = make(buffer=20), make(buffer=20)
+    batches = [won(*REUSING * 4), group(episode("C", success=False)), won("CBCB", "CBCB", "ABC"), won(*["CBCB"] * 12)]
+    for batch in batches[:2]:
+        whole.observe([batch])
+        broken.observe([batch])
+    saved = json.loads(json.dumps(broken.state()))
+    resumed = make(buffer=20)
+    resumed.load(saved)
+    for batch in batches[2:]:
+        expected, got = whole.observe([batch]), resumed.observe([batch])
+        assert {**expected, "dictionary_seconds": 0} == {**got, "dictionary_seconds": 0}
+    assert resumed.state() == whole.state() and resumed.history == whole.history
+    assert resumed.dictionary == whole.dictionary
+
+
+def test_the_state_of_another_alphabet_is_refused():
+    other = SkillDictionary(Alphabet(("X", "Y"), ABC.project), 20)
+    with pytest.raises(TacitError, match="another alphabet"):
+        make().load(other.state())
+
+
+def test_equal_by_settings():
+    seen = make()
+    seen.observe([won(*REUSING * 4)])
+    assert seen == make() and make() != make(buffer=0) and make() != make(horizon=10)
+
+
+def test_no_bound_where_successes_outlast_the_horizon():
+    metrics = make(horizon=3).observe([won("ABAB")])
+    assert "mdl_bound" not in metrics and metrics["description_length"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"horizon": 0}, "T = 0"), ({"buffer": -1}, "buffer = -1"), ({"max_phrase": 0}, "max_phrase = 0"), ({"delta": 1.0}, "delta")],
+)
+def test_settings_that_make_no_sense(settings, reason):
+    with pytest.raises(TacitError, match=reason):
+        make(**settings)
+
+
+def test_a_skill_outside_the_alphabet_is_refused_and_nothing_changes():
+    companion = make()
+    companion.observe([won(*REUSING * 4)])
+    before = companion.state()
+    with pytest.raises(TacitError, match="unknown skill 'X'"):
+        companion.observe([won("AB", "AX")])
+    assert companion.state() == before
+
+
+def test_an_empty_success_is_refused():
+    with pytest.raises(TacitError, match=r"'toy/0' \(2 steps\) projects to no skill at all"):
+        make().observe([won("--")])

@@ -1,0 +1,113 @@
+"""Greedy merging: by hand, against the definition written out, and small against large corpora."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import literal
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.companions import merging
+from tacit.companions.merging import Ledger, merge, merge_few
+from tacit.companions.merging_columns import merge_many
+from tacit.companions.segmentation import Dictionary
+
+
+def corpus_of(text: str) -> list[tuple[str, ...]]:
+    return [tuple(word) for word in text.split()]
+
+
+@st.composite
+def corpora(draw) -> tuple[list[tuple[str, ...]], tuple[str, ...], int]:
+    """Sequences that reuse a few phrases, so that there is something to merge."""
+    skills = tuple("ABCD"[: draw(st.integers(1, 4))])
+    skill = st.sampled_from(skills)
+    motifs = draw(st.lists(st.lists(skill, min_size=1, max_size=4), min_size=1, max_size=3))
+    words = st.lists(st.one_of(st.sampled_from(motifs), skill.map(lambda s: [s])), min_size=1, max_size=4)
+    drawn = draw(st.lists(words.map(lambda parts: tuple(sum(parts, []))[:9]), min_size=1, max_size=10))
+    return drawn * draw(st.integers(1, 4)), skills, draw(st.integers(1, 4))
+
+
+@settings(max_examples=150, deadline=None)
+@given(corpora())
+def test_both_ways_are_the_definition(drawn):
+    corpus, skills, max_phrase = drawn
+    expected = literal.merge(corpus, skills, max_phrase)
+    for way in (merge_few, merge_many):
+        code, uses = way(Counter(corpus), skills, max_phrase)
+        assert code.merged == expected
+        assert uses == code.uses(corpus)
+
+
+def test_large_corpora_go_the_same_way_as_small_ones(monkeypatch):
+    """Long sequences, many of them, repeated ones, several alphabets: arrays against plain Python."""
+    merged = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        skills = tuple(f"S{i:02d}" for i in range(rng.choice([2, 5, 26])))
+        motifs = [tuple(rng.choices(skills, k=rng.randint(2, 6))) for _ in range(rng.randint(2, 8))]
+        corpus = []
+        for _ in range(60):
+            sequence: tuple[str, ...] = ()
+            while len(sequence) < rng.randint(1, 60):
+                sequence += rng.choice(motifs) if rng.random() < 0.8 else (rng.choice(skills),)
+            corpus += [sequence] * rng.choice([1, 1, 3])
+        L = rng.choice([2, 4, 6])
+        monkeypatch.setattr(merging, "FEW_SKILLS", 10**9)
+        plain = merge(corpus, skills, L)
+        monkeypatch.setattr(merging, "FEW_SKILLS", 0)
+        assert merge(corpus, skills, L) == plain
+        assert plain.description_length == pytest.approx(plain.dictionary.description_length(corpus))
+        merged += len(plain.dictionary.merged)
+    assert merged > 40, "the comparison must have had something to compare"
+
+
+def test_by_hand():
+    """Twenty times ABAB over {A, B}: 80 single segments of one bit. AB costs 2·1 + 2 = 4 bits and leaves 40 segments of
+    log₂ 3 = 1.585 bits: 63.4 + 4 < 80. Then ABAB costs 6 and leaves 20 of two bits: 46 < 67.4. Nothing is left to pair."""
+    found = merge(corpus_of("ABAB " * 20), ("A", "B"))
+    assert found.dictionary.merged == (("A", "B"), ("A", "B", "A", "B"))
+    assert (found.sequences, found.segments, found.skills) == (20, 20, 80)
+    assert found.uses == {tuple("ABAB"): 20}
+    assert found.description_length == pytest.approx((2 * 3 + 4 + 6 + 20 * 2) / 20)
+
+
+def test_a_merge_that_only_breaks_even_is_not_made():
+    """Ledger of K = 2, L = 4, |C| = 2 → 3 is irrational; of |C| = 1 nothing ever pays, since one phrase needs no bits."""
+    assert merge(corpus_of("AAAA " * 50), ("A",)).dictionary.merged == ()
+    ledger = Ledger(alphabet=4, max_phrase=4)
+    # |C| = 3 → 4 with 60 segments, saving so that (60 − x)·2 + 2·2 + 2 equals 60·log₂3: no whole x, so one below and one above
+    least = ledger.least_saving(60, 3, 2)
+    assert ledger.pays(60, 3, least, 2) and not ledger.pays(60, 3, least - 1, 2)
+
+
+def test_ties_go_by_text_and_not_by_order_of_arrival():
+    forward, backward = corpus_of("CD " * 20 + "AB " * 20), corpus_of("AB " * 20 + "CD " * 20)
+    first = merge(forward, tuple("ABCD")).dictionary
+    assert first == merge(backward, tuple("ABCD")).dictionary
+    assert first.merged == (("A", "B"), ("C", "D"))
+
+
+def test_phrases_stop_at_the_longest_allowed():
+    corpus = corpus_of("ABCDABCD " * 40)
+    for longest in (1, 2, 3, 4):
+        merged = merge(corpus, tuple("ABCD"), longest).dictionary.merged
+        assert all(len(phrase) <= longest for phrase in merged) and bool(merged) == (longest > 1)
+
+
+def test_no_structure_no_phrase():
+    rng = random.Random(1)
+    corpus = [tuple(rng.choices("ABCDEFGH", k=20)) for _ in range(100)]
+    found = merge(corpus, tuple("ABCDEFGH"))
+    assert found.dictionary == Dictionary(tuple("ABCDEFGH")) and found.segments == found.skills == 2000
+
+
+def test_every_merge_lowers_the_description_length():
+    rng = random.Random(2)
+    corpus = [tuple(rng.choice(["ABC", "DE", "ABD"]) + rng.choice("ABCDE")) * 3 for _ in range(80)]
+    merged = merge(corpus, tuple("ABCDE")).dictionary.merged
+    lengths = [Dictionary(tuple("ABCDE"), merged[:n]).description_length(corpus) for n in range(len(merged) + 1)]
+    assert len(merged) >= 3 and all(after < before for before, after in zip(lengths, lengths[1:], strict=False))

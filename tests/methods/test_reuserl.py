@@ -1,0 +1,174 @@
+"""ReuseRL and round length as methods: the paper's settings, what differs from GRPO, limit cases, the examples of §E."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from skilled import ABC, episode, group, step, won
+
+from tacit.companions.dictionary import SkillDictionary
+from tacit.companions.segmentation import Dictionary
+from tacit.core.credit import Rewards
+from tacit.core.errors import TacitError
+from tacit.core.method import Method, Schedule, combine
+from tacit.core.types import Observation, StopReason, Task, Trajectory
+from tacit.credit.episode import EpisodeRelative
+from tacit.environments import get_environment
+from tacit.methods.dapo import DAPO
+from tacit.methods.grpo import GRPO
+from tacit.methods.reuserl import ReuseRL
+from tacit.methods.round_length import RoundLength
+from tacit.rewards.invalid import InvalidPenalty
+from tacit.rewards.outcome import Outcome
+from tacit.rewards.segmentation import SegmentationCost
+from tacit.training.loop import total
+
+WORLD = get_environment("countdown")
+PLAIN = GRPO(invalid_penalty=0.01, schedule=Schedule(iterations=300)).build(WORLD)
+
+
+def differs(method: Method, other: Method = PLAIN) -> set[str]:
+    return {f.name for f in fields(Method) if getattr(method, f.name) != getattr(other, f.name)} - {"name"}
+
+
+def rewards_of(method: Method, groups) -> list[Rewards]:
+    for companion in method.companions:
+        companion.observe(groups, None)
+    return total(term(groups) for term in method.rewards)
+
+
+def test_reuserl_as_published():
+    method = ReuseRL().build(WORLD)
+    assert differs(method) == {"rewards", "companions"}
+    outcome, invalid, cost = method.rewards
+    (dictionary,) = method.companions
+    assert (outcome, invalid) == (Outcome(10.0), InvalidPenalty(0.01))
+    assert isinstance(dictionary, SkillDictionary) and cost.code is dictionary, "the term reads the companion of its own method"
+    assert (cost.horizon, cost.efficiency, cost.alphabet) == (30, 10.0, WORLD.alphabet)
+    assert (dictionary.max_phrase, dictionary.buffer, dictionary.horizon) == (4, 256, 30)
+    assert method.schedule == Schedule(16, 8, 300, 1e-6, 1.0, 1, 1)
+
+
+def test_round_length_as_published():
+    method = RoundLength().build(WORLD)
+    assert differs(method) == {"rewards"}
+    assert method.rewards[2] == SegmentationCost(WORLD.alphabet, Dictionary(WORLD.alphabet.skills), 30, 10.0)
+
+
+@pytest.mark.parametrize(("world", "skills", "steps"), [("countdown", 26, 30), ("alfworld", 5, 50), ("cooking", 10, 40)])
+def test_the_papers_worlds(world, skills, steps):
+    method = ReuseRL().build(get_environment(world))
+    assert len(method.companions[0].alphabet.skills) == skills and method.rewards[2].horizon == steps
+
+
+def test_without_buffer():
+    assert ReuseRL(buffer=0).build(WORLD).companions[0].buffer == 0
+
+
+def test_two_builds_share_nothing():
+    settings = ReuseRL()
+    one, two = settings.build(WORLD), settings.build(WORLD)
+    assert one == two and one.companions[0] is not two.companions[0]
+
+
+def toy(**settings):
+    return replace(WORLD, name="toy", alphabet=ABC, max_steps=20, **settings)
+
+
+GROUPS = [won(*["ABAB"] * 12, "CCC"), group(episode("AB"), episode("CB", success=False))]
+
+
+def test_efficiency_zero_is_grpo():
+    plain = rewards_of(GRPO(invalid_penalty=0.01).build(toy()), GROUPS)
+    for settings in (ReuseRL(efficiency=0.0), RoundLength(efficiency=0.0)):
+        for got, expected in zip(rewards_of(settings.build(toy()), GROUPS), plain, strict=True):
+            assert (got.flow_N + 0.0).tolist() == expected.flow_N.tolist()
+
+
+def test_phrases_of_one_skill_are_round_length():
+    """L = 1 never merges, so ReuseRL's rewards are those of round length (Proposition 1)."""
+    single = rewards_of(ReuseRL(max_phrase=1).build(toy()), GROUPS)
+    length = rewards_of(RoundLength().build(toy()), GROUPS)
+    assert [r.flow_N.tolist() for r in single] == [r.flow_N.tolist() for r in length]
+    assert length[0].outcomes_G().tolist() == [10 - 10 * 4 / 20] * 12 + [10 - 10 * 3 / 20]
+
+
+def test_reuse_is_preferred_to_brevity():
+    """ABAB is one phrase, CCC three: in one group the longer success gets the better advantage; by length the shorter one."""
+    for settings, prefers_reuse in ((ReuseRL(), True), (RoundLength(), False)):
+        method = settings.build(toy())
+        rewards = rewards_of(method, GROUPS)
+        (credit, _) = EpisodeRelative()(GROUPS, rewards, None)
+        tokens = credit.steps()
+        assert bool(tokens[0][0] > tokens[-1][0]) is prefers_reuse
+
+
+def test_a_batch_without_success_is_a_grpo_step():
+    failed = [group(episode("AB", success=False), episode("C", success=False))]
+    (rewards,) = rewards_of(ReuseRL().build(toy()), failed)
+    assert rewards.flow_N.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_world_without_alphabet_is_refused():
+    bare = replace(WORLD, name="bare", alphabet=None)
+    for settings in (ReuseRL(), RoundLength()):
+        with pytest.raises(TacitError, match="world 'bare' has no alphabet"):
+            settings.build(bare)
+
+
+def test_settings_that_make_no_sense():
+    for settings in (ReuseRL(horizon=0), RoundLength(horizon=0)):
+        with pytest.raises(TacitError, match="T = 0"):
+            settings.build(WORLD)
+    with pytest.raises(TacitError, match="T = 0"):
+        ReuseRL().build(replace(WORLD, max_steps=0))
+    with pytest.raises(TacitError, match="buffer = -1"):
+        ReuseRL(buffer=-1).build(WORLD)
+
+
+def test_combining():
+    reuse = ReuseRL().build(WORLD)
+    both = combine(reuse, DAPO(invalid_penalty=0.01, clip_high=0.2).build(WORLD))
+    assert both.selection is not None and both.companions == reuse.companions and both.rewards == reuse.rewards
+    twice = combine(reuse, ReuseRL().build(WORLD))
+    assert twice.companions[0] is twice.rewards[2].code, "counted once, and still the same object"
+    with pytest.raises(TacitError, match="SegmentationCost among their rewards"):
+        combine(reuse, RoundLength().build(WORLD))
+
+
+WORKED = {
+    # §E.1 prints TRANSPORT for `clean …`; Table 3 says TRANSFORM.
+    "alfworld": (
+        "go to drawer 1; open drawer 1; take ladle 1 from drawer 1; go to sinkbasin 1; clean ladle 1 with sinkbasin 1; "
+        "go to countertop 1; put ladle 1 on countertop 1",
+        "EXPLORE EXPLORE TAKE TRANSPORT TRANSFORM TRANSPORT DELIVER",
+        {},
+    ),
+    "cooking": (
+        "examine cookbook; open fridge; take carrot from fridge; dice carrot; cook carrot with stove; prepare meal; eat meal",
+        "READ_RECIPE OPEN TAKE CUT COOK PREPARE_MEAL EAT_MEAL",
+        {},
+    ),
+    "countdown": (
+        "op(-, 80, 28); op(+, 52, 2); op(*, 54, 1)",
+        "OP_SUB-LARGE-SMALL OP_ADD-NEAR_TARGET-SMALL OP_MUL-NEAR_TARGET-SMALL",
+        {"numbers": [80, 2, 28, 1], "target": 54},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_the_worked_examples_of_section_e(name):
+    """Projected as printed, and priced: skill by skill they cost |s| / T, with the right phrases less."""
+    world = get_environment(name)
+    actions, skills, data = WORKED[name]
+    task = Task(name, f"{name}/worked", world.families[0], "train", 0, "", data)
+    steps = tuple(step(action) for action in actions.split("; "))
+    trajectory = Trajectory(task, steps, True, 1.0, StopReason.SUCCESS, Observation(""))
+    assert world.alphabet(trajectory) == tuple(skills.split())
+    by_length = RoundLength().build(world).rewards[2]
+    assert by_length.reward(trajectory) == pytest.approx(-10 * len(steps) / world.max_steps)
+    phrase = tuple(skills.split())[-2:]
+    code = Dictionary(world.alphabet.skills, (phrase,))
+    assert replace(by_length, code=code).reward(trajectory) == pytest.approx(-10 * (len(steps) - 1) / world.max_steps)
