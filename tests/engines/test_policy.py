@@ -191,6 +191,7 @@ def test_reference_of_all_parameters_must_be_frozen_first(make_policy, rows) -> 
     assert same(policy.reference().logprobs(*rows), frozen) and not same(policy.logprobs(*rows), frozen)
 
 
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
 def test_every_damaged_file_is_named(make_policy, rows, tmp_path: Path, settings) -> None:
     policy = make_policy(**settings)
     policy.freeze_reference()
