@@ -24,6 +24,7 @@ def plot_dictionary(
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     total: Counter[Phrase] = Counter()
     for _, then in uses:
@@ -36,7 +37,7 @@ def plot_dictionary(
     numbers = [step for step, _ in uses]
     if phrases:
         map_PS = np.array([[then.get(phrase, np.nan) for _, then in uses] for phrase in phrases], float)
-        edges = [*numbers, numbers[-1] + 1]
+        edges = [*(number - 0.5 for number in numbers), numbers[-1] + 0.5]
         image = above.pcolormesh(edges, np.arange(len(phrases) + 1), map_PS, cmap="viridis", vmin=0)
         figure.colorbar(image, ax=above, label="uses in the corpus")
         above.set_yticks(np.arange(len(phrases)) + 0.5, [spell(p) for p in phrases], fontsize=7)
@@ -44,6 +45,7 @@ def plot_dictionary(
     above.set_title(f"{title}: merged phrases by iteration" if phrases else f"{title}: no phrase was merged")
     _curve(below, steps, "description_length", "bits per success (Eq. 3)", "tab:blue")
     below.set_xlabel("iteration")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
     below.set_ylabel("bits per success", color="tab:blue")
     right = below.twinx()
     _curve(right, steps, "mdl_loss", "normalised loss", "tab:orange", "--")

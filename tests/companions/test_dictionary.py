@@ -125,7 +125,12 @@ def test_no_bound_where_successes_outlast_the_horizon():
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
-    [({"horizon": 0}, "T = 0"), ({"buffer": -1}, "buffer = -1"), ({"max_phrase": 0}, "max_phrase = 0"), ({"delta": 1.0}, "delta")],
+    [
+        ({"horizon": 0}, "T = 0"),
+        ({"buffer": -1}, "buffer = -1"),
+        ({"max_phrase": 0}, "max_phrase = 0"),
+        ({"delta": 1.0}, "delta"),
+    ],
 )
 def test_settings_that_make_no_sense(settings, reason):
     with pytest.raises(TacitError, match=reason):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import chain, pairwise
 
 import literal
 import pytest
@@ -27,7 +28,7 @@ def corpora(draw) -> tuple[list[tuple[str, ...]], tuple[str, ...], int]:
     skill = st.sampled_from(skills)
     motifs = draw(st.lists(st.lists(skill, min_size=1, max_size=4), min_size=1, max_size=3))
     words = st.lists(st.one_of(st.sampled_from(motifs), skill.map(lambda s: [s])), min_size=1, max_size=4)
-    drawn = draw(st.lists(words.map(lambda parts: tuple(sum(parts, []))[:9]), min_size=1, max_size=10))
+    drawn = draw(st.lists(words.map(lambda parts: tuple(chain.from_iterable(parts))[:9]), min_size=1, max_size=10))
     return drawn * draw(st.integers(1, 4)), skills, draw(st.integers(1, 4))
 
 
@@ -110,4 +111,4 @@ def test_every_merge_lowers_the_description_length():
     corpus = [tuple(rng.choice(["ABC", "DE", "ABD"]) + rng.choice("ABCDE")) * 3 for _ in range(80)]
     merged = merge(corpus, tuple("ABCDE")).dictionary.merged
     lengths = [Dictionary(tuple("ABCDE"), merged[:n]).description_length(corpus) for n in range(len(merged) + 1)]
-    assert len(merged) >= 3 and all(after < before for before, after in zip(lengths, lengths[1:], strict=False))
+    assert len(merged) >= 3 and all(after < before for before, after in pairwise(lengths))

@@ -1,0 +1,70 @@
+"""Recorded episodes come back as trajectories: everything that was recorded, and skills project as they did."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from scripted import ScriptedPolicy, solve_countdown
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+from tacit.environments import get_environment
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+from tacit.training.records import trajectory_record, write_records
+from tacit.training.replay import recorded_steps, replay
+
+WORLD = get_environment("countdown")
+TASKS = WORLD.tasks("train", 6, 0)
+
+
+def falter(prompt: str, seed: int) -> str:
+    """Solves, but for now and then: nothing at all, or nonsense."""
+    return ("", "op(*, 0, 0)", *[solve_countdown(prompt)] * 4)[seed % 6]
+
+
+@pytest.fixture
+def played():
+    plans = [EpisodePlan(task, seed) for seed, task in enumerate(TASKS)]
+    context = History(WORLD.wording("terse"), 0, False, "bare")
+    return rollout(plans, context, InPlace(WORLD.make), ScriptedPolicy(falter), Sampling(), 6)
+
+
+def test_there_and_back(played, tmp_path):
+    file = tmp_path / "trajectories" / "rl-000007.jsonl.gz"
+    write_records(file, map(trajectory_record, played))
+    assert recorded_steps(tmp_path) == {7: file} and recorded_steps(tmp_path, "eval-rl") == {}
+    again = replay(file, TASKS)
+    steps = [s for t in played for s in t.steps]
+    assert any(t.success for t in played) and not all(s.valid for s in steps) and not all(s.effective for s in steps)
+    for old, new in zip(played, again, strict=True):
+        assert new.task == old.task and (new.success, new.score, new.stop) == (old.success, old.score, old.stop)
+        assert [(s.action, s.valid, s.effective, s.label) for s in new.steps] == [
+            (s.action, s.valid, s.effective, s.label) for s in old.steps
+        ]
+        assert WORLD.alphabet(new) == WORLD.alphabet(old)
+        kept = ("task", "family", "goal", "success", "score", "stop", "detail", "condition", "seed", "saw")
+        told, before = trajectory_record(new), trajectory_record(old)
+        assert {k: told[k] for k in kept} == {k: before[k] for k in kept}
+
+
+def test_steps_in_order_and_evaluations_apart(tmp_path):
+    for name in ("rl-000010", "rl-000002", "eval-rl-000002", "eval-sft-000300"):
+        write_records(tmp_path / "trajectories" / f"{name}.jsonl.gz", [])
+    assert list(recorded_steps(tmp_path)) == [2, 10]
+    assert list(recorded_steps(tmp_path, "eval-rl")) == [2] and list(recorded_steps(tmp_path, "eval-sft")) == [300]
+
+
+def test_an_episode_of_no_known_task(played, tmp_path):
+    write_records(tmp_path / "x.jsonl.gz", map(trajectory_record, played))
+    with pytest.raises(TacitError, match="is not among the run's tasks"):
+        replay(tmp_path / "x.jsonl.gz", TASKS[1:])
+
+
+def test_a_damaged_file(tmp_path):
+    file = tmp_path / "x.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"task": "countdown"')[:-9])
+    with pytest.raises(TacitError, match="cannot read the recorded episodes"):
+        replay(file, TASKS)
