@@ -25,6 +25,11 @@ class PPO(GRPO):
 
     name: ClassVar[str] = "ppo"
 
+    success_reward: float = 1.0
+    """what success is worth; the value head shares the policy's weights and gradient clip, and at 10 its squared error would
+    drown the policy's gradient"""
+    invalid_penalty: float = 0.01
+    """taken off a step whose completion does not parse into an action"""
     gamma: float = 0.99
     """discount per turn"""
     lam: float = 0.95

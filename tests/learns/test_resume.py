@@ -64,7 +64,8 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
 
     timing = {"at", "seconds", "tokens_per_s"}
     records = [
-        [{k: v for k, v in r.items() if k not in timing} for r in read_metrics(run / "metrics.jsonl")] for run in (whole, broken)
+        [{k: v for k, v in r.items() if k not in timing} for r in read_metrics(run / "metrics.jsonl")]
+        for run in (whole, broken)
     ]
     assert records[0] == records[1]
     for path in sorted((whole / "trajectories").iterdir()):

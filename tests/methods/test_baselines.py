@@ -129,7 +129,8 @@ def test_reinforce_pp_moves_the_kl_into_the_credit():
 
 def test_ppo_learns_its_baseline():
     method = PPO().build(WORLD)
-    assert differs(method) == {"credits", "columns", "losses"}
+    assert differs(method) == {"rewards", "credits", "columns", "losses"}
+    assert method.rewards == (Outcome(1.0), InvalidPenalty(0.01))
     assert method.credits == (GeneralisedAdvantage(0.99, 0.95),)
     assert method.columns == (ReferenceLogprobs(1.0), Returns(0.99))
     assert method.losses == (*REFERENCE.losses, ValueLoss(0.5))

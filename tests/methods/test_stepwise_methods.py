@@ -1,0 +1,131 @@
+"""GiGPO, HGPO, BiGPO and BiPACE: what differs from GRPO, published defaults, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy, solve_countdown
+
+from tacit.companions.radius import AdaptiveRadius
+from tacit.core.errors import TacitError
+from tacit.core.method import Method, Schedule, combine
+from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
+from tacit.credit.hgpo import HistoryHierarchy
+from tacit.credit.pace import ActionPeers
+from tacit.credit.partitions import Clusters, Fixed, SameObservation, SimilarObservation
+from tacit.credit.step_relative import StepRelative
+from tacit.environments import get_environment
+from tacit.methods.bipace import BiGPO, BiPACE
+from tacit.methods.gigpo import GiGPO
+from tacit.methods.grpo import GRPO
+from tacit.methods.hgpo import HGPO
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import iterate
+from tacit.training.records import iteration_records
+
+WORLD = get_environment("countdown")
+TASKS = WORLD.tasks("train", 12, 0)
+SMALL = {"wording": "terse", "style": "bare", "admissible": False, "schedule": Schedule(groups=3, group_size=4)}
+
+
+def differs(method: Method, other: Method) -> set[str]:
+    return {f.name for f in fields(Method) if getattr(method, f.name) != getattr(other, f.name)} - {"name"}
+
+
+def half_hearted(prompt: str, seed: int) -> str:
+    return solve_countdown(prompt) if seed % 2 else "reset"
+
+
+def run(method: Method, number: int = 1):
+    return iterate(number, method, TASKS, InPlace(WORLD.make), ScriptedPolicy(half_hearted), 16, 4, 0)
+
+
+def advantages(method: Method) -> list[list[float]]:
+    return [credit.tokens_T.tolist() for credit in run(method).credits]
+
+
+def test_as_published():
+    grpo = GRPO().build(WORLD)
+    gigpo, hgpo, bigpo, bipace = (m().build(WORLD) for m in (GiGPO, HGPO, BiGPO, BiPACE))
+    assert differs(gigpo, grpo) == differs(hgpo, grpo) == {"credits"}
+    assert gigpo.credits == (*grpo.credits, StepRelative(SameObservation(), 1.0, 0.95, "population", 1e-6))
+    assert hgpo.credits == (HistoryHierarchy(3, 1.0, False, 0.95, "population"),), "k up to history + 1, no episode term"
+    assert differs(bigpo, grpo) == differs(bipace, grpo) == {"credits", "hidden_layer", "schedule"}
+    clusters = Clusters(ActorHidden(-8, "last"), Fixed(0.10))
+    assert bigpo.credits[1] == StepRelative(clusters, 1.0, 0.95, "population")
+    assert bipace.credits[1] == ActionPeers(clusters, "q", "tag", 8, 1.0, 0.95, None)
+    assert bipace.hidden_layer == -8 and bipace.schedule == replace(grpo.schedule, lr=5e-7)
+
+
+def test_options():
+    assert GiGPO(similarity=0.9).build(WORLD).credits[1].partition == SimilarObservation(0.9)
+    assert GiGPO(step_std="none", step_weight=0.5, gamma=0.9).build(WORLD).credits[1] == StepRelative(
+        SameObservation(), 0.5, 0.9, None
+    )
+    assert HGPO(history=-1, alpha=2.0, base=True).build(WORLD).credits[0] == HistoryHierarchy(None, 2.0, True)
+    variant = BiPACE(estimator="difference", action_key="tokens", key_tokens=4, step_std="sample").build(WORLD).credits[1]
+    assert (variant.form, variant.key, variant.key_tokens, variant.std) == ("difference", "tokens", 4, "sample")
+    by = {name: BiGPO(embedder=name).build(WORLD) for name in ("ngram", "identity", "sentence")}
+    assert [m.credits[1].partition for m in by.values()] == [
+        Clusters(HashNgram(), Fixed(0.25)), Clusters(Identity(), Fixed(0.0)), Clusters(SentenceEncoder(), Fixed(0.10))
+    ]  # fmt: skip
+    assert all(m.hidden_layer is None for m in by.values()), "text needs no hidden states"
+    pooled = BiPACE(pooling="mean", layer=-3).build(WORLD)
+    assert pooled.hidden_layer is None and pooled.credits[1].partition.embedder == ActorHidden(-3, "mean")
+
+
+@pytest.mark.parametrize("epsilon", [-0.01, 2.01])
+def test_a_radius_outside_0_to_2_is_refused_when_the_method_is_built(epsilon):
+    with pytest.raises(TacitError, match="between 0"):
+        BiPACE(epsilon=epsilon).build(WORLD)
+
+
+def test_one_axis_per_observation_and_radius_zero_is_gigpo_bit_for_bit():
+    lr = replace(SMALL["schedule"], lr=5e-7)
+    assert advantages(BiGPO(**SMALL, embedder="identity").build(WORLD)) == advantages(
+        GiGPO(**{**SMALL, "schedule": lr}).build(WORLD)
+    )
+
+
+@pytest.mark.parametrize("settings", [GiGPO, BiGPO, BiPACE])
+def test_weight_zero_is_grpo(settings):
+    assert advantages(settings(**SMALL, step_weight=0.0).build(WORLD)) == advantages(GRPO(**SMALL).build(WORLD))
+    assert advantages(settings(**SMALL).build(WORLD)) != advantages(GRPO(**SMALL).build(WORLD))
+
+
+@pytest.mark.parametrize("settings", [GiGPO, HGPO, BiGPO, BiPACE])
+def test_diagnostics_are_in_the_metrics_and_marks_in_the_records(settings):
+    done = run(settings(**SMALL).build(WORLD))
+    wanted = {"parts", "parts_singleton", "parts_singleton_steps", "parts_mean_size", "parts_pairs", "step_credit_seconds"}
+    if settings is BiPACE:
+        wanted |= {"pace_used", "pace_leave_one_out", "pace_zero", "pace_keys_per_part", "pace_parsed"}
+        assert sum(done.metrics[f"pace_{b}"] for b in ("used", "leave_one_out", "zero")) == pytest.approx(1.0)
+    assert wanted <= done.metrics.keys()
+    turns = [turn for record in iteration_records(done) for turn in record["turns"]]
+    assert all(isinstance(turn["part"], int) and isinstance(turn["step_credit"], float) for turn in turns)
+
+
+def test_the_adaptive_radius_is_found_once_and_survives_a_restart():
+    method = BiPACE(**SMALL, adaptive=True).build(WORLD)
+    (companion,) = method.companions
+    assert isinstance(companion, AdaptiveRadius) and method.credits[1].partition.radius is companion
+    with pytest.raises(TacitError, match="not known yet"):
+        _ = companion.value
+    assert companion.observe([], None) == {}, "nothing was played: look again next time"
+    first = run(method)
+    found = companion.value
+    assert 0.02 <= found <= 0.40 and first.metrics["radius"] == found and "radius_median_size" in first.metrics
+    assert run(method, 2).metrics["radius"] == found
+    again = BiPACE(**SMALL, adaptive=True).build(WORLD)
+    again.companions[0].load(companion.state())
+    assert again.companions[0].value == found
+
+
+def test_step_level_credit_combines_with_another_methods_terms():
+    both = combine(GRPO(**SMALL).build(WORLD), GiGPO(**SMALL).build(WORLD))
+    assert len(both.credits) == 2
+    with pytest.raises(TacitError, match="hidden_layer"):
+        combine(BiPACE(**SMALL, layer=-2).build(WORLD), BiPACE(**SMALL, layer=-3).build(WORLD))
+    assert np.isfinite(np.concatenate([c.tokens_T for c in run(both).credits])).all()
