@@ -65,6 +65,19 @@ def test_hidden_states_and_pooling(make_policy, rows, layer: int) -> None:
         np.testing.assert_allclose(found["attention"][i], weights_S @ states_SD, atol=1e-5)
 
 
+def test_a_scan_is_one_pass_and_gives_the_same(make_policy, rows, monkeypatch) -> None:
+    policy, prompts = make_policy(), rows[0]
+    expected = {(i, p): policy.hidden_states(prompts, i, p) for i in (0, -1) for p in ("last", "mean")}
+    passes = []
+    original = LanguageModel.hidden_layers
+    monkeypatch.setattr(LanguageModel, "hidden_layers", lambda self, ids: passes.append(len(ids)) or original(self, ids))
+    found = policy.hidden_scan(prompts, [0, -1], ["last", "mean"])
+    assert sum(passes) == len(prompts), "every prompt goes through once"
+    assert found.keys() == expected.keys()
+    for key, states_ND in found.items():
+        np.testing.assert_array_equal(states_ND, expected[key])
+
+
 def test_unknown_layer_and_pooling(make_policy, rows) -> None:
     policy = make_policy()
     with pytest.raises(TacitError, match="layer 3 does not exist"):
