@@ -1,0 +1,170 @@
+"""What ReuseRL's E-step costs: greedy merging beside both brute forces (§F.1), and at the size of training.
+
+    python benchmarks/dictionary.py [--json] [--groups 205] [--original 40] [--run RUN]
+
+§F.1    groups of ten random sequences of two to six skills from five: time per group, description length, how far greedy is
+        above the brute force that keeps all single skills, and how many of its phrases it finds. Uniform as published, and
+        with Zipf's weights, where there is something to merge. The paper: 0.053 ms, 11.86 ms and 118.58 ms per group; 0.14%,
+        99.02%.
+E-step  384 sequences of up to 50 skills from 26: without structure, and made of 20 reused phrases. Goal: 50 ms on one core.
+growth  the same with more sequences, and with larger alphabets.
+share   of a training iteration, from the metrics of a run that used ReuseRL. Goal: 0.5%.
+
+Times are CPU seconds of one thread, the best of several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tacit.companions.exhaustive import all_singletons, original
+from tacit.companions.merging import merge
+from tacit.core.errors import TacitError
+from tacit.training.metrics import read_metrics
+
+Corpus = list[tuple[str, ...]]
+FIVE = tuple("ABCDE")
+WEIGHTS = {"uniform": (1.0,) * 5, "zipf": tuple(1 / (i + 1) for i in range(5))}
+
+
+def synthetic_groups(count: int, weights: Sequence[float], seed: int = 0) -> list[Corpus]:
+    rng = random.Random(seed)
+    return [[tuple(rng.choices(FIVE, weights, k=rng.randint(2, 6))) for _ in range(10)] for _ in range(count)]
+
+
+def training_corpus(kind: str, sequences: int = 384, alphabet: int = 26, longest: int = 50, seed: int = 0) -> Corpus:
+    """`noise` is uniform; `reuse` puts one of 20 phrases of two to five skills seven times out of ten."""
+    rng = random.Random(seed)
+    skills = names(alphabet)
+    phrases = [tuple(rng.choices(skills, k=rng.randint(2, 5))) for _ in range(20)]
+    corpus = []
+    for _ in range(sequences):
+        sequence, length = [], rng.randint(1, longest)
+        while len(sequence) < length:
+            sequence += rng.choice(phrases) if kind == "reuse" and rng.random() < 0.7 else [rng.choice(skills)]
+        corpus.append(tuple(sequence[:length]))
+    return corpus
+
+
+def names(alphabet: int) -> tuple[str, ...]:
+    return tuple(f"S{i:03d}" for i in range(alphabet))
+
+
+def cpu_ms(work: Callable[[], object], repeats: int) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.process_time()
+        work()
+        best = min(best, time.process_time() - began)
+    return 1000 * best
+
+
+def section_f1(name: str, groups: int, originals: int) -> dict[str, float]:
+    corpora = synthetic_groups(groups, WEIGHTS[name])
+    few = corpora[:originals]
+    greedy, best = [merge(c, FIVE) for c in corpora], [all_singletons(c, FIVE) for c in corpora]
+    told: dict[str, float] = {
+        "groups": groups,
+        "greedy_ms": cpu_ms(lambda: [merge(c, FIVE) for c in corpora], 5) / groups,
+        "all_singletons_ms": cpu_ms(lambda: [all_singletons(c, FIVE) for c in corpora], 1) / groups,
+        "greedy_bits": sum(g.description_length for g in greedy) / groups,
+        "all_singletons_bits": sum(b.description_length for b in best) / groups,
+    }
+    told["above_percent"] = 100 * (told["greedy_bits"] / told["all_singletons_bits"] - 1)
+    pairs = list(zip(greedy, best, strict=True))
+    told["phrases"] = sum(len(b.merged) for _, b in pairs)
+    told["phrases_found"] = sum(len(set(b.merged) & set(g.dictionary.merged)) for g, b in pairs)
+    if few:
+        true: list = []
+        told["original_ms"] = cpu_ms(lambda: true.extend(original(c, FIVE) for c in few), 1) / len(few)
+        told["original_bits"] = sum(o.description_length for o in true) / len(few)
+        told["greedy_bits_there"] = sum(g.description_length for g in greedy[: len(few)]) / len(few)
+    return told
+
+
+def e_step(kind: str, sequences: int = 384, alphabet: int = 26, repeats: int = 7) -> dict[str, float]:
+    corpus, skills = training_corpus(kind, sequences, alphabet), names(alphabet)
+    found = merge(corpus, skills)
+    told = {"ms": cpu_ms(lambda: merge(corpus, skills), repeats), "merged": len(found.dictionary.merged)}
+    batch = corpus[:128]
+    return told | {"reward_ms": cpu_ms(lambda: [found.dictionary.seg(s) for s in batch], repeats)}
+
+
+def share_of_a_step(run: Path) -> dict[str, float]:
+    records = [r for r in read_metrics(run / "metrics.jsonl") if r["stage"] == "rl" and "dictionary_seconds" in r]
+    if not records:
+        raise TacitError(f"{run} has no iteration with a dictionary; train with --method reuserl.")
+    spent, all_ = sum(r["dictionary_seconds"] for r in records), sum(r["seconds"] for r in records)
+    most = max(r["dictionary_seconds"] for r in records)
+    return {"iterations": len(records), "share_percent": 100 * spent / all_, "mean_ms": 1000 * spent / len(records),
+            "most_ms": 1000 * most, "iteration_s": all_ / len(records)}  # fmt: skip
+
+
+def show_f1(told: dict[str, float]) -> None:
+    greedy_ms = told["greedy_ms"]
+    print(f"  greedy         {greedy_ms:8.3f} ms per group, {told['greedy_bits']:.3f} bits")
+    print(
+        f"  all singletons {told['all_singletons_ms']:8.3f} ms, {told['all_singletons_ms'] / greedy_ms:,.0f} times as long",
+        end="; ",
+    )
+    print(f"greedy is {told['above_percent']:.3f}% above, has {told['phrases_found']:.0f} of {told['phrases']:.0f} phrases")
+    if "original_ms" in told:
+        below = 100 * (1 - told["original_bits"] / told["greedy_bits_there"])
+        print(f"  original       {told['original_ms']:8.3f} ms, {told['original_ms'] / greedy_ms:,.0f} times as long", end="; ")
+        print(f"{below:.1f}% below greedy on its groups")
+
+
+def growth() -> dict[str, dict[str, dict[str, float]]]:
+    by_sequences, by_alphabet = {}, {}
+    for count in (96, 192, 384, 768, 1536, 3072):
+        told = by_sequences[str(count)] = e_step("reuse", sequences=count, repeats=3)
+        print(f"  {count:>5} sequences {told['ms']:8.1f} ms, {told['merged']} phrases")
+    for size in (5, 10, 26, 100, 400):
+        told = by_alphabet[str(size)] = e_step("reuse", alphabet=size, repeats=3)
+        print(f"  {size:>5} skills    {told['ms']:8.1f} ms, {told['merged']} phrases")
+    return {"sequences": by_sequences, "alphabet": by_alphabet}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=205, help="§F.1 groups (default: 205, as published)")
+    parser.add_argument("--original", type=int, default=40, help="how many of them for the slower brute force (default: 40)")
+    parser.add_argument("--run", type=Path, help="a ReuseRL run to take the share of an iteration from")
+    parser.add_argument("--growth", action=argparse.BooleanOptionalAction, default=True, help="also with larger corpora")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
+    if arguments.groups < 1:
+        print(f"error: --groups {arguments.groups} must be at least 1", file=sys.stderr)
+        return 2
+    results: dict[str, dict] = {"f1": {}, "e_step": {}}
+    for name in WEIGHTS:
+        results["f1"][name] = section_f1(name, arguments.groups, min(arguments.original, arguments.groups))
+        print(f"§F.1 {name}")
+        show_f1(results["f1"][name])
+    for kind in ("noise", "reuse"):
+        told = results["e_step"][kind] = e_step(kind)
+        print(f"E-step, 384 sequences of {kind}: {told['ms']:.1f} ms, {told['merged']} phrases", end="; ")
+        print(f"reward of 128 successes: {told['reward_ms']:.1f} ms")
+    if arguments.growth:
+        results |= growth()
+    if arguments.run is not None:
+        try:
+            told = results["share"] = share_of_a_step(arguments.run)
+        except TacitError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        print(f"share of an iteration of {told['iteration_s']:.2f} s: {told['share_percent']:.3f}%", end=" ")
+        print(f"({told['mean_ms']:.2f} ms, at most {told['most_ms']:.2f} ms)")
+    if arguments.json:
+        print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

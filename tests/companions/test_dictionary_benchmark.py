@@ -1,0 +1,34 @@
+"""The benchmark of the E-step runs and prints one JSON object last."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "dictionary.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+
+
+def test_figures_as_json(tmp_path):
+    record = {"stage": "rl", "step": 1, "dictionary_seconds": 0.002, "seconds": 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    done = run("--groups", "3", "--original", "1", "--no-growth", "--run", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    uniform, reuse = told["f1"]["uniform"], told["e_step"]["reuse"]
+    assert 0 < uniform["greedy_ms"] < uniform["all_singletons_ms"] < uniform["original_ms"]
+    assert uniform["greedy_bits"] >= uniform["all_singletons_bits"] and reuse["merged"] > 20
+    assert reuse["ms"] < 500, "50 ms on an idle core; ten times that is a mistake, not a busy machine"
+    assert told["share"]["share_percent"] == 0.2
+
+
+def test_a_run_without_a_dictionary(tmp_path):
+    done = run("--groups", "1", "--original", "0", "--no-growth", "--run", str(tmp_path))
+    assert done.returncode == 2 and "no iteration with a dictionary" in done.stderr
