@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.finding import find
 
 METHODS = {
     "grpo": ("tacit.methods.grpo", "GRPO"),
@@ -25,17 +26,13 @@ METHODS = {
 
 
 def get_method(name: str) -> type[Any]:
-    """The settings class of a method by its name, or your own as `package.module:Class`."""
+    """The settings class of a method by its name, or your own as `package.module:Class` or `path/to/file.py:Class`."""
     if name in METHODS:
         module, attribute = METHODS[name]
-    elif ":" in name:
-        module, _, attribute = name.rpartition(":")
-    else:
+        return getattr(importlib.import_module(module), attribute)
+    if ":" not in name:
         raise unknown("method", name, METHODS)
-    try:
-        method = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise TacitError(f"cannot import the method {name!r}: {error}.") from error
+    method = find("method", name)
     if not callable(getattr(method, "build", None)):
         raise TacitError(f"{name!r} is no method: it needs `build(world) -> Method` (see tacit/methods/grpo.py).")
     return method

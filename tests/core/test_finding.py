@@ -76,7 +76,7 @@ def test_a_users_file_cannot_take_the_place_of_a_library(tmp_path):
     ("name", "message"),
     [
         ("{folder}/door_with_fault.py:NOTHING", "not a tacit.core.world.Environment"),
-        ("{folder}/door_with_none.py:MISSING", "not a tacit.core.world.Environment"),
+        ("{folder}/door_with_none.py:MISSING", "no attribute 'MISSING'"),
         ("{folder}/absent.py:DOOR", "no world file"),
         ("no_such_package.world:DOOR", "cannot import"),
         (":DOOR", "cannot import"),
