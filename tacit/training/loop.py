@@ -65,12 +65,8 @@ def iterate(
     rewards = total(term(groups) for term in method.rewards)
     terms = [term(groups, rewards, policy) for term in method.credits]
     credits = total(terms)
-    marks: list[dict[str, np.ndarray]] = [{} for _ in groups]
-    for term in terms:
-        if isinstance(term, Explained):
-            metrics |= term.metrics
-            for noted, more in zip(marks, term.marks, strict=False):  # a term may have nothing to note
-                noted.update(more)
+    explained, marks = explanations(terms, len(groups))
+    metrics |= explained
 
     if groups:
         batch = Batch.from_groups(groups, credits, method.schedule.temperature)
@@ -148,3 +144,15 @@ def _parts(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
 def total(terms: Iterable[Sequence[Term]]) -> list[Term]:
     """Terms added up, group by group."""
     return [reduce(add, parts) for parts in zip(*terms, strict=True)]
+
+
+def explanations(terms: Sequence[Sequence[Credit]], groups: int) -> tuple[dict[str, float], list[dict[str, np.ndarray]]]:
+    """What credit terms have to say about how they came to their credits: metrics, and per group named columns of steps."""
+    metrics: dict[str, float] = {}
+    marks: list[dict[str, np.ndarray]] = [{} for _ in range(groups)]
+    for term in terms:
+        if isinstance(term, Explained):
+            metrics |= term.metrics
+            for noted, more in zip(marks, term.marks, strict=False):  # a term may have nothing to note
+                noted.update(more)
+    return metrics, marks
