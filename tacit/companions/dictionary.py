@@ -120,30 +120,28 @@ class History:
     iteration: int = 0
     """how often the dictionary was shown a batch"""
     phrases: list[Phrase] = field(default_factory=list)
-    steps: list[tuple[int, dict[int, int]]] = field(default_factory=list)
-    """(iteration, number of a phrase -> uses in the corpus), where there was a success"""
+    steps: list[list[Any]] = field(default_factory=list)
+    """[iteration, [[number of a phrase, uses in the corpus], …]] of each E-step that had a success; never changed again"""
 
     def __post_init__(self) -> None:
         self._numbers = {phrase: i for i, phrase in enumerate(self.phrases)}
 
     def add(self, found: Extraction) -> None:
-        uses = {}
+        uses = []
         for phrase in found.dictionary.merged:
             if phrase not in self._numbers:
                 self._numbers[phrase] = len(self.phrases)
                 self.phrases.append(phrase)
-            uses[self._numbers[phrase]] = found.uses.get(phrase, 0)
-        self.steps.append((self.iteration, uses))
+            uses.append([self._numbers[phrase], found.uses.get(phrase, 0)])
+        self.steps.append([self.iteration, uses])
 
     def uses(self) -> list[tuple[int, dict[Phrase, int]]]:
         """(iteration, uses of each merged phrase then in the dictionary)"""
-        return [(step, {self.phrases[i]: count for i, count in uses.items()}) for step, uses in self.steps]
+        return [(step, {self.phrases[i]: count for i, count in uses}) for step, uses in self.steps]
 
     def state(self) -> dict[str, Any]:
-        steps = [[step, [list(pair) for pair in uses.items()]] for step, uses in self.steps]
-        return {"iteration": self.iteration, "phrases": [list(p) for p in self.phrases], "steps": steps}
+        return {"iteration": self.iteration, "phrases": [list(p) for p in self.phrases], "steps": list(self.steps)}
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> History:
-        steps = [(step, dict(uses)) for step, uses in state["steps"]]
-        return cls(state["iteration"], [tuple(p) for p in state["phrases"]], steps)
+        return cls(state["iteration"], [tuple(p) for p in state["phrases"]], list(state["steps"]))

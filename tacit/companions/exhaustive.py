@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log2
 
-from tacit.companions.merging import STRICTLY, count_subsequences
+from tacit.companions.ledger import STRICTLY
+from tacit.companions.merging import count_subsequences
 from tacit.companions.segmentation import Phrase, Sequences, phrase_bits
 from tacit.core.errors import TacitError
 

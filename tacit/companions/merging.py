@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import floor, log2
+from math import log2
 
-from tacit.companions.segmentation import Dictionary, Phrase, Sequences, phrase_bits, spell
+from tacit.companions.ledger import Ledger, rank
+from tacit.companions.merging_columns import merge_many
+from tacit.companions.segmentation import Dictionary, Phrase, Sequences
 
-STRICTLY = 1e-9
-"""bits a merge must save: less is rounding, and would differ between machines"""
 FEW_SKILLS = 600
 """up to here plain Python is done before arrays have been set up"""
 
@@ -46,37 +46,12 @@ class Extraction:
         return (self.dictionary.bits + self.segments * log2(len(self.dictionary))) / self.sequences
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """What a phrase more would cost and save, in bits of the whole corpus (Eq. 3 times |B|)."""
-
-    alphabet: int
-    max_phrase: int
-
-    def gain(self, segments: int, size: int, saved: int, length: int) -> float:
-        """−|B| Δ_BDL of adding a phrase of that length to `size` others, where it saves that many of `segments`."""
-        after = (segments - saved) * log2(size + 1) + phrase_bits(length, self.alphabet, self.max_phrase)
-        return segments * log2(size) - after
-
-    def pays(self, segments: int, size: int, saved: int, length: int) -> bool:
-        return self.gain(segments, size, saved, length) > STRICTLY
-
-    def least_saving(self, segments: int, size: int, length: int) -> int:
-        """The smallest number of segments a phrase of that length must save to pay."""
-        saved = max(0, floor(-self.gain(segments, size, 0, length) / log2(size + 1)))
-        while not self.pays(segments, size, saved, length):
-            saved += 1
-        return saved
-
-
 def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extraction:
     """The dictionary of a corpus. Equal sequences are handled once, however many there are."""
     weights = Counter(corpus)
     if sum(map(len, weights)) <= FEW_SKILLS:
         dictionary, uses = merge_few(weights, tuple(skills), max_phrase)
     else:
-        from tacit.companions.merging_columns import merge_many
-
         dictionary, uses = merge_many(weights, tuple(skills), max_phrase)
     return Extraction(dictionary, len(corpus), sum(uses.values()), sum(map(len, corpus)), uses)
 
@@ -108,11 +83,6 @@ def merge_few(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase
                 for phrase in segmented[sequence]:
                     uses[phrase] += weight
             return code, uses
-
-
-def rank(count: int, a: Phrase, b: Phrase) -> tuple[int, str, str]:
-    """Frequent pairs first, ties by the pair's text."""
-    return -count, spell(a), spell(b)
 
 
 def count_subsequences(weights: Mapping[Phrase, int], max_phrase: int) -> Counter[Phrase]:

@@ -20,7 +20,7 @@ from itertools import chain, groupby
 
 import numpy as np
 
-from tacit.companions.merging import Ledger, rank
+from tacit.companions.ledger import Ledger, rank
 from tacit.companions.runs import Runs
 from tacit.companions.segmentation import Dictionary, Phrase
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.companions import merging
-from tacit.companions.merging import Ledger, merge, merge_few
+from tacit.companions.ledger import Ledger
+from tacit.companions.merging import merge, merge_few
 from tacit.companions.merging_columns import merge_many
 from tacit.companions.segmentation import Dictionary
 
