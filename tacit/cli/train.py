@@ -170,8 +170,9 @@ def _carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool)
     try:
         from tacit.cli.targets import load_recipe_policy
         from tacit.training.run import Run
-        from tacit.training.train import Trainer
+        from tacit.training.train import Course, Trainer
 
+        course = Course.of(world, recipe.train)
         policy = load_recipe_policy(recipe, world)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
@@ -180,7 +181,7 @@ def _carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool)
         try:
             if resume:
                 write_json(recipe.out / SETTINGS, recipe.to_json())
-            summary = Trainer(run, policy, method, world, recipe.train, reporter).train()
+            summary = Trainer(run, policy, method, world, recipe.train, reporter, course).train()
         finally:
             reporter.close()
             run.close()

@@ -14,8 +14,9 @@ class TacitError(Exception):
 def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
     """`unknown world 'countdwon'. Did you mean 'countdown'? Known: …`"""
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    plain = {known_name.lower(): known_name for known_name in names}
+    nearest = difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.5)
+    hint = f" Did you mean {plain[nearest[0]]!r}?" if nearest else ""
     return TacitError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
 
 

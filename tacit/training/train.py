@@ -46,20 +46,42 @@ class Progress:
     wall_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Course:
+    """What a run trains on and what it is measured on."""
+
+    tasks: Sequence[Task]
+    panel: Panel
+
+    @classmethod
+    def of(cls, world: Environment, settings: TrainSettings) -> Course:
+        """Found before anything is written, so that a world without its data costs nothing."""
+        panel = Panel.of(world, settings.evaluation.split, settings.evaluation.tasks)
+        tasks = world.tasks(settings.split, settings.tasks, settings.seed)
+        if not tasks:
+            raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks here.")
+        return cls(tasks, panel)
+
+
 class Trainer:
     """The stages of one run, over whatever policy, method and world it is given."""
 
     def __init__(
-        self, run: Run, policy: Policy, method: Method, world: Environment, settings: TrainSettings, reporter: Reporter
+        self,
+        run: Run,
+        policy: Policy,
+        method: Method,
+        world: Environment,
+        settings: TrainSettings,
+        reporter: Reporter,
+        course: Course | None = None,
     ) -> None:
         self.run, self.policy, self.method, self.world = run, policy, method, world
         self.settings, self.reporter = settings, reporter
         self.max_steps = settings.max_steps or world.max_steps
         self.max_tokens = completion_limit(settings, method, world)
-        self.panel = Panel.of(world, settings.evaluation.split, settings.evaluation.tasks)
-        self.tasks: Sequence[Task] = world.tasks(settings.split, settings.tasks, settings.seed)
-        if not self.tasks:
-            raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks here.")
+        course = course or Course.of(world, settings)
+        self.panel, self.tasks = course.panel, course.tasks
         self.progress = Progress()
         self._began = time.monotonic()
 
