@@ -144,7 +144,9 @@ def _in_order(index: np.ndarray) -> bool:
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """[B, max length]: start, start + 1, …; beyond a row's length its last index again."""
+    """[B, max length]: start, start + 1, …; beyond a row's length its last index again. An empty row reads token 0: its own
+    start may lie past the end."""
+    starts = np.where(lengths > 0, starts, 0)
     offsets = np.arange(max(1, int(lengths.max())))
     return starts[:, None] + np.minimum(offsets, np.maximum(lengths - 1, 0)[:, None])
 
