@@ -6,7 +6,7 @@ phrase are cut anew.
 
     cost_TLN      1 where the phrase of that length beginning there is in C, otherwise NEVER
     before_TN     fewest phrases from the beginning to there          after_TN   from there to the end
-    pairs         adjacent pairs (a, b), by node of a∘b and length of a
+    last_TN       length of the phrase that ends there in the segmentation; 0 where none does
 
 What a phrase saves in a column where it occurs once is known without a dynamic programme: `before` its place, one, and
 `after` it, against what the column takes now. Only where it occurs more often, and could decide, has it to be tried.
@@ -24,7 +24,8 @@ from tacit.companions.ledger import Ledger, rank
 from tacit.companions.runs import Runs
 from tacit.companions.segmentation import Dictionary, Phrase
 
-NEVER = np.int32(1 << 29)
+NEVER = {np.dtype(np.int16): 1 << 13, np.dtype(np.int32): 1 << 29}
+"""more phrases than any sequence takes, and twice as many still fit the type; the smaller one is the quicker"""
 
 
 def merge_many(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> tuple[Dictionary, Counter[Phrase]]:
@@ -58,18 +59,19 @@ class Columns:
         flat = np.fromiter(map(number.__getitem__, chain.from_iterable(weights)), np.int64, int(self._lengths_N.sum()))
         rows, width = int(self._lengths_N.max()), len(self._lengths_N)
         self._runs = Runs(flat, self._lengths_N, self._weights_N, len(skills), max_phrase)
-        self._cost_TLN = np.full((rows, max_phrase, width), NEVER, np.int32)
+        counts = np.dtype(np.int16 if rows < NEVER[np.dtype(np.int16)] else np.int32)
+        self._cost_TLN = np.full((rows, max_phrase, width), NEVER[counts], counts)
         self._cost_TLN[:, 0] = 1
-        self._before_TN = np.repeat(np.arange(rows + 1, dtype=np.int32)[:, None], width, axis=1)
-        self._after_TN = np.zeros((rows + max_phrase, width), np.int32)
+        self._before_TN = np.repeat(np.arange(rows + 1, dtype=counts)[:, None], width, axis=1)
+        self._after_TN = np.zeros((rows + max_phrase, width), counts)
         self._after_is_old_N = np.ones(width, bool)
         self._segments_N = self._lengths_N.copy()
-        nodes = len(self._runs.occurrences)
-        self._in_code = np.zeros(nodes, bool)
-        self._pairs = np.zeros(nodes * max_phrase, np.int64)
-        self._pair_NT = np.full((width, rows), -1, np.int64)
-        """the pair that begins there in the segmentation; −1 where none does"""
-        self._count_pairs(np.arange(width), self._cost_TLN, self._before_TN)
+        self._last_TN = np.zeros((rows + 1, width), np.int64)
+        self._cut(np.arange(width), self._cost_TLN, self._before_TN)
+        self._in_code = np.zeros(len(self._runs.occurrences), bool)
+        self._floor_L = np.full(max_phrase + 1, np.iinfo(np.int64).max)
+        self._watched = Watched(self._runs, np.zeros(0, np.int64), width)
+        """runs that occur at least so often, by length: the others have not been worth a look yet"""
 
     @property
     def segments(self) -> int:
@@ -77,11 +79,15 @@ class Columns:
 
     def candidates(self, needed: np.ndarray) -> Iterator[tuple[int, int, Phrase, Phrase]]:
         """(count, node, a, b) of the pairs whose phrase occurs often enough to pay, best rank first."""
-        runs = self._runs
-        could_pay = np.flatnonzero((runs.occurrences >= needed[runs.length_of]) & (runs.length_of > 1) & ~self._in_code)
-        which, splits = np.nonzero(self._pairs.reshape(-1, self._longest)[could_pay])
-        nodes = could_pay[which]
-        counts = self._pairs[nodes * self._longest + splits]
+        if (needed < self._floor_L).any():
+            self._floor_L = needed * 3 // 4
+            often = self._runs.occurrences >= self._floor_L[self._runs.length_of]
+            self._watched = Watched(self._runs, np.flatnonzero(often & (self._runs.length_of > 1)), len(self._lengths_N))
+        nodes = self._watched.nodes
+        could_pay = (self._runs.occurrences[nodes] >= needed[self._runs.length_of[nodes]]) & ~self._in_code[nodes]
+        pairs_PL = self._watched.pairs(self._last_TN, self._longest) * could_pay[:, None]
+        which, splits = np.nonzero(pairs_PL)
+        nodes, counts = nodes[which], pairs_PL[which, splits]
         by_count = np.argsort(-counts, kind="stable")
         for count, tied in groupby(by_count.tolist(), key=counts.tolist().__getitem__):
             found = []
@@ -114,22 +120,22 @@ class Columns:
 
     def add(self, node: int) -> None:
         """Put the phrase into C and cut anew every column that holds it."""
-        columns = np.unique(self._runs.places_of(node)[1])
-        cost_TLn = self._costs_with(node, columns)
+        row, column, _ = self._runs.places_of(node)
+        self._cost_TLN[row, self._runs.length_of[node] - 1, column] = 1
+        columns = np.unique(column)
+        cost_TLn = self._cost_TLN[:, :, columns]
         before_Tn = shortest_before(cost_TLn)
         self._in_code[node] = True
-        self._cost_TLN[:, :, columns] = cost_TLn
         self._before_TN[:, columns] = before_Tn
         self._after_is_old_N[columns] = True
         self._segments_N[columns] = before_Tn[self._lengths_N[columns], np.arange(len(columns))]
-        self._count_pairs(columns, cost_TLn, before_Tn)
+        self._cut(columns, cost_TLn, before_Tn)
 
     def uses(self) -> Counter[Phrase]:
         """How often each phrase stands in the segmented corpus."""
-        last_TN = longest_last(self._cost_TLN, self._before_TN)
-        end, column = np.nonzero(segment_ends(last_TN, self._lengths_N, self._longest)[1:])
-        length = last_TN[end + 1, column]
-        counts = np.bincount(self._runs.node_LNT[length - 1, column, end + 1 - length], self._weights_N[column])
+        end, column = np.nonzero(self._last_TN)
+        length = self._last_TN[end, column]
+        counts = np.bincount(self._runs.node_LNT[length - 1, column, end - length], self._weights_N[column])
         return Counter({self._spelled(n): int(counts[n]) for n in np.flatnonzero(counts).tolist()})
 
     def _costs_with(self, node: int, columns: np.ndarray) -> np.ndarray:
@@ -148,46 +154,51 @@ class Columns:
             self._after_TN[:, columns] = shortest_after(self._cost_TLN[:, :, columns], self._lengths_N[columns])
             self._after_is_old_N[columns] = False
 
-    def _count_pairs(self, columns: np.ndarray, cost_TLn: np.ndarray, before_Tn: np.ndarray) -> None:
-        """Segment these columns, and count the pairs they now have instead of those they had."""
-        had_nT = self._pair_NT[columns]
-        here, start = np.nonzero(had_nT >= 0)
-        np.subtract.at(self._pairs, had_nT[here, start], self._weights_N[columns[here]])
+    def _cut(self, columns: np.ndarray, cost_TLn: np.ndarray, before_Tn: np.ndarray) -> None:
+        """Segment these columns."""
         last_Tn = longest_last(cost_TLn, before_Tn)
-        middle, here = np.nonzero(segment_ends(last_Tn, self._lengths_N[columns], self._longest)[1:])
-        second, end = last_Tn[middle + 1, here], middle + 1
-        middle = end - second
-        first = last_Tn[middle, here]
-        fits = np.flatnonzero((first > 0) & (first + second <= self._longest))
-        first, second, middle, column = first[fits], second[fits], middle[fits], columns[here[fits]]
-        start = middle - first
-        pair = self._runs.node_LNT[first + second - 1, column, start] * self._longest + first
-        self._pair_NT[columns] = -1
-        self._pair_NT[column, start] = pair
-        np.add.at(self._pairs, pair, self._weights_N[column])
+        self._last_TN[:, columns] = last_Tn * segment_ends(last_Tn, self._lengths_N[columns], self._longest)
 
     def _spelled(self, node: int) -> Phrase:
         return tuple(self._skills[i] for i in self._runs.spelled(node))
 
 
+class Watched:
+    """Some nodes, with all the places where they end: how often each is now cut into just two phrases, and where."""
+
+    def __init__(self, runs: Runs, nodes: np.ndarray, width: int) -> None:
+        row, column, self._which = runs.places_of_all(nodes)
+        self.nodes, self._width, self._length = nodes, width, runs.length_of[nodes][self._which]
+        self._end, self._weights = (row + self._length) * width + column, runs.weights_N[column]
+
+    def pairs(self, last_TN: np.ndarray, longest: int) -> np.ndarray:
+        """Adjacent pairs (a, b) with a∘b the node, by node and length of a."""
+        second = last_TN.take(self._end)
+        first = last_TN.take(self._end - second * self._width)
+        found = np.flatnonzero((first > 0) & (first + second == self._length))
+        pair = self._which[found] * longest + first[found]
+        counts = np.bincount(pair, self._weights[found], len(self.nodes) * longest)
+        return counts.astype(np.int64).reshape(-1, longest)
+
+
 def shortest_before(cost_TLn: np.ndarray) -> np.ndarray:
     """before[t] = min over lengths l of before[t − l] + cost[t − l, l], in every column at once."""
     rows, longest, width = cost_TLn.shape
-    before_Tn = np.full((rows + longest, width), NEVER, np.int32)
+    before_Tn = np.full((rows + longest, width), NEVER[cost_TLn.dtype], cost_TLn.dtype)
     before_Tn[0] = 0
-    each = np.empty((longest, width), np.int32)
-    for t in range(rows):
-        np.add(cost_TLn[t], before_Tn[t], out=each)
-        reached = before_Tn[t + 1 : t + 1 + longest]
-        np.minimum(reached, each, out=reached)
+    each = np.empty((longest, width), cost_TLn.dtype)
+    reached = [before_Tn[t + 1 : t + 1 + longest] for t in range(rows)]
+    for cost_Ln, before_n, reached_Ln in zip(cost_TLn, before_Tn, reached, strict=False):
+        np.add(cost_Ln, before_n, each)
+        np.minimum(reached_Ln, each, reached_Ln)
     return before_Tn[: rows + 1]
 
 
 def shortest_after(cost_TLn: np.ndarray, lengths_n: np.ndarray) -> np.ndarray:
     """after[t] = min over lengths l of cost[t, l] + after[t + l]; 0 where a column ends."""
     rows, longest, width = cost_TLn.shape
-    after_Tn = np.full((rows + longest, width), NEVER, np.int32)
-    each = np.empty((longest, width), np.int32)
+    after_Tn = np.full((rows + longest, width), NEVER[cost_TLn.dtype], cost_TLn.dtype)
+    each = np.empty((longest, width), cost_TLn.dtype)
     ends_T = [lengths_n == t for t in range(rows + 1)]
     after_Tn[rows][ends_T[rows]] = 0
     for t in range(rows - 1, -1, -1):
@@ -215,7 +226,9 @@ def segment_ends(last_Tn: np.ndarray, lengths_n: np.ndarray, longest: int) -> np
     back_TLn = last_Tn[:, None] == np.arange(longest, 0, -1)[:, None]
     ends_Tn = np.zeros((rows + longest, width), bool)
     ends_Tn[lengths_n + longest, np.arange(width)] = True
+    led = np.empty((longest, width), bool)
     for t in range(rows - 1, 0, -1):
-        reached = ends_Tn[t : t + longest]
-        np.logical_or(reached, np.logical_and(back_TLn[t], ends_Tn[t + longest]), out=reached)
+        reached_Ln = ends_Tn[t : t + longest]
+        np.logical_and(back_TLn[t], ends_Tn[t + longest], led)
+        np.logical_or(reached_Ln, led, reached_Ln)
     return ends_Tn[longest:]
