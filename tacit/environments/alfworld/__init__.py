@@ -12,6 +12,7 @@ from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.prompt import FullWording, TerseWording
 from tacit.environments.alfworld.published import NAME
 from tacit.environments.alfworld.tasks import SPLITS, tasks
+from tacit.environments.alfworld.tracker import AlfworldTracker
 from tacit.environments.alfworld.world import AlfWorld
 
 MAX_STEPS = 50
@@ -27,6 +28,7 @@ ENVIRONMENT = Environment(
     wordings={"full": FullWording(), "terse": TerseWording()},
     experts={"explorer": Explorer, "oracle": Oracle},
     alphabet=ALPHABET,
+    tracker=AlfworldTracker(),
     failure=failure,
     example_texts=example_texts,
     action_tokens=32,

@@ -1,0 +1,310 @@
+"""The household's tracker: subgoals, Table 6 by hand, and thousands of episodes without a surprise."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tacit.core.types import Observation, Task, Transition
+from tacit.environments.alfworld import ENVIRONMENT
+from tacit.environments.alfworld.game import FAMILIES, Game, Goal, Receptacle, Thing
+from tacit.environments.alfworld.progress import DONE, Progress, total_subgoals
+from tacit.environments.alfworld.tracker import BOUND, ERRORS, PROGRESS, AlfworldTracker, compact
+from tacit.environments.alfworld.world import AlfWorld
+
+TRACKER = AlfworldTracker()
+
+
+@dataclass
+class Played:
+    task: Task
+    states: list[Progress]
+    """the first is before any action"""
+    transitions: list[Transition]
+
+    @property
+    def won(self) -> bool:
+        return bool(self.transitions) and self.transitions[-1].success
+
+    def events(self) -> Counter[str]:
+        return Counter(event for state in self.states for event in (*state.progress, *state.errors))
+
+    def total(self, signal: str) -> float:
+        pairs = zip(self.states, self.states[1:], strict=False)
+        return sum(TRACKER.signals(before, after)[signal] for before, after in pairs)
+
+
+def play(task: Task, choose: Callable[[Observation], str], limit: int = 50) -> Played:
+    world = AlfWorld()
+    observation = world.reset(task)
+    played = Played(task, [TRACKER.start(task, observation)], [])
+    while len(played.transitions) < limit and not played.won:
+        action = choose(observation)
+        transition = world.step(action)
+        played.states.append(TRACKER.update(played.states[-1], action, transition))
+        played.transitions.append(transition)
+        observation = transition.observation
+    return played
+
+
+def explore(task: Task) -> Played:
+    expert = ENVIRONMENT.expert("explorer")(task)
+    return play(task, expert.act)
+
+
+def stumble(task: Task, purposeful: float) -> Played:
+    """Random play, some of it nonsense, with the expert's move now and then."""
+    rng, expert = random.Random(zlib.crc32(task.id.encode())), ENVIRONMENT.expert("explorer")(task)
+
+    def choose(observation: Observation) -> str:
+        wise = expert.act(observation)
+        if rng.random() < purposeful:
+            return wise
+        # Most actions are ways to go: half of the time, do something here instead.
+        here = [a for a in observation.actions if not a.startswith("go ")] if rng.random() < 0.5 else observation.actions
+        return rng.choice([*here, "fly to the moon", ""])
+
+    return play(task, choose)
+
+
+def check_any(played: Played) -> None:
+    """What holds however an episode is played."""
+    for number, state in enumerate(played.states):
+        assert (state.subgoal == DONE) == (number > 0 and played.transitions[number - 1].success)
+        assert len(TRACKER.render(state)) <= BOUND
+    events, objects = played.events(), 2 if played.task.family == "pick2" else 1
+    start, best = played.states[0].best, max(state.achieved for state in played.states)
+    assert events["subgoal"] == best - start, "each subgoal is paid once"
+    assert best < total_subgoals(played.task.family) or played.won
+    assert max(events["reached_destination"], events["opened_destination"], events["placed"]) <= objects
+    assert played.total("progress") == pytest.approx(sum(PROGRESS[e] * n for e, n in events.items() if e in PROGRESS))
+    assert played.total("error") == pytest.approx(sum(ERRORS[e] * n for e, n in events.items() if e in ERRORS))
+    refused = sum(not transition.effective for transition in played.transitions)
+    assert events["invalid"] == refused and events["no_effect"] == 0, "this world lists its actions"
+
+
+def check_expert(played: Played) -> None:
+    """What Table 6 pays for a clean episode: every subgoal, the destination reached and used for each object, and hints."""
+    check_any(played)
+    if not played.won:
+        return
+    events, family = played.events(), played.task.family
+    assert events["subgoal"] == total_subgoals(family) - played.states[0].best
+    assert (family == "look") == (events["placed"] == 0) == (events["reached_destination"] == 0)
+    fixed = events["subgoal"] * 1.0 + events["reached_destination"] * 0.2 + events["placed"] * 0.5
+    extras = 0.02 * events["hinted_place"] + 0.05 * events["hinted_container"] + 0.2 * events["opened_destination"]
+    assert played.total("progress") == pytest.approx(fixed + extras)
+
+
+def check_many(count: int) -> None:
+    """`count` explorer episodes and as many random ones, of all splits and families."""
+    tasks = [task for split in ("train", "seen", "unseen") for task in ENVIRONMENT.tasks(split, count // 3 + 1, 11)][:count]
+    assert {task.family for task in tasks} == set(FAMILIES)
+    experts = [explore(task) for task in tasks]
+    for played in experts:
+        check_expert(played)
+    assert sum(played.won for played in experts) > 0.9 * len(experts)
+    faultless = sum(played.total("error") == 0.0 for played in experts)
+    assert faultless > 0.9 * len(experts), f"only {faultless} of {len(experts)} expert episodes without a penalty"
+    strays = [stumble(task, purposeful=(i % 3) * 0.3) for i, task in enumerate(tasks)]
+    for played in strays:
+        check_any(played)
+    met = sum((played.events() for played in (*experts, *strays)), Counter())
+    assert set(met) == {*PROGRESS, *ERRORS} - {"no_effect"}, "every rule but the one for worlds without a list came up"
+
+
+def test_expert_and_random_episodes():
+    check_many(201)
+
+
+@pytest.mark.slow
+def test_two_thousand_of_each():
+    check_many(2001)
+
+
+def test_table_6():
+    assert PROGRESS == {
+        "subgoal": 1.0,
+        "hinted_place": 0.02,
+        "hinted_container": 0.05,
+        "reached_destination": 0.2,
+        "opened_destination": 0.2,
+        "placed": 0.5,
+    }
+    assert ERRORS == {
+        "invalid": 0.3,
+        "no_effect": 0.2,
+        "repeated": 0.2,
+        "regression": 0.3,
+        "looked_while_placing": 0.2,
+        "wrong_destination": 0.3,
+        "revisited": 0.1,
+        "reopened": 0.1,
+        "wandered": 0.15,
+    }
+
+
+def pens(family: str = "pick", sentence: str = "put a pen in drawer.") -> Task:
+    """Two drawers, a desk with a pen, a bed with another and with a pillow."""
+    receptacles = (
+        Receptacle("drawer 2", "drawer", 1, openable=True),
+        Receptacle("drawer 1", "drawer", 2, openable=True),
+        Receptacle("desk 1", "desk", 3),
+        Receptacle("bed 1", "bed", 4),
+    )
+    portable = frozenset({"pickupable"})
+    things = (
+        Thing("pen 2", "pen", portable, (3,), (4,)),
+        Thing("pen 1", "pen", portable, (2,), (3,)),
+        Thing("pillow 1", "pillow", portable, (3,), (4,)),
+    )
+    fits = frozenset({("drawer", "pen"), ("desk", "pen"), ("bed", "pillow"), ("bed", "pen")})
+    game = Game(receptacles, things, fits, 0, Goal(family, "pen", "drawer"), sentence)
+    return Task("alfworld", "pens", family, "", 0, sentence, {"game": game.to_data()})
+
+
+TWO_PENS = pens("pick2", "put two pen in drawer.")
+
+
+def follow(task: Task, *actions: str) -> Played:
+    script = iter(actions)
+    return play(task, lambda _: next(script), len(actions))
+
+
+def told(*actions: str, task: Task | None = None) -> tuple[str, ...]:
+    """What the tracker said of the last action."""
+    last = follow(task or pens(), *actions).states[-1]
+    return (*last.progress, *last.errors)
+
+
+CARRY = ("go to desk 1", "take pen 1 from desk 1")
+ARRIVE = (*CARRY, "go to drawer 1")
+
+
+@pytest.mark.parametrize(
+    ("actions", "events"),
+    [
+        (("go to desk 1",), ("subgoal", "hinted_place")),
+        (("go to drawer 1",), ("hinted_place",)),
+        (("go to drawer 1", "go to drawer 2"), ()),
+        (("go to drawer 1", "open drawer 1"), ("hinted_container",)),
+        (("go to drawer 1", "go to drawer 2", "look", "inventory", "go to drawer 1"), ("revisited",)),
+        (("go to drawer 1", "open drawer 1", "close drawer 1", "open drawer 1"), ("reopened", "repeated")),
+        (CARRY, ("subgoal",)),
+        (ARRIVE, ("subgoal", "reached_destination")),
+        ((*ARRIVE, "open drawer 1"), ("opened_destination",)),
+        ((*ARRIVE, "open drawer 1", "move pen 1 to drawer 1"), ("subgoal", "placed")),
+        ((*ARRIVE, "look"), ("looked_while_placing",)),
+        ((*ARRIVE, "examine drawer 1"), ("looked_while_placing",)),
+        ((*ARRIVE, "go to drawer 2"), ("wrong_destination",)),
+        ((*ARRIVE, "go to bed 1"), ("regression",)),
+        ((*CARRY, "move pen 1 to desk 1"), ("regression",)),
+        ((*CARRY, "go to bed 1"), ("wandered",)),
+        (("go to desk 1", "go to drawer 1"), ("wandered",)),
+        (("fly",), ("invalid",)),
+        (("fly", "fly"), ("invalid", "repeated")),
+        (("look", "inventory", "look"), ("repeated",)),
+        (("go to bed 1", "take pillow 1 from bed 1", "go to desk 1", "go to bed 1"), ()),
+    ],
+)
+def test_one_action_at_a_time(actions, events):
+    assert told(*actions) == events
+
+
+def test_without_a_list_of_actions_a_refusal_is_no_effect():
+    state = TRACKER.start(pens(), Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1."))
+    after = TRACKER.update(state, "fly", Transition(Observation("Nothing happens."), effective=False))
+    assert TRACKER.signals(state, after) == {"progress": 0.0, "error": 0.2}
+
+
+def test_without_a_list_of_actions_the_text_is_enough():
+    task, world = pens(), AlfWorld()
+    state = TRACKER.start(task, replace(world.reset(task), actions=()))
+    for action in (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1"):
+        transition = world.step(action)
+        state = TRACKER.update(state, action, replace(transition, observation=replace(transition.observation, actions=())))
+    assert state.subgoal == DONE and state.best == 4
+
+
+def test_going_back_and_forth_earns_nothing():
+    """The object is put back and taken again, the destination left and reached again: paid once."""
+    again = ("move pen 1 to desk 1", "take pen 1 from desk 1") * 3
+    played = follow(pens(), *CARRY, *again, "go to drawer 1", "go to bed 1", "go to drawer 1")
+    assert played.events()["subgoal"] == 3 and played.events()["reached_destination"] == 1
+
+
+def test_pick2_is_pick_twice():
+    first = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1")
+    second = ("go to bed 1", "take pen 2 from bed 1", "go to drawer 1", "move pen 2 to drawer 1")
+    played = follow(TWO_PENS, *first, *second)
+    assert played.won
+    assert [state.subgoal for state in played.states] == [
+        "find_object",
+        *("take_object", "reach_destination", "place_object", "place_object", "find_object"),
+        *("take_object", "reach_destination", "place_object", "done"),
+    ]
+    # 8 subgoals, two arrivals, one opening, two placements; desk and bed are where pens are, and new
+    hints = played.events()["hinted_place"]
+    assert played.total("progress") == pytest.approx(8 * 1.0 + 2 * 0.2 + 0.2 + 2 * 0.5 + 0.02 * hints)
+    assert played.total("error") == 0.0
+
+
+def test_the_second_object_belongs_with_the_first():
+    first = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1", "go to bed 1", "take pen 2 from bed 1")
+    assert told(*first, "go to drawer 2", task=TWO_PENS) == ("wrong_destination",)
+    undone = (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1", "take pen 1 from drawer 1")
+    assert told(*undone, task=TWO_PENS) == ("regression",)
+
+
+def test_what_a_search_shows():
+    state = follow(pens(), "go to drawer 1", "open drawer 1").states[-1]
+    assert TRACKER.render(state).splitlines() == [
+        "subgoal: find_object",
+        "object: pen",
+        "holding: nothing",
+        "destination: drawer",
+        "at: drawer 1",
+        f"likely: {', '.join(state.hints())}",
+        f"unchecked: {compact(sorted(['drawer 2', 'desk 1', 'bed 1'], key=lambda r: _order(state, r)))}",
+        "checked: drawer 1",
+    ]
+
+
+def _order(state: Progress, receptacle: str) -> int:
+    hints, kind = state.hints(), receptacle.split()[0]
+    return hints.index(kind) if kind in hints else len(hints)
+
+
+def test_what_comes_after_the_search_shows():
+    assert TRACKER.render(follow(pens(), "go to desk 1").states[-1]).splitlines()[-1] == "seen: pen 1 at desk 1"
+    assert TRACKER.render(follow(pens(), *CARRY).states[-1]).splitlines()[2:] == [
+        "holding: pen 1",
+        "destination: drawer",
+        "at: desk 1",
+        "where: drawer 1-2",
+    ]
+    assert TRACKER.render(follow(pens(), *ARRIVE).states[-1]).splitlines()[-1] == "where: drawer 1"
+
+
+def test_places_are_written_in_few_words():
+    assert compact(["drawer 3", "bed 1", "drawer 1", "drawer 2", "drawer 10"]) == "drawer 1-3 10, bed 1"
+    assert compact([]) == ""
+
+
+def test_the_block_is_bounded_whatever_the_house():
+    """Names as long as nobody has them, and hundreds of places: every list gives way."""
+    names = tuple(f"{'cabinet' * 6}{i % 40} {2 * i + 1}" for i in range(400))
+    goal = Goal("pick", "watch" * 40, "drawer" * 40)
+    state = Progress(goal, names * 2, names[:30], "watch" * 40, checked=names)
+    assert len(TRACKER.render(state)) <= BOUND
+    seen = {f"{'watch' * 40} {i}": names[i] for i in range(300)}
+    assert len(TRACKER.render(replace(state, holding="", seen=seen, subgoal="take_object"))) <= BOUND
+
+
+def test_it_is_registered_and_has_a_version():
+    assert isinstance(ENVIRONMENT.tracker, AlfworldTracker) and ENVIRONMENT.tracker.version == "alfworld-1"
