@@ -66,7 +66,7 @@ class Columns:
         self._after_TN = np.zeros((rows + max_phrase, width), counts)
         self._after_is_old_N = np.ones(width, bool)
         self._segments_N = self._lengths_N.copy()
-        self._last_TN = np.zeros((rows + 1, width), np.int64)
+        self._last_TN = np.zeros((rows + 1, width), np.int16)
         self._cut(np.arange(width), self._cost_TLN, self._before_TN)
         self._in_code = np.zeros(len(self._runs.occurrences), bool)
         self._floor_L = np.full(max_phrase + 1, np.iinfo(np.int64).max)
@@ -123,7 +123,7 @@ class Columns:
         row, column, _ = self._runs.places_of(node)
         self._cost_TLN[row, self._runs.length_of[node] - 1, column] = 1
         columns = np.unique(column)
-        cost_TLn = self._cost_TLN[:, :, columns]
+        cost_TLn = self._cost_TLN.take(columns, axis=2)  # [:, :, columns] would not keep rows together in memory
         before_Tn = shortest_before(cost_TLn)
         self._in_code[node] = True
         self._before_TN[:, columns] = before_Tn
@@ -134,14 +134,14 @@ class Columns:
     def uses(self) -> Counter[Phrase]:
         """How often each phrase stands in the segmented corpus."""
         end, column = np.nonzero(self._last_TN)
-        length = self._last_TN[end, column]
+        length = self._last_TN[end, column].astype(np.int64)
         counts = np.bincount(self._runs.node_LNT[length - 1, column, end - length], self._weights_N[column])
         return Counter({self._spelled(n): int(counts[n]) for n in np.flatnonzero(counts).tolist()})
 
     def _costs_with(self, node: int, columns: np.ndarray) -> np.ndarray:
         """What phrases cost in these columns once this one is in C."""
         length = self._runs.length_of[node]
-        cost_TLn = self._cost_TLN[:, :, columns]
+        cost_TLn = self._cost_TLN.take(columns, axis=2)
         row, column, _ = self._runs.places_of(node)
         here = np.searchsorted(columns, column)
         known = columns[np.minimum(here, len(columns) - 1)] == column  # the columns may be some of those it occurs in
@@ -151,7 +151,7 @@ class Columns:
     def _refresh_after(self) -> None:
         columns = np.flatnonzero(self._after_is_old_N)
         if len(columns):
-            self._after_TN[:, columns] = shortest_after(self._cost_TLN[:, :, columns], self._lengths_N[columns])
+            self._after_TN[:, columns] = shortest_after(self._cost_TLN.take(columns, axis=2), self._lengths_N[columns])
             self._after_is_old_N[columns] = False
 
     def _cut(self, columns: np.ndarray, cost_TLn: np.ndarray, before_Tn: np.ndarray) -> None:
@@ -174,7 +174,7 @@ class Watched:
     def pairs(self, last_TN: np.ndarray, longest: int) -> np.ndarray:
         """Adjacent pairs (a, b) with a∘b the node, by node and length of a."""
         second = last_TN.take(self._end)
-        first = last_TN.take(self._end - second * self._width)
+        first = last_TN.take(self._end - second.astype(np.int64) * self._width)
         found = np.flatnonzero((first > 0) & (first + second == self._length))
         pair = self._which[found] * longest + first[found]
         counts = np.bincount(pair, self._weights[found], len(self.nodes) * longest)
@@ -211,7 +211,7 @@ def shortest_after(cost_TLn: np.ndarray, lengths_n: np.ndarray) -> np.ndarray:
 def longest_last(cost_TLn: np.ndarray, before_Tn: np.ndarray) -> np.ndarray:
     """For each end, the length of the last phrase of its segmentation: the longest of those the minimum allows; 0 in row 0."""
     rows, longest, width = cost_TLn.shape
-    last_Tn = np.ones((rows + 1, width), np.int64)
+    last_Tn = np.ones((rows + 1, width), np.int16)
     last_Tn[0] = 0
     for length in range(2, min(longest, rows) + 1):
         starts = rows + 1 - length
@@ -223,7 +223,7 @@ def longest_last(cost_TLn: np.ndarray, before_Tn: np.ndarray) -> np.ndarray:
 def segment_ends(last_Tn: np.ndarray, lengths_n: np.ndarray, longest: int) -> np.ndarray:
     """True where a phrase of the segmentation ends, and in row 0: from the end of each column, one phrase back at a time."""
     rows, width = last_Tn.shape
-    back_TLn = last_Tn[:, None] == np.arange(longest, 0, -1)[:, None]
+    back_TLn = last_Tn[:, None] == np.arange(longest, 0, -1, dtype=last_Tn.dtype)[:, None]
     ends_Tn = np.zeros((rows + longest, width), bool)
     ends_Tn[lengths_n + longest, np.arange(width)] = True
     led = np.empty((longest, width), bool)
