@@ -1,0 +1,84 @@
+"""The sampled policy gradient and its penalty: Eq. 9 by hand, and what its gradient does not contain."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tacit.core.protocols import TokenView
+from tacit.losses.kl import ReferenceKL
+from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
+
+
+def view(logprobs, advantages, lengths, reference=None, total_rows=None) -> TokenView:
+    logprobs = torch.tensor(logprobs, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor(lengths)
+    return TokenView(
+        logprobs_T=logprobs,
+        behaviour_T=logprobs.detach().clone(),
+        advantages_T=torch.tensor(advantages, dtype=torch.float64),
+        row_T=torch.repeat_interleave(torch.arange(len(lengths)), lengths),
+        lengths_R=lengths,
+        total_tokens=len(logprobs),
+        total_rows=total_rows or len(lengths),
+        tokens={} if reference is None else {"reference": torch.tensor(reference, dtype=torch.float64)},
+    )
+
+
+def loss_and_gradient(term, seen):
+    loss, _ = term(seen)
+    (gradient,) = torch.autograd.grad(loss, seen.logprobs_T)
+    return loss.item(), gradient.tolist()
+
+
+def test_an_action_is_the_sum_of_its_tokens_and_the_mean_is_over_actions():
+    """log π = −3 with A = 2, and −0.5 with A = −1: L = −(2·(−3) + (−1)·(−0.5)) / 2."""
+    loss, gradient = loss_and_gradient(PolicyGradient(), view([-1.0, -2.0, -0.5], [2.0, 2.0, -1.0], [2, 1]))
+    assert loss == pytest.approx(2.75) and gradient == pytest.approx([-1.0, -1.0, 0.5])
+
+
+def test_the_penalty_by_hand():
+    """Differences 1, −1 and 0.5 over two actions: 0.02 · 0.5 / 2."""
+    seen = view([-1.0, -2.0, -0.5], [0.0] * 3, [2, 1], reference=[-2.0, -1.0, -1.0])
+    loss, stats = SampledPenalty(0.02)(seen)
+    assert loss.item() == pytest.approx(0.02 * 0.5 / 2)
+    assert stats["reference_kl"].item() == pytest.approx(0.5) and not stats["reference_kl"].requires_grad
+
+
+def test_the_published_penaltys_gradient_does_not_know_the_reference():
+    """β/rows for every token, wherever the reference is; k3's changes sign with it, and vanishes where they agree."""
+    for reference in ([-1.0, -2.0], [-3.0, -0.1]):
+        _, gradient = loss_and_gradient(SampledPenalty(0.1), view([-1.0, -2.0], [0.0] * 2, [2], reference))
+        assert gradient == pytest.approx([0.1, 0.1])
+    _, same = loss_and_gradient(ReferenceKL(0.1), view([-1.0, -2.0], [0.0] * 2, [2], [-1.0, -2.0]))
+    _, other = loss_and_gradient(ReferenceKL(0.1), view([-1.0, -2.0], [0.0] * 2, [2], [-2.0, -1.0]))
+    assert same == pytest.approx([0.0, 0.0]) and other[0] > 0 > other[1]
+
+
+def test_over_the_policys_own_samples_the_published_penalty_pulls_nowhere():
+    """E_a[∇ log π(a)] = 0 over a softmax, exactly."""
+    logits = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    logprobs = logits.log_softmax(0)
+    reference = torch.tensor([-0.1, -3.0, -5.0], dtype=torch.float64)
+    seen = view([0.0], [0.0], [1])
+    total = logits.new_zeros(())
+    for action in range(3):
+        one = TokenView(
+            **{
+                **vars(seen),
+                "logprobs_T": logprobs[action : action + 1],
+                "tokens": {"reference": reference[action : action + 1]},
+            }
+        )
+        total = total + logprobs[action].exp().detach() * SampledPenalty(1.0)(one)[0]
+    (gradient,) = torch.autograd.grad(total, logits)
+    assert gradient.abs().max().item() < 1e-12
+    assert total.item() == pytest.approx((logprobs.exp() * (logprobs - reference)).sum().item()), "its value is the KL"
+
+
+@pytest.mark.parametrize("term", [PolicyGradient(), SampledPenalty(0.5)])
+def test_micro_batches_add_up(term):
+    whole, _ = term(view([-1.0, -2.0, -0.5], [2.0, 2.0, -1.0], [2, 1], reference=[-1.5, -1.0, -1.0]))
+    first, _ = term(view([-1.0, -2.0], [2.0, 2.0], [2], reference=[-1.5, -1.0], total_rows=2))
+    second, _ = term(view([-0.5], [-1.0], [1], reference=[-1.0], total_rows=2))
+    assert (first + second).item() == pytest.approx(whole.item())

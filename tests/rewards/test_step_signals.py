@@ -1,0 +1,55 @@
+"""Signals as rewards: weights, the cost of a step, and steps that were not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import make_group
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Group
+from tacit.rewards.outcome import Outcome
+from tacit.rewards.signals import StepSignals
+
+
+def measured(values, success=None) -> Group:
+    """`values[i][t]` are (progress, error) of step t of member i."""
+    group = make_group([[1] * len(member) for member in values], success)
+    members = []
+    for trajectory, member in zip(group.trajectories, values, strict=True):
+        pairs = zip(trajectory.steps, member, strict=True)
+        steps = tuple(replace(s, signals={"progress": p, "error": e}) for s, (p, e) in pairs)
+        members.append(replace(trajectory, steps=steps))
+    return Group(group.task, tuple(members))
+
+
+def test_progress_minus_error_minus_the_step():
+    group = measured([[(1.0, 0.0), (0.02, 0.3)], [(0.0, 0.15)]], [True, False])
+    (rewards,) = StepSignals()([group])
+    np.testing.assert_allclose(rewards.flow_N, [0.99, 0.02 - 0.3 - 0.01, -0.16])
+    assert not rewards.local_N.any(), "it flows: what an action led to is its merit too"
+    (outcome,) = Outcome(3.0)([group])
+    np.testing.assert_allclose((rewards + outcome).returns_N(0.5), [0.99 + 0.5 * (3 - 0.29), 3 - 0.29, -0.16])
+
+
+def test_weights_and_cost_are_settings():
+    group = measured([[(1.0, 0.3)]])
+    (rewards,) = StepSignals((("progress", 2.0), ("error", 0.0)), step_cost=0.5)([group])
+    assert rewards.flow_N.tolist() == [1.5]
+    (nothing,) = StepSignals((), step_cost=0.0)([make_group([[1, 1]])])
+    assert nothing.flow_N.tolist() == [0.0, 0.0]
+
+
+def test_a_step_without_the_signal_is_an_error_unless_it_does_not_count():
+    group = make_group([[1]])
+    with pytest.raises(TacitError, match=r"no signal 'progress' \(it has: none\)"):
+        StepSignals()([group])
+    (rewards,) = StepSignals((("progress", 0.0),))([group])
+    assert rewards.flow_N.tolist() == [-0.01]
+
+
+def test_empty_groups():
+    assert StepSignals()([]) == []
+    assert StepSignals()([make_group([])])[0].flow_N.shape == (0,)
