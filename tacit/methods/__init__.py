@@ -22,6 +22,7 @@ METHODS = {
     "hgpo": ("tacit.methods.hgpo", "HGPO"),
     "bigpo": ("tacit.methods.bipace", "BiGPO"),
     "bipace": ("tacit.methods.bipace", "BiPACE"),
+    "constant_context": ("tacit.methods.constant_context", "ConstantContext"),
 }
 
 

@@ -1,0 +1,107 @@
+"""Constant context (Xie et al., 2026): procedure in the weights, state in a small block.
+
+    xₜ  = Format(g, oₜ, (oₜ₋₁, aₜ₋₁), bₜ),   |xₜ| ≤ B        what the agent reads                             (2, 3)
+    rₜ  = r_env + r_prog − r_err                              the tracker that writes bₜ also judges the step   (7)
+    Aₜ  = (Gₜ − mean G) / (std G + ε),   Gₜ = Σ γ^{u−t} rᵤ    over all steps of the K episodes of a task        (8)
+    L   = E[−Aₜ log π(aₜ | xₜ) + β (log π(aₜ | xₜ) − log π_SFT(aₜ | xₜ))]                                       (9)
+
+What differs from GRPO: the context, the rewards of Table 6, step returns as credit, and a plain policy gradient. This is the
+second stage; the first is imitation of an expert in the same context, and the reference is the policy it leaves behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from tacit.contexts.state_block import StateBlock
+from tacit.core.errors import TacitError
+from tacit.core.method import Context, CreditTerm, Method, RewardTerm, Schedule
+from tacit.core.protocols import LossTerm
+from tacit.core.types import ActionStyle
+from tacit.core.world import Environment
+from tacit.credit.step_returns import StepReturns
+from tacit.losses.kl import ReferenceKL
+from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
+from tacit.methods.grpo import GRPO
+from tacit.rewards.invalid import InvalidPenalty
+from tacit.rewards.outcome import Outcome
+from tacit.rewards.signals import StepSignals
+
+
+@dataclass(frozen=True)
+class ConstantContext(GRPO):
+    """A prompt that never grows: the present observation, the turn before, and a tracker's state block."""
+
+    name: ClassVar[str] = "constant_context"
+
+    history: int = 1
+    """past turns in the prompt: 1, or 0 to leave out the one-step context"""
+    state_block: bool = True
+    """show the tracker's state block; its signals are rewarded either way"""
+    bound: int = 4000
+    """most characters of a prompt; a longer one stops the run and says why"""
+    style: ActionStyle = "bare"
+    """how actions are written: bare, or tags (<think>…</think><action>…</action>)"""
+    admissible: bool = False
+    """list the admissible actions in the prompt, where the world has them"""
+    success_reward: float = 3.0
+    """what success is worth"""
+    progress_weight: float = 1.0
+    """weight of the tracker's progress rewards; 0 leaves them out"""
+    error_weight: float = 1.0
+    """weight of the tracker's error penalties; 0 leaves them out"""
+    step_cost: float = 0.01
+    """what each step costs"""
+    invalid_penalty: float = 0.0
+    """taken off a step whose completion does not parse, beside the tracker's own penalty for invalid actions"""
+    gamma: float = 0.98
+    """discount per turn"""
+    kl: float = 0.02
+    """β of the penalty to the reference policy; 0 leaves it out"""
+    penalty: Literal["sampled", "k3"] = "sampled"
+    """sampled is the published one, whose gradient is zero on average; k3 is GRPO's, which does pull towards the reference"""
+    schedule: Schedule = field(
+        default_factory=lambda: Schedule(groups=1, group_size=4, iterations=200, lr=5e-6, temperature=0.8)
+    )
+
+    def build(self, world: Environment) -> Method:
+        if self.history not in (0, 1):
+            raise TacitError(
+                f"history = {self.history}: a constant context shows the turn before (1) or none (0). For more, see "
+                f"`--method grpo --history {self.history}`."
+            )
+        if self.schedule.epochs > 1:
+            raise TacitError(
+                f"epochs = {self.schedule.epochs}: the policy gradient of {self.name} has no importance ratio, so a batch can "
+                f"be used once only. Set epochs to 1, or choose a method with a ratio, such as grpo."
+            )
+        return super().build(world)
+
+    def context(self, world: Environment) -> Context:
+        if world.tracker is None:
+            raise TacitError(
+                f"{self.name} needs a tracker, and world {world.name!r} has none. Give its Environment `tracker=…` (see "
+                f"Tracker in tacit/core/world.py), or choose a method that needs none, such as grpo."
+            )
+        return StateBlock(
+            world.wording(self.wording),
+            world.tracker,
+            block=self.state_block,
+            one_step=self.history == 1,
+            admissible=self.admissible,
+            style=self.style,
+            bound=self.bound,
+        )
+
+    def rewards(self, world: Environment) -> tuple[RewardTerm, ...]:
+        signals = StepSignals((("progress", self.progress_weight), ("error", -self.error_weight)), self.step_cost)
+        invalid = (InvalidPenalty(self.invalid_penalty),) if self.invalid_penalty else ()
+        return Outcome(self.success_reward), signals, *invalid
+
+    def credits(self) -> tuple[CreditTerm, ...]:
+        return (StepReturns(self.gamma, None if self.std == "none" else self.std),)
+
+    def losses(self) -> tuple[LossTerm, ...]:
+        penalty: LossTerm = SampledPenalty(self.kl) if self.penalty == "sampled" else ReferenceKL(self.kl)
+        return PolicyGradient(), *((penalty,) if self.kl else ()), *self.bonus()

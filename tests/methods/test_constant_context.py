@@ -1,0 +1,124 @@
+"""Constant context: the published settings, the ablations, what is refused, and a run from the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.contexts.state_block import StateBlock
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.credit.step_returns import StepReturns
+from tacit.environments import get_environment
+from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
+from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
+from tacit.methods import get_method
+from tacit.methods.constant_context import ConstantContext
+from tacit.rewards.invalid import InvalidPenalty
+from tacit.rewards.outcome import Outcome
+from tacit.rewards.signals import StepSignals
+
+WORLD = get_environment("alfworld")
+
+
+def build(**settings):
+    return ConstantContext(**settings).build(WORLD)
+
+
+def test_as_published():
+    method = build()
+    assert method.context == StateBlock(WORLD.wording("full"), WORLD.tracker, True, True, admissible=False, style="bare")
+    assert method.rewards == (Outcome(3.0), StepSignals((("progress", 1.0), ("error", -1.0)), 0.01))
+    assert method.credits == (StepReturns(0.98, "population"),)
+    assert method.losses == (PolicyGradient(), SampledPenalty(0.02))
+    assert method.columns == (ReferenceLogprobs(0.8),)
+    assert method.schedule == Schedule(groups=1, group_size=4, iterations=200, lr=5e-6, temperature=0.8)
+    assert get_method("constant_context") is ConstantContext
+
+
+def test_ablations():
+    assert build(state_block=False).context == replace(build().context, block=False)
+    assert build(history=0).context == replace(build().context, one_step=False)
+    assert build(progress_weight=0.0).rewards[1] == StepSignals((("progress", 0.0), ("error", -1.0)))
+    assert build(error_weight=0.0, step_cost=0.0).rewards[1] == StepSignals((("progress", 1.0), ("error", 0.0)), 0.0)
+    assert build(invalid_penalty=0.1).rewards[2:] == (InvalidPenalty(0.1),)
+    assert build(std="none").credits == (StepReturns(0.98, None),)
+    assert build(kl=0.0).losses == (PolicyGradient(),) and build(kl=0.0).columns == ()
+    assert build(penalty="k3").losses == (PolicyGradient(), ReferenceKL(0.02))
+
+
+def test_a_world_without_tracker_is_refused():
+    with pytest.raises(TacitError, match="needs a tracker, and world 'alfworld' has none"):
+        ConstantContext().build(replace(WORLD, tracker=None))
+
+
+@pytest.mark.parametrize("history", [-1, 2])
+def test_more_history_would_not_be_constant(history):
+    with pytest.raises(TacitError, match=f"history = {history}"):
+        build(history=history)
+
+
+def test_a_batch_is_used_once():
+    with pytest.raises(TacitError, match="epochs = 2"):
+        build(schedule=Schedule(epochs=2))
+
+
+RECIPE = """
+world = "{world}"
+model = "tiny"
+tasks = 16
+max_steps = {steps}
+checkpoint_every = 1
+
+[method]
+name = "constant_context"
+
+[schedule]
+groups = 2
+group_size = 2
+iterations = 2
+lr = 1e-3
+
+[sft]
+steps = 3
+batch = 8
+tasks = 12
+
+[evaluation]
+split = "{split}"
+tasks = 4
+every = 1
+temperature = 1.0
+max_steps = 6
+
+[engine]
+device = "cpu"
+threads = 1
+
+[tiny]
+vocab = 512
+hidden = 32
+layers = 1
+heads = 2
+kv_heads = 2
+intermediate = 64
+context = 1024
+"""
+
+
+@pytest.mark.parametrize(("world", "split", "steps"), [("countdown", "test", 6), ("alfworld", "unseen", 30)])
+def test_two_iterations_from_the_command_line(world, split, steps, tmp_path: Path, monkeypatch):
+    recipe, run = tmp_path / "small.toml", tmp_path / "run"
+    recipe.write_text(RECIPE.format(world=world, split=split, steps=steps))
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert main(["train", "--config", str(recipe), "--out", str(run)]) == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    practice = [line for line in lines if "reference_kl" in line]
+    assert len(practice) == 2 and all(abs(line["loss"]) < 1e3 for line in practice)
