@@ -106,6 +106,17 @@ def check_expert(played: Played) -> None:
     assert played.total("progress") == pytest.approx(fixed + extras)
 
 
+def test_the_expert_knows_nothing_that_the_block_does_not_say():
+    """What it takes was seen before, and so was the lamp it uses: else nobody could learn from it in this context."""
+    for task in ENVIRONMENT.tasks("unseen", 120, 3):
+        played = explore(task)
+        for before, transition in zip(played.states, played.transitions, strict=False):
+            verb = command_of(transition.observation.text).partition(" ")[0]
+            expected = {"take": "take_object", "use": "use_light"}.get(verb, before.subgoal)
+            assert before.subgoal == expected, task.id
+        assert played.total("error") == 0.0
+
+
 def check_many(count: int) -> None:
     """`count` explorer episodes and as many random ones, of all splits and families."""
     tasks = [task for split in ("train", "seen", "unseen") for task in ENVIRONMENT.tasks(split, count // 3 + 1, 11)][:count]
@@ -320,3 +331,15 @@ def test_the_block_is_bounded_whatever_the_house():
 
 def test_it_is_registered_and_has_a_version():
     assert isinstance(ENVIRONMENT.tracker, AlfworldTracker) and ENVIRONMENT.tracker.version == "alfworld-1"
+
+
+def test_what_shares_a_place_is_seen_together():
+    """Two shelves at one place: the text shows the one gone to, the list of actions what can be taken from the other."""
+    receptacles = (Receptacle("shelf 2", "shelf", 1), Receptacle("shelf 1", "shelf", 1), Receptacle("desk 1", "desk", 2))
+    pen = Thing("pen 1", "pen", frozenset({"pickupable"}), (0,), (1,))
+    fits = frozenset({("shelf", "pen"), ("desk", "pen")})
+    game = Game(receptacles, (pen,), fits, 0, Goal("pick", "pen", "desk"), "put a pen in desk.")
+    task = Task("alfworld", "shelves", "pick", "", 0, game.sentence, {"game": game.to_data()})
+    state = follow(task, "go to shelf 1").states[-1]
+    assert state.subgoal == "take_object" and state.seen == {"pen 1": "shelf 2"}
+    assert set(state.checked) == {"shelf 1", "shelf 2"} and "at: shelf 1-2" in TRACKER.render(state)

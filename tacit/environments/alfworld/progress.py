@@ -5,8 +5,8 @@
     look               … take_object -> find_light -> reach_light -> use_light -> done
     pick2              pick, twice: after the first object is placed, the subgoals begin again
 
-Facts come from the text of the answers alone, but for one: which receptacles one stands before, where several share a place,
-only the list of actions tells (one cannot go to what one already faces, and the text names only one of them).
+Facts come from the text of the answers, and, where several receptacles share a place, from the list of actions: the text shows
+one of them, but one stands before all, cannot go to any of them, and can take what is there. Without a list the text has to do.
 """
 
 from __future__ import annotations
@@ -161,15 +161,24 @@ def with_observation(before: Progress, observation: Observation) -> Progress:
             treated |= {thing}
         elif verb == _OPPOSITE.get(goal.family):
             treated -= {thing}
-    if observation.actions:
-        names = (a.removeprefix("examine ") for a in observation.actions if a.startswith("examine "))
-        facing = tuple(name for name in names if name != holding)
     checked, view = before.checked, read_view(observation.text)
+    if observation.actions:
+        facing = tuple(name for name in _offered(observation, "examine") if name != holding)
+        takes = [take.partition(" from ") for take in _offered(observation, "take")]
+        for place in facing if not holding else ():
+            if place not in _offered(observation, "open"):
+                checked = _latest(checked, place)
+                there = {thing: place for thing, _, where in takes if where == place and kind_of(thing) == goal.kind}
+                seen = {t: where for t, where in seen.items() if where != place or kind_of(t) != goal.kind} | there
     if view:
         place, things = view
         checked = _latest(checked, place)
         seen = {thing: where for thing, where in seen.items() if where != place}
         seen.update({thing: place for thing in things if kind_of(thing) in (goal.kind, goal.target) and thing != holding})
+    # A lamp can be used from here without being shown, on or in what shares this place.
+    for lamp in _offered(observation, "use") if facing else ():
+        if kind_of(lamp) == goal.target and seen.get(lamp) not in facing:
+            seen[lamp] = facing[0]
     known = tuple(dict.fromkeys((*before.receptacles, *facing)))
     after = replace(
         before,
@@ -183,6 +192,11 @@ def with_observation(before: Progress, observation: Observation) -> Progress:
         opened=opened,
     )
     return replace(after, destination=_destination(after)) if goal.family == "pick2" else after
+
+
+def _offered(observation: Observation, verb: str) -> list[str]:
+    """What can be done that to now: `examine` -> the receptacles here and the thing in hand."""
+    return [action.removeprefix(f"{verb} ") for action in observation.actions if action.startswith(f"{verb} ")]
 
 
 def _destination(state: Progress) -> str:
