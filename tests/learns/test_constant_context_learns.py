@@ -1,0 +1,67 @@
+"""Constant context learns the letter, from its tracker's signals alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tacit.core.method import Schedule
+from tacit.core.protocols import Sampling
+from tacit.engines.local.policy import load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.local.tiny import TinySettings
+from tacit.evaluation.evaluate import evaluate
+from tacit.evaluation.panels import Panel
+from tacit.methods.constant_context import ConstantContext
+from tacit.rollout.worlds import InPlace
+from tacit.training.demonstrations import demonstrate
+from tacit.training.loop import iterate
+from tacit.training.settings import SupervisedSettings
+from tacit.training.supervised import imitate
+from tests.learns.letters import Lenient, environment
+
+SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=64)
+
+
+class RightOrWrong:
+    version = "letters-1"
+
+    def start(self, task, observation):
+        return "open"
+
+    def update(self, state, action, transition):
+        return "right" if transition.success else "wrong"
+
+    def render(self, state):
+        return state
+
+    def signals(self, before, after):
+        return {"progress": float(after == "right"), "error": 0.3 * (after == "wrong")}
+
+
+@pytest.mark.parametrize("penalty", ["sampled", "k3"])
+def test_it_learns(penalty):
+    world, lenient = (replace(environment(*make), tracker=RightOrWrong()) for make in ((), (Lenient,)))
+    schedule = Schedule(groups=4, group_size=8, iterations=25, lr=3e-3)
+    settings = ConstantContext(wording="terse", success_reward=0.0, penalty=penalty, schedule=schedule)
+    method = settings.build(world)
+    engine = EngineSettings(device="cpu", threads=1)
+    policy = load_policy("tiny", engine, seed=0, world_texts=lambda: world.example_texts(0), tiny=SIZES)
+    shown = demonstrate(lenient, world.tasks("train", 400, 0), method.context, policy, 1)
+    for _ in imitate(policy, shown, SupervisedSettings(steps=60, batch=32, lr=1e-2), seed=0):
+        pass
+    policy.freeze_reference()
+
+    def success() -> float:
+        panel = Panel.of(world, "test", 200)
+        score, _ = evaluate(panel, method.context, InPlace(world.make), policy, Sampling(max_tokens=4), 1)
+        return score.success
+
+    before = success()
+    worlds, tasks = InPlace(world.make), world.tasks("train", 64, 0)
+    for number in range(schedule.iterations):
+        iterate(number, method, tasks, worlds, policy, max_tokens=4, max_steps=1, seed=0)
+    after = success()
+    assert before < 0.45, "imitation must not know the answer"
+    assert after > 0.9, f"went from {before:.0%} to {after:.0%}"

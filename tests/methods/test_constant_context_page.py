@@ -1,0 +1,53 @@
+"""The page of the method: the code it names exists, its flags are real, its example is what the agent reads."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.recipe import method_options
+from tacit.contexts.state_block import StateBlock
+from tacit.core.types import PLAIN
+from tacit.environments import get_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "methods" / "constant_context.md").read_text(encoding="utf-8")
+ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "`tacit/" in line]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_equations_point_at_code(row):
+    for file, names in re.findall(r"`(tacit/[\w/]+)\.py`((?:,? `[\w.]+`)+)", row):
+        module = importlib.import_module(file.replace("/", "."))
+        for name in re.findall(r"`([\w.]+)`", names):
+            assert reduce(getattr, name.split("."), module) is not None
+
+
+def test_the_table_is_there():
+    assert len(ROWS) >= 12
+
+
+def test_flags_are_those_of_the_method():
+    known = {o.flag for o in method_options("constant_context")} | {"--world", "--method", "--max-steps", "--sft.steps"}
+    said = set(re.findall(r"--[a-z][\w.-]*", PAGE))
+    assert {flag.replace("--no-", "--") for flag in said} <= known
+
+
+def test_the_example_is_a_real_prompt():
+    world = get_environment("alfworld")
+    task = world.tasks("unseen", 120, 3)[4]
+    reader = StateBlock(world.wording("terse"), world.tracker).begin(task, PLAIN)
+    live, expert = world.make(), world.expert()(task)
+    observation = live.reset(task)
+    for _ in range(3):
+        reader.read(observation)
+        action = expert.act(observation)
+        transition = live.step(action)
+        reader.record(action, transition)
+        observation = transition.observation
+    shown = "\n".join(f"    {line}" for line in reader.read(observation).text.splitlines())
+    assert shown in PAGE
