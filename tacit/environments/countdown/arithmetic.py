@@ -11,9 +11,7 @@ OPERATORS = "+-*/"
 MAX_DIGITS = 12
 """longer numbers cannot arise from four numbers up to 100; an action that names one is unparsable"""
 
-_OPERATION = re.compile(
-    rf"\s*op\(\s*([-+*/])\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*\)\s*", re.I
-)
+_OPERATION = re.compile(rf"\s*op\(\s*([-+*/])\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*\)\s*", re.I)
 _OBSERVATION = re.compile(r"numbers: ([0-9 ]+) \| target: ([0-9]+)(?: \| refused: (.*))?", re.S)
 
 

@@ -47,9 +47,7 @@ class CountdownWorld:
         except KeyError as missing:
             raise TacitError(f"task {task.id!r} is no Countdown puzzle: its data has no {missing}.") from None
         if len(pool) < 2 or min(pool) < 1 or target < 1:
-            raise TacitError(
-                f"task {task.id!r} needs two or more positive numbers and a positive target, got {task.data}."
-            )
+            raise TacitError(f"task {task.id!r} needs two or more positive numbers and a positive target, got {task.data}.")
         self._pool, self._target, self._before = pool, target, []
         return self._observe()
 
