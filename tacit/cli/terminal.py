@@ -49,6 +49,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num
             Text(column, style="dim"),
             justify="right" if column in numbers else "left",
             no_wrap=whole,
+            overflow="fold",  # a narrow terminal breaks words rather than dropping their ends
             min_width=max((len(row[i]) for row in rows), default=0) if whole else None,
         )
     for row in rows:
