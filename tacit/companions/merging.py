@@ -1,4 +1,4 @@
-"""The E-step: a dictionary by greedy merging, as ReuseRL §3.7 and our decisions say, exactly.
+"""The E-step: a dictionary by greedy merging, as ReuseRL §3.7 and docs/methods/reuserl.md say, exactly.
 
     C ← single skills
     repeat: cut every sequence by its minimum segmentation under C, count the adjacent pairs of phrases,

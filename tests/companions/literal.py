@@ -36,7 +36,7 @@ def description_length(corpus, phrases, alphabet, max_phrase):
 
 
 def merge(corpus, skills, max_phrase):
-    """The merge rounds of the decisions page, each candidate judged by Eq. 3 alone. Returns the phrases in merge order."""
+    """The merge rounds of docs/methods/reuserl.md, each candidate judged by Eq. 3 alone. Returns the phrases in merge order."""
     phrases = [(skill,) for skill in skills]
     while True:
         now = description_length(corpus, phrases, len(skills), max_phrase)

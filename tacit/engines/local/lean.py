@@ -19,8 +19,7 @@ from torch import nn
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from tacit.engines.local.flat import Attention, FlatPack
-
-FAMILY = ("llama", "mistral", "qwen2", "qwen3")
+from tacit.engines.local.llama import FAMILY
 
 
 class LeanDecoder:
