@@ -15,6 +15,9 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import nn
 from torch.nn.functional import linear
 
+INPUT_MAJOR_LIMIT = 1 << 22
+"""largest matrix, in elements, that is worth a copy in another memory order"""
+
 
 class NotPlain(Exception):
     """A module is no plain linear layer (quantised, DoRA, …), so only its own `forward` knows what it computes."""
@@ -63,10 +66,11 @@ class Projection:
     def refresh(self) -> None:
         parts = [_parts(module) for module in self._modules]
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
-        if len(parts) == 1 and self._order is None:
+        input_major = _wants_input_major(weights)
+        if len(parts) == 1 and self._order is None and not input_major:
             self.weight, self.bias = weights[0], biases[0]
         else:
-            self.weight = _into(self.weight, self._ordered(torch.cat(weights)))
+            self.weight = _into(self.weight, self._ordered(torch.cat(weights)), input_major)
             if any(b is not None for b in biases):
                 filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
                 self.bias = _into(self.bias, self._ordered(torch.cat(filled)))
@@ -102,10 +106,17 @@ class _Slice:
         return y + linear(linear(x, whole.lora_A), whole.lora_B[start:])
 
 
-def _into(old: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+def _wants_input_major(weights: Sequence[torch.Tensor]) -> bool:
+    """On a CPU the product of a few rows with a float32 matrix takes a third to a half less time where the memory runs along
+    the outputs, so that every input's weights are read in one go. The shape stays [out, in]."""
+    elements = sum(weight.numel() for weight in weights)
+    return weights[0].device.type == "cpu" and weights[0].dtype == torch.float32 and elements <= INPUT_MAJOR_LIMIT
+
+
+def _into(old: torch.Tensor | None, new: torch.Tensor, input_major: bool = False) -> torch.Tensor:
     """`new`, in the memory of `old` where it fits: CUDA graphs remember addresses."""
     if old is None or old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
-        return new.clone()
+        return new.t().clone(memory_format=torch.contiguous_format).t() if input_major else new.clone()
     return old.copy_(new)
 
 
