@@ -216,7 +216,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", default="tiny", help="checkpoint directory, or a tiny size (default %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
     parser.add_argument("--threads", type=int, default=1 if not gpu else 0, help="CPU threads of both (default %(default)s)")
-    parser.add_argument("--rows", type=int, default=512 if gpu else 64, help="rows of the training batch (default %(default)s)")
+    parser.add_argument("--rows", type=int, default=128 if gpu else 64, help="rows of the training batch (default %(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 80, help="mean (default %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=32 if gpu else 16, help="mean (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
