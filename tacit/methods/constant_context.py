@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, CreditTerm, Method, RewardTerm, Schedule
 from tacit.core.protocols import LossTerm
@@ -39,8 +38,6 @@ class ConstantContext(GRPO):
     """past turns in the prompt: 1, or 0 to leave out the one-step context"""
     state_block: bool = True
     """show the tracker's state block; its signals are rewarded either way"""
-    bound: int = 4000
-    """most characters of a prompt; a longer one stops the run and says why"""
     style: ActionStyle = "bare"
     """how actions are written: bare, or tags (<think>…</think><action>…</action>)"""
     admissible: bool = False
@@ -66,11 +63,6 @@ class ConstantContext(GRPO):
     )
 
     def build(self, world: Environment) -> Method:
-        if self.history not in (0, 1):
-            raise TacitError(
-                f"history = {self.history}: a constant context shows the turn before (1) or none (0). For more, see "
-                f"`--method grpo --history {self.history}`."
-            )
         if self.schedule.epochs > 1:
             raise TacitError(
                 f"epochs = {self.schedule.epochs}: the policy gradient of {self.name} has no importance ratio, so a batch can "
@@ -79,20 +71,7 @@ class ConstantContext(GRPO):
         return super().build(world)
 
     def context(self, world: Environment) -> Context:
-        if world.tracker is None:
-            raise TacitError(
-                f"{self.name} needs a tracker, and world {world.name!r} has none. Give its Environment `tracker=…` (see "
-                f"Tracker in tacit/core/world.py), or choose a method that needs none, such as grpo."
-            )
-        return StateBlock(
-            world.wording(self.wording),
-            world.tracker,
-            block=self.state_block,
-            one_step=self.history == 1,
-            admissible=self.admissible,
-            style=self.style,
-            bound=self.bound,
-        )
+        return self.constant_context(world, self.state_block)
 
     def rewards(self, world: Environment) -> tuple[RewardTerm, ...]:
         signals = StepSignals((("progress", self.progress_weight), ("error", -self.error_weight)), self.step_cost)

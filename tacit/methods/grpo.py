@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from tacit.contexts.history import History
+from tacit.contexts.state_block import StateBlock
+from tacit.core.errors import TacitError
 from tacit.core.method import Column, Companion, Context, CreditTerm, Method, RewardTerm, Schedule, Selection
 from tacit.core.protocols import LossTerm
 from tacit.core.types import ActionStyle
@@ -32,6 +34,10 @@ class GRPO:
 
     history: int = 2
     """past turns in the prompt; -1 is all of them"""
+    state_block: bool = False
+    """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
+    bound: int = 4000
+    """most characters of a prompt with a state block; a longer one stops the run and says why"""
     wording: str = "full"
     """how the world is told: full, for language models, or terse, for tiny policies"""
     style: ActionStyle = "tags"
@@ -70,8 +76,25 @@ class GRPO:
         )
 
     def context(self, world: Environment) -> Context:
+        if self.state_block:
+            return self.constant_context(world)
         turns = None if self.history < 0 else self.history
         return History(world.wording(self.wording), turns, self.admissible, self.style)
+
+    def constant_context(self, world: Environment, block: bool = True) -> Context:
+        """The present, at most one turn of the past, and (with `block`) what the world's tracker says of the rest."""
+        if self.history not in (0, 1):
+            raise TacitError(
+                f"history = {self.history}: a constant context shows the turn before (1) or none (0). For more, leave "
+                f"the state block out: `--method grpo --history {self.history}`."
+            )
+        if world.tracker is None:
+            raise TacitError(
+                f"a state block needs a tracker, and world {world.name!r} has none. Give its Environment `tracker=…` (see "
+                f"Tracker in tacit/core/world.py), or choose a method that needs none, such as grpo without --state-block."
+            )
+        one_step = self.history == 1
+        return StateBlock(world.wording(self.wording), world.tracker, block, one_step, self.admissible, self.style, self.bound)
 
     def rewards(self, world: Environment) -> tuple[RewardTerm, ...]:
         return Outcome(self.success_reward), InvalidPenalty(self.invalid_penalty)
