@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol
 
 from tacit.core.errors import TacitError, unknown
@@ -115,6 +116,8 @@ class Environment:
     """the label of a failed trajectory"""
     example_texts: Callable[[int], Sequence[str]] | None = None
     """(seed) -> text of this world to train a tiny tokenizer on"""
+    questions: Callable[[Random, Observation], Sequence[tuple[str, str]]] | None = None
+    """questions (and answers) about what is seen, for pretraining, that other worlds do not have"""
     action_tokens: int = 32
     """longest bare action, in tokens of any usual tokenizer"""
     slow: bool = False

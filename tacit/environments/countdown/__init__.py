@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tacit.core.types import StopReason, Trajectory
+from random import Random
+
+from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment
 from tacit.environments.countdown.alphabet import ALPHABET
+from tacit.environments.countdown.arithmetic import Operation, read, result
 from tacit.environments.countdown.expert import Solver
 from tacit.environments.countdown.prompt import FullWording, TerseWording
 from tacit.environments.countdown.tasks import FAMILIES, NAME, SPLITS, tasks
@@ -34,6 +37,17 @@ def example_texts(seed: int) -> list[str]:
     return [text for text in texts if text]
 
 
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """What two numbers of the pool make: `82 - 28? 54`."""
+    pool = read(observation.text).pool
+    if len(pool) < 2:
+        return []
+    first, second = rng.sample(pool, 2)
+    operation = Operation(rng.choice("+-*/"), first, second)
+    made = result(operation)
+    return [(f"{first} {operation.operator} {second}", "none" if made is None else str(made))]
+
+
 ENVIRONMENT = Environment(
     name=NAME,
     summary="Countdown-Stepwise: make the target from all numbers, one operation at a time; rollback and reset",
@@ -48,5 +62,6 @@ ENVIRONMENT = Environment(
     tracker=CountdownTracker(),
     failure=failure,
     example_texts=example_texts,
+    questions=questions,
     action_tokens=24,
 )
