@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import (
     PLAIN,
+    Completion,
     Condition,
     Group,
     Observation,
@@ -25,7 +27,7 @@ from tacit.core.types import (
     Transition,
 )
 from tacit.rollout.fitting import fit
-from tacit.rollout.parsing import STOP_STRINGS, parse_action
+from tacit.rollout.parsing import STOP_STRINGS, Parsed, parse_action
 from tacit.rollout.worlds import Broken, WorldPool
 
 
@@ -76,9 +78,9 @@ def rollout(
 ) -> list[Trajectory]:
     """Play all plans to their end, one sampler call per turn for all episodes still running."""
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*STOP_STRINGS[context.style], *sampling.stop))))
-    episodes = [_Episode(plan, context.begin(plan.task, plan.condition)) for plan in plans]
+    episodes = [_Episode(plan) for plan in plans]
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
-        episode.start(first)
+        episode.start(first, context)
     while True:
         running = [(slot, e) for slot, e in enumerate(episodes) if e.prepare(policy, sampling, max_steps)]
         if not running:
@@ -90,39 +92,34 @@ def rollout(
         for (_, episode), completion, act, answer in zip(running, completions, parsed, answers, strict=True):
             if isinstance(answer, Broken):
                 episode.stop, episode.detail = answer.reason, answer.detail
-                continue
-            step = Step(
-                observation=episode.observation,
-                prompt=episode.prompt,
-                prompt_tokens=episode.tokens,
-                completion=completion,
-                action=act.action,
-                valid=act.valid,
-                effective=bool(answer.effective),
-                label=answer.label,
-                signals=episode.reader.record(act.action, answer),
-            )
-            episode.advance(step, answer)
+            else:
+                episode.advance(completion, act, answer)
 
 
 class _Episode:
-    """The moving parts of one episode. Whatever leaves this file is frozen."""
+    """The moving parts of one episode. Whatever leaves this file is frozen.
+
+    A wording or a tracker that raises ends its own episode, as a world does; a TacitError is the user's and ends the run.
+    """
 
     prompt: Prompt
     tokens: np.ndarray
+    reader: Reader
 
-    def __init__(self, plan: EpisodePlan, reader: Reader) -> None:
-        self.plan, self.reader = plan, reader
+    def __init__(self, plan: EpisodePlan) -> None:
+        self.plan = plan
         self.steps: list[Step] = []
         self.observation = Observation("")
         self.stop: StopReason | None = None
         self.success, self.score, self.detail = False, 0.0, ""
 
-    def start(self, first: Observation | Broken) -> None:
+    def start(self, first: Observation | Broken, context: Context) -> None:
         if isinstance(first, Broken):
             self.stop, self.detail = first.reason, first.detail
-        else:
-            self.observation = first
+            return
+        self.observation = first
+        with self._ending_with("beginning the episode"):
+            self.reader = context.begin(self.plan.task, self.plan.condition)
 
     def prepare(self, policy: Tokenizer, sampling: Sampling, max_steps: int) -> bool:
         """Write the next prompt. False where the episode is over."""
@@ -130,13 +127,32 @@ class _Episode:
             self.stop = StopReason.STEP_LIMIT
         if self.stop is not None:
             return False
-        self.prompt, self.tokens, fits = fit(self.reader.read(self.observation), policy, sampling.max_tokens)
+        with self._ending_with("writing the prompt"):
+            written = self.reader.read(self.observation)
+        if self.stop is not None:
+            return False
+        self.prompt, self.tokens, fits = fit(written, policy, sampling.max_tokens)
         if not fits:
             self.stop = StopReason.PROMPT_TOO_LONG
             self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"
         return fits
 
-    def advance(self, step: Step, answer: Transition) -> None:
+    def advance(self, completion: Completion, act: Parsed, answer: Transition) -> None:
+        with self._ending_with("recording the turn"):
+            signals = self.reader.record(act.action, answer)
+        if self.stop is not None:
+            return
+        step = Step(
+            observation=self.observation,
+            prompt=self.prompt,
+            prompt_tokens=self.tokens,
+            completion=completion,
+            action=act.action,
+            valid=act.valid,
+            effective=bool(answer.effective),
+            label=answer.label,
+            signals=signals,
+        )
         self.steps.append(step)
         self.observation = answer.observation
         # Plain numbers: a world may think in numpy's, which cannot be written down as JSON.
@@ -144,6 +160,15 @@ class _Episode:
         if answer.done or self.success:
             self.stop = StopReason.SUCCESS if self.success else StopReason.FAILURE
             self.detail = answer.label
+
+    @contextlib.contextmanager
+    def _ending_with(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except TacitError:
+            raise
+        except Exception as error:
+            self.stop, self.detail = StopReason.WORLD_ERROR, f"{doing}: {type(error).__name__}: {error}"
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None

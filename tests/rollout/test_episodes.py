@@ -228,3 +228,51 @@ def test_mixed_groups_are_worth_training_on():
     assert not Mixed().keep(make_group([[1], [1]], success=[True, True]))
     assert not Mixed().keep(make_group([[1], [1]], success=[False, False]))
     assert not Mixed().keep(make_group([[1]], success=[True]))
+
+
+class Slips(Signs):
+    """A wording with a mistake in one place that shows in one task only."""
+
+    def __init__(self, where, error):
+        self._where, self._error = where, error
+
+    def task(self, task):
+        return self._slip("task", task.goal) or super().task(task)
+
+    def turn(self, number, observation, action):
+        return self._slip("turn", observation.text) or super().turn(number, observation, action)
+
+    def now(self, number, observation, admissible):
+        return self._slip("now", observation.text) or super().now(number, observation, admissible)
+
+    def _slip(self, where, text):
+        # the third task's walk is 5 long; its second place is where turns and observations go wrong
+        if where == self._where and text in ("walk 5", "place 1 of 5"):
+            raise self._error
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("where", "steps", "doing"),
+    [("task", 0, "beginning the episode"), ("now", 1, "writing the prompt"), ("turn", 1, "recording the turn")],
+)
+def test_a_wording_that_raises_ends_only_its_own_episode(where, steps, doing):
+    tasks = [corridor(3), corridor(4), corridor(5), corridor(3)]
+    played, policy = walk(tasks, context=History(Slips(where, KeyError("lamp")), None, style="bare"))
+    assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
+    assert played[2].detail == f"{doing}: KeyError: 'lamp'" and len(played[2]) == steps and not played[2].success
+    assert [len(t) for t in played] == [3, 4, steps, 3] and len(policy.asked[-1]) == 1
+
+
+@pytest.mark.parametrize("where", ["task", "now", "turn"])
+def test_a_mistake_of_the_users_stops_the_run(where):
+    with pytest.raises(TacitError, match="raise the bound"):
+        walk([corridor(5)], context=History(Slips(where, TacitError("raise the bound")), None, style="bare"))
+
+
+def test_a_pool_goes_on_after_a_context_raised():
+    pool, policy = InPlace(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
+    slips = History(Slips("now", KeyError("lamp")), 0, style="bare")
+    for context, stop in [(slips, StopReason.WORLD_ERROR), (BARE, StopReason.SUCCESS)]:
+        (episode,) = rollout([EpisodePlan(corridor(5), 0)], context, pool, policy, Sampling(), 9)
+        assert episode.stop is stop
