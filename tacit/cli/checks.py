@@ -34,6 +34,7 @@ BOUNDS: dict[str, Bound] = {
     "schedule.iterations": NOT_NEGATIVE,
     "schedule.lr": NOT_NEGATIVE,
     "schedule.temperature": (lambda v: v > 0, "must be above 0 in training: greedy episodes of one task are all the same"),
+    "schedule.top_p": (lambda v: 0 < v <= 1, "must be above 0 and at most 1"),
     "schedule.epochs": AT_LEAST_ONE,
     "schedule.minibatches": AT_LEAST_ONE,
     "train.tasks": AT_LEAST_ONE,

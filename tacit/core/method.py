@@ -142,6 +142,8 @@ class Schedule:
     """learning rate of AdamW, constant"""
     temperature: float = 1.0
     """sampling temperature during training"""
+    top_p: float = 1.0
+    """nucleus kept when sampling in training; 1 keeps log-probabilities those of what was sampled"""
     epochs: int = 1
     """passes over each batch"""
     minibatches: int = 1
@@ -184,6 +186,16 @@ class Method:
     def needs(self) -> frozenset[str]:
         """What the losses read beside log-probabilities and advantages."""
         return frozenset().union(*(loss.needs for loss in self.losses))
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether anything is compared with the reference policy, which then has to be kept beside the trained one.
+
+        A loss says so by needing the column `reference`; any other piece that calls `policy.reference()` says so by an
+        attribute `needs_reference`.
+        """
+        pieces = (*self.rewards, *self.credits, *self.columns, *self.companions)
+        return "reference" in self.needs or any(getattr(piece, "needs_reference", False) for piece in pieces)
 
 
 def combine(a: Method, b: Method) -> Method:

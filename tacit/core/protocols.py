@@ -114,7 +114,8 @@ class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
     """All of the above, with named adapters and something to come back to."""
 
     def reference(self) -> Scorer:
-        """The policy that KL is measured to: the base with the adapter off, or the frozen copy made by `freeze_reference`."""
+        """The policy that KL is measured to: the base with the adapter off, or the frozen copy made by `freeze_reference`.
+        A piece of a method that asks for it says `needs_reference = True`, or no copy may have been made."""
         ...
 
     def freeze_reference(self) -> None:

@@ -90,6 +90,10 @@ class BatchRelative:
     temperature: float = 1.0
     delta: float = 1e-6
 
+    @property
+    def needs_reference(self) -> bool:
+        return self.kl != 0.0
+
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> list[Credit]:
         if not groups:
             return []

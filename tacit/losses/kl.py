@@ -24,6 +24,7 @@ class ReferenceLogprobs:
     temperature: float = 1.0
     name: ClassVar[str] = "reference"
     per: ClassVar[Literal["token", "row"]] = "token"
+    needs_reference: ClassVar[bool] = True
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> list[np.ndarray]:
         steps = flat_steps(groups)

@@ -91,7 +91,7 @@ def collect(
 ) -> tuple[list[Group], list[Group]]:
     """(all groups rolled out, those to train on). A method with a selection rolls out more tasks until it has enough."""
     schedule, played, chosen = method.schedule, [], []
-    sampling = Sampling(temperature=schedule.temperature, max_tokens=max_tokens)
+    sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=max_tokens)
     for attempt in range(method.selection.rounds if method.selection else 1):
         place = derive(seed, "rollout", number, attempt)
         picked = np.random.default_rng(place).choice(len(tasks), size=min(schedule.groups, len(tasks)), replace=False)

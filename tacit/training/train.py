@@ -132,7 +132,7 @@ class Trainer:
     def _practise(self, worlds: WorldPool) -> None:
         schedule = self.method.schedule
         first = self.progress.step if self.progress.stage == "rl" else 0
-        if first == 0:
+        if first == 0 and self.method.needs_reference:
             self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
         for step in range(first + 1, schedule.iterations + 1):

@@ -161,6 +161,7 @@ def test_a_missing_file_is_named(tmp_path):
         (["--group-size", "1"], "group_size = 1 gives 'grpo' nothing to compare an episode with"),
         (["--group-size", "0"], "group_size = 0 must be at least 1"),
         (["--temperature", "0"], "temperature = 0.0 must be above 0 in training"),
+        (["--top-p", "0"], "top_p = 0.0 must be above 0 and at most 1"),
         (["--evaluation.top-p", "0"], "evaluation.top_p = 0.0 must be above 0 and at most 1"),
         (["--evaluation.top-p", "1.5"], "evaluation.top_p = 1.5 must be above 0"),
         (["--evaluation.temperature", "-1"], "evaluation.temperature = -1.0 must not be negative"),

@@ -214,3 +214,10 @@ def test_companions_observe_before_the_update_and_learn_after():
 def test_world_texts_reach_the_trajectories():
     done, _ = run(build())
     assert all(isinstance(t.final, Observation) and "target" in t.final.text for g in done.played for t in g.trajectories)
+
+
+def test_training_samples_as_the_schedule_says():
+    _, policy = run(build(temperature=0.7, top_p=0.95))
+    assert {(s.temperature, s.top_p) for s in policy.samplings} == {(0.7, 0.95)}
+    _, policy = run(build())
+    assert {s.top_p for s in policy.samplings} == {1.0}, "as published methods do unless they say otherwise"

@@ -1,0 +1,75 @@
+"""The reference policy is frozen, and written down, only where something is compared with it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from scripted import ScriptedPolicy, solve_countdown
+
+from tacit.core.method import Schedule
+from tacit.environments import get_environment
+from tacit.methods import METHODS, get_method
+from tacit.training.reporting import PlainReporter
+from tacit.training.run import Run
+from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.train import Trainer
+
+WORLD = get_environment("countdown")
+SMALL = {"wording": "terse", "style": "bare", "admissible": False}
+
+
+class Counting(ScriptedPolicy):
+    """Counts how often it was frozen, and refuses to be compared with what it never kept."""
+
+    frozen = 0
+
+    def freeze_reference(self) -> None:
+        self.frozen += 1
+
+    def reference(self):
+        assert self.frozen, "nothing was frozen to compare with"
+        return self
+
+
+def settings(name: str, **changes):
+    history = 1 if name == "constant_context" else 0
+    return get_method(name)(**SMALL, history=history, **changes, schedule=Schedule(groups=2, group_size=2, iterations=2))
+
+
+def practise(method, path, policy):
+    evaluation = EvaluationSettings(tasks=2, untrained=False, every=0)
+    run = Run(path) if (path / "settings.json").exists() else Run.create(path, {})
+    try:
+        Trainer(
+            run, policy, method, WORLD, TrainSettings(tasks=4, max_steps=4, evaluation=evaluation), PlainReporter(io.StringIO())
+        ).train()
+    finally:
+        run.close()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_the_reference_it_asks_for(name, tmp_path):
+    """As published: whoever asks for the reference finds one, and one is kept for no other."""
+    method, policy = settings(name).build(WORLD), Counting(lambda prompt, seed: solve_countdown(prompt))
+    practise(method, tmp_path / "run", policy)
+    assert policy.frozen == int(method.needs_reference)
+
+
+@pytest.mark.parametrize("name", ["grpo", "constant_context", "reinforce_pp"])
+def test_without_a_penalty_nothing_is_kept(name, tmp_path):
+    assert settings(name, kl=0.1).build(WORLD).needs_reference
+    method, policy = settings(name, kl=0.0).build(WORLD), Counting(lambda prompt, seed: solve_countdown(prompt))
+    assert not method.needs_reference
+    practise(method, tmp_path / "run", policy)
+    assert policy.frozen == 0 and policy.updates
+
+
+def test_a_resumed_run_keeps_the_reference_it_has(tmp_path):
+    method, path = settings("grpo", kl=0.1).build(WORLD), tmp_path / "run"
+    practise(method, path, Counting(lambda prompt, seed: solve_countdown(prompt)))
+    again = Counting(lambda prompt, seed: solve_countdown(prompt))
+    again.frozen = 1  # as its checkpoint brings it back
+    practise(replace(method, schedule=replace(method.schedule, iterations=3)), path, again)
+    assert again.frozen == 1 and len(again.updates) == 1
