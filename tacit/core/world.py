@@ -66,6 +66,11 @@ class Tracker(Protocol):
     @property
     def version(self) -> str: ...
 
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The rules behind the signals, each by a name of its own: `progress.subgoal`, `error.repeated`, …"""
+        ...
+
     def start(self, task: Task, observation: Observation) -> Any: ...
 
     def update(self, state: Any, action: str, transition: Transition) -> Any: ...
@@ -75,7 +80,8 @@ class Tracker(Protocol):
         ...
 
     def signals(self, before: Any, after: Any) -> Mapping[str, float]:
-        """What the last update was worth: `progress`, `error`, …"""
+        """What the last update was worth: the sums `progress` and `error`, and beside them every rule that came up, by its
+        name in `components` (tacit/core/signals.py)."""
         ...
 
 

@@ -7,6 +7,9 @@
 
 What differs from GRPO: the context, the rewards of Table 6, step returns as credit, and a plain policy gradient. This is the
 second stage; the first is imitation of an expert in the same context, and the reference is the policy it leaves behind.
+
+The paper's rollouts keep a nucleus of 0.95 (`--top-p 0.95`). The default keeps all: the sampler's log-probabilities are those of
+the whole distribution, so with 1 they are those of what was sampled.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
 from tacit.methods.grpo import GRPO
 from tacit.rewards.invalid import InvalidPenalty
 from tacit.rewards.outcome import Outcome
-from tacit.rewards.signals import StepSignals
+from tacit.rewards.signals import StepSignals, spelled_out
+
+STEP_COST = "step_cost"
+"""the one component of the reward that is no rule of a tracker"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class ConstantContext(GRPO):
     """weight of the tracker's error penalties; 0 leaves them out"""
     step_cost: float = 0.01
     """what each step costs"""
+    without: tuple[str, ...] = ()
+    """reward components to leave out by name: rules of the world's tracker (subgoal,repeated), or progress, error, step_cost"""
     invalid_penalty: float = 0.0
     """taken off a step whose completion does not parse, beside the tracker's own penalty for invalid actions"""
     gamma: float = 0.98
@@ -74,7 +82,10 @@ class ConstantContext(GRPO):
         return self.constant_context(world, self.state_block)
 
     def rewards(self, world: Environment) -> tuple[RewardTerm, ...]:
-        signals = StepSignals((("progress", self.progress_weight), ("error", -self.error_weight)), self.step_cost)
+        weights = (("progress", self.progress_weight), ("error", -self.error_weight))
+        without = spelled_out(self.without, world.name, (*getattr(world.tracker, "components", ()), STEP_COST))
+        cost = 0.0 if STEP_COST in without else self.step_cost
+        signals = StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))
         invalid = (InvalidPenalty(self.invalid_penalty),) if self.invalid_penalty else ()
         return Outcome(self.success_reward), signals, *invalid
 

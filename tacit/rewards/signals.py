@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.core.credit import Rewards
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Group, Step
 
 
@@ -17,11 +17,13 @@ class StepSignals:
     """rₜ = Σ_name w_name · signalₜ[name] − cost, flowing to earlier steps as every reward does.
 
     With the weights below it is r_prog − r_err of the constant-context paper's Eq. 7, with the step cost of its Table 6.
-    A signal of weight zero need not be there.
+    A signal of weight zero need not be there. `without` leaves out rules by name: `progress.subgoal` takes that rule's share
+    off the sum `progress`, and `progress` is all of them. A rule that did not come up on a step has no share.
     """
 
     weights: tuple[tuple[str, float], ...] = (("progress", 1.0), ("error", -1.0))
     step_cost: float = 0.01
+    without: tuple[str, ...] = ()
 
     def __call__(self, groups: Sequence[Group]) -> list[Rewards]:
         return [Rewards.per_step(g, np.array([self.reward(step) for step in g.steps])) for g in groups]
@@ -29,7 +31,7 @@ class StepSignals:
     def reward(self, step: Step) -> float:
         worth = -self.step_cost
         for name, weight in self.weights:
-            if weight == 0.0:
+            if weight == 0.0 or name in self.without:
                 continue
             if name not in step.signals:
                 raise TacitError(
@@ -37,5 +39,22 @@ class StepSignals:
                     f"measured by a context that follows a tracker, such as tacit/contexts/state_block.py; use it, or give "
                     f"{name!r} the weight 0."
                 )
-            worth += weight * step.signals[name]
+            left_out = sum(step.signals.get(part, 0.0) for part in self.without if part.startswith(f"{name}."))
+            worth += weight * (step.signals[name] - left_out)
         return worth
+
+
+def spelled_out(names: Sequence[str], world: str, components: Sequence[str]) -> tuple[str, ...]:
+    """Each name as the tracker of `world` spells it: `subgoal` is `progress.subgoal`; `progress` and `error` stay as they are.
+
+    One that is not among `components` is an error that says which there are.
+    """
+    kinds = {component.partition(".")[0] for component in components}
+    found: list[str] = []
+    for name in names:
+        meant = [name] if name in kinds else [c for c in components if name in (c, c.partition(".")[2])]
+        if not meant:
+            rules = [component.partition(".")[2] for component in components if "." in component]
+            raise unknown(f"reward component of world {world!r}", name, {*kinds, *rules})
+        found += meant
+    return tuple(dict.fromkeys(found))

@@ -245,7 +245,7 @@ def test_one_action_at_a_time(actions, events):
 def test_without_a_list_of_actions_a_refusal_is_no_effect():
     state = TRACKER.start(pens(), Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1."))
     after = TRACKER.update(state, "fly", Transition(Observation("Nothing happens."), effective=False))
-    assert TRACKER.signals(state, after) == {"progress": 0.0, "error": 0.2}
+    assert TRACKER.signals(state, after) == {"progress": 0.0, "error": 0.2, "error.no_effect": 0.2}
 
 
 def test_without_a_list_of_actions_the_text_is_enough():

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.main import main
+from tacit.cli.recipe import method_options
+from tacit.cli.values import from_text
 from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
@@ -51,6 +53,35 @@ def test_ablations():
     assert build(std="none").credits == (StepReturns(0.98, None),)
     assert build(kl=0.0).losses == (PolicyGradient(),) and build(kl=0.0).columns == ()
     assert build(penalty="k3").losses == (PolicyGradient(), ReferenceKL(0.02))
+
+
+def test_each_reward_component_can_be_left_out():
+    assert build(without=("subgoal", "repeated")).rewards[1] == replace(
+        build().rewards[1], without=("progress.subgoal", "error.repeated")
+    )
+    assert build(without=("error.repeated", "repeated")).rewards[1].without == ("error.repeated",)
+    assert build(without=("progress",)).rewards[1].without == ("progress",)
+    assert build(without=("step_cost",)).rewards[1] == replace(build().rewards[1], step_cost=0.0)
+    for name in ("alfworld", "cooking", "countdown"):
+        world = get_environment(name)
+        for component in world.tracker.components:
+            method = ConstantContext(without=(component.partition(".")[2],)).build(world)
+            assert method.rewards[1].without == (component,)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("subgoals", "subgoal"), ("progress.subgoals", "progress"), ("step-cost", "step_cost")]
+)
+def test_components_the_tracker_does_not_have_are_refused(name, near):
+    with pytest.raises(
+        TacitError, match=f"unknown reward component of world 'alfworld' '{name}'. Did you mean '{near}'.*wandered"
+    ):
+        build(without=(name,))
+
+
+def test_components_are_named_on_the_command_line():
+    options = {option.flag: option for option in method_options("constant_context")}
+    assert from_text(options["--without"].kind, "subgoal,repeated", "--without") == ("subgoal", "repeated")
 
 
 def test_a_world_without_tracker_is_refused():

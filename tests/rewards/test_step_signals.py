@@ -50,6 +50,27 @@ def test_a_step_without_the_signal_is_an_error_unless_it_does_not_count():
     assert rewards.flow_N.tolist() == [-0.01]
 
 
+def test_rules_left_out_by_name():
+    """Two rules of progress and one of error came up; what is left out is as if it had not."""
+    group = measured([[(1.02, 0.2), (0.0, 0.0)]])
+    rules = {"progress.subgoal": 1.0, "progress.hinted_place": 0.02, "error.repeated": 0.2}
+    first, second = group.trajectories[0].steps
+    steps = (replace(first, signals={**first.signals, **rules}), second)
+    group = Group(group.task, (replace(group.trajectories[0], steps=steps),))
+
+    def rewards(*without):
+        return StepSignals(step_cost=0.0, without=without)([group])[0].flow_N
+
+    np.testing.assert_allclose(rewards(), [0.82, 0.0])
+    np.testing.assert_allclose(rewards("progress.subgoal"), [-0.18, 0.0])
+    np.testing.assert_allclose(rewards("error.repeated", "progress.hinted_place"), [1.0, 0.0])
+    np.testing.assert_allclose(rewards("error.invalid"), [0.82, 0.0])
+    np.testing.assert_allclose(rewards(*rules), 0.0, atol=1e-12)
+    assert rewards("progress", "error").tolist() == [0.0, 0.0]
+    half = StepSignals((("progress", 0.5), ("error", -1.0)), 0.0, ("progress.subgoal",))([group])[0].flow_N
+    np.testing.assert_allclose(half, [0.5 * 0.02 - 0.2, 0.0])
+
+
 def test_empty_groups():
     assert StepSignals()([]) == []
     assert StepSignals()([make_group([])])[0].flow_N.shape == (0,)

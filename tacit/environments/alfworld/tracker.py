@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from tacit.core.signals import component_names, counted, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.alfworld.progress import DONE, SEARCHES, SUBGOALS, Progress, with_observation
 from tacit.environments.alfworld.reading import by_number, command_of, kind_of, read_goal
@@ -51,6 +52,7 @@ _RECEPTACLE = re.compile(r"\ba (\w+ \d+)")
 
 class AlfworldTracker:
     version = "alfworld-1"
+    components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> Progress:
         listed = _RECEPTACLE.findall(observation.text.partition("you see")[2]) if "in the middle of" in observation.text else []
@@ -80,10 +82,7 @@ class AlfworldTracker:
         )
 
     def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
-        return {
-            "progress": float(sum(PROGRESS[event] for event in after.progress)),
-            "error": float(sum(ERRORS[event] for event in after.errors)),
-        }
+        return summed(counted(after.progress, PROGRESS), counted(after.errors, ERRORS))
 
     def render(self, state: Progress) -> str:
         """One field a line, and only those that matter to the subgoal."""

@@ -15,9 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tacit.core.signals import component_names, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.cooking.alphabet import skill
 from tacit.environments.cooking.reading import Recipe, Scene, read_recipe, read_scene
+
+PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
+ERRORS: Mapping[str, float] = {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,12 @@ class CookingState:
     came_from: str = ""
     """the room one stood in before, where the last thing done was to step into a room known already"""
     fault: str = ""
+    """what was wrong with the last action, one of ERRORS"""
 
 
 class CookingTracker:
     version = "cooking-1"
+    components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> CookingState:
         scene = read_scene(observation.text)
@@ -84,10 +90,12 @@ class CookingTracker:
         return "\n".join(lines)
 
     def signals(self, before: CookingState, after: CookingState) -> Mapping[str, float]:
-        subgoals = len(after.achieved - before.achieved)
-        rooms, containers = len(after.rooms) - len(before.rooms), len(after.opened - before.opened)
-        error = {"": 0.0, "unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}[after.fault]
-        return {"progress": subgoals + 0.02 * rooms + 0.05 * containers, "error": error}
+        progress = {
+            "subgoal": PROGRESS["subgoal"] * len(after.achieved - before.achieved),
+            "new_room": PROGRESS["new_room"] * (len(after.rooms) - len(before.rooms)),
+            "new_container": PROGRESS["new_container"] * len(after.opened - before.opened),
+        }
+        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
 def _steps(recipe: Recipe) -> list[str]:

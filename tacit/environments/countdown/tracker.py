@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tacit.core.signals import component_names, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.countdown.arithmetic import Operation, parse_action, read
 
+PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_pool": 0.02}
+ERRORS: Mapping[str, float] = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
 SHOWN_OPENINGS = 4
 
 
@@ -32,11 +35,12 @@ class SearchState:
     undone: int = 0
     phase: str = "search"
     fault: str = ""
-    """what was wrong with the last action: unreadable, refused, repeated"""
+    """what was wrong with the last action, one of ERRORS"""
 
 
 class CountdownTracker:
     version = "countdown-1"
+    components = component_names(PROGRESS, ERRORS)
 
     def start(self, task: Task, observation: Observation) -> SearchState:
         shown = read(observation.text)
@@ -76,9 +80,11 @@ class CountdownTracker:
         return "\n".join(lines)
 
     def signals(self, before: SearchState, after: SearchState) -> Mapping[str, float]:
-        progress = 0.02 * (len(after.met) - len(before.met)) + (before.phase != after.phase)
-        error = {"": 0.0, "unreadable": 0.3, "refused": 0.2, "repeated": 0.1}[after.fault]
-        return {"progress": float(progress), "error": error}
+        progress = {
+            "new_pool": PROGRESS["new_pool"] * (len(after.met) - len(before.met)),
+            "subgoal": PROGRESS["subgoal"] * (before.phase != after.phase),
+        }
+        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
 
 
 def _key(pool: tuple[int, ...]) -> tuple[int, ...]:
