@@ -27,6 +27,7 @@ from tacit.cli.recipe import (
 from tacit.core.errors import TacitError
 from tacit.core.method import Method
 from tacit.core.world import Environment
+from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
 from tacit.training.files import write_json
 from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary, saved_checkpoints
@@ -205,7 +206,7 @@ def show_header(console: Console, recipe: Recipe, world: Environment) -> None:
     if schedule.iterations:
         size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
         pairs.append(("rl", f"{schedule.iterations} iterations of {size}, lr {schedule.lr:g}"))
-    panel = f"{world.name}/{train.evaluation.split}/{train.evaluation.tasks}"
+    panel = panel_name(world.name, train.evaluation.split, train.evaluation.tasks, train.family_names)
     pairs += [("panel", f"{panel}, temperature {train.evaluation.temperature:g}"), ("seed", str(train.seed))]
     pairs += [("run", str(recipe.out)), *(("note", note) for note in recipe.notes)]
     say_pairs(console, pairs)

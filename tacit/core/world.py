@@ -112,6 +112,7 @@ class Environment:
     """(split, count, seed) -> that many tasks of the split, the same on every machine"""
     splits: tuple[str, ...]
     families: tuple[str, ...]
+    """kinds of task; every task has one"""
     wordings: Mapping[str, Wording]
     """`full` for language models, `terse` for tiny ones"""
     experts: Mapping[str, Callable[[Task], Expert]] = field(default_factory=dict)
@@ -128,6 +129,26 @@ class Environment:
     """longest bare action, in tokens of any usual tokenizer"""
     slow: bool = False
     """True where one step takes milliseconds: such a world runs in worker processes"""
+    skills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """skill module -> the families it serves; empty: one for each family"""
+    family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None
+    """as `tasks`, but of some families only, or as many as there are; None: they are picked out of `tasks`"""
+
+    @property
+    def skill_families(self) -> Mapping[str, tuple[str, ...]]:
+        """skill module -> the families it serves"""
+        return self.skills or {family: (family,) for family in self.families}
+
+    def tasks_of(self, split: str, count: int, seed: int, families: Sequence[str] = ()) -> Sequence[Task]:
+        """`count` tasks of these families, or as many as the split has; without families, `tasks` as it is."""
+        for family in families:
+            if family not in self.families:
+                raise unknown(f"family of world {self.name!r}", family, self.families)
+        if not families:
+            return self.tasks(split, count, seed)
+        if self.family_tasks is not None:
+            return self.family_tasks(split, count, seed, tuple(families))
+        return _pick_out(self.tasks, split, count, seed, families)
 
     def wording(self, name: str) -> Wording:
         if name not in self.wordings:
@@ -142,3 +163,25 @@ class Environment:
         if name not in self.experts:
             raise unknown(f"expert of world {self.name!r}", name, self.experts)
         return self.experts[name]
+
+
+def _pick_out(
+    tasks: Callable[[str, int, int], Sequence[Task]], split: str, count: int, seed: int, families: Sequence[str]
+) -> list[Task]:
+    """Ask for more and more tasks until enough are of these families, or the split has no more: then it gives fewer than it was
+    asked for, or refuses."""
+    asked, found = count, [t for t in tasks(split, count, seed) if t.family in families]
+    while len(found) < count and asked < _MOST_PER_TASK * count:
+        asked *= 2
+        try:
+            there = tasks(split, asked, seed)
+        except TacitError:
+            break
+        found = [t for t in there if t.family in families]
+        if len(there) < asked:
+            break
+    return found[:count]
+
+
+_MOST_PER_TASK = 64
+"""tasks that are looked at for each one of the families wanted: a family may never come"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,11 +33,20 @@ class Panel:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     @classmethod
-    def of(cls, world: Environment, split: str, count: int) -> Panel:
-        """The first `count` tasks of a split, in the order every machine agrees on."""
+    def of(cls, world: Environment, split: str, count: int, families: Sequence[str] = ()) -> Panel:
+        """The first `count` tasks of a split (of some families), in the order every machine agrees on."""
         if split not in world.splits:
             raise unknown(f"split of world {world.name!r}", split, world.splits)
-        tasks = tuple(world.tasks(split, count, PANEL_SEED))
+        tasks = tuple(world.tasks_of(split, count, PANEL_SEED, families))
         if not tasks:
-            raise TacitError(f"split {split!r} of world {world.name!r} has no tasks here.")
-        return cls(f"{world.name}/{split}/{len(tasks)}", tasks)
+            of = f" of {', '.join(families)}" if families else ""
+            raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{of} here.")
+        return cls(panel_name(world.name, split, len(tasks), families), tasks)
+
+
+def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:
+    """
+    >>> panel_name("alfworld", "unseen", 64, ("heat", "cool"))
+    'alfworld/unseen/64[heat,cool]'
+    """
+    return f"{world}/{split}/{count}" + (f"[{','.join(families)}]" if families else "")

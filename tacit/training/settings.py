@@ -59,6 +59,8 @@ class TrainSettings:
     """size of the pool of training tasks"""
     split: str = "train"
     """split the training tasks come from"""
+    families: str = ""
+    """train and measure only on these families of tasks, comma-separated; empty is all"""
     max_steps: int = 0
     """longest episode when practising; 0 is the world's own limit"""
     max_tokens: int = 0
@@ -77,3 +79,8 @@ class TrainSettings:
     """Weights & Biases project to log to as well (needs the wandb extra)"""
     sft: SupervisedSettings = field(default_factory=SupervisedSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+    @property
+    def family_names(self) -> tuple[str, ...]:
+        """`families`, one by one, each once"""
+        return tuple(dict.fromkeys(name.strip() for name in self.families.split(",") if name.strip()))

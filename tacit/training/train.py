@@ -56,10 +56,12 @@ class Course:
     @classmethod
     def of(cls, world: Environment, settings: TrainSettings) -> Course:
         """Found before anything is written, so that a world without its data costs nothing."""
-        panel = Panel.of(world, settings.evaluation.split, settings.evaluation.tasks)
-        tasks = world.tasks(settings.split, settings.tasks, settings.seed)
+        families = settings.family_names
+        panel = Panel.of(world, settings.evaluation.split, settings.evaluation.tasks, families)
+        tasks = world.tasks_of(settings.split, settings.tasks, settings.seed, families)
         if not tasks:
-            raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks here.")
+            of = f" of {', '.join(families)}" if families else ""
+            raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks{of} here.")
         return cls(tasks, panel)
 
 

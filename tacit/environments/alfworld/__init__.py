@@ -16,6 +16,14 @@ from tacit.environments.alfworld.tracker import AlfworldTracker
 from tacit.environments.alfworld.world import AlfWorld
 
 MAX_STEPS = 50
+SKILLS = {
+    "pick": ("pick", "pick2"),  # two objects are one object, twice: no procedure of its own (§7.1 of constant context)
+    "look": ("look",),
+    "clean": ("clean",),
+    "heat": ("heat",),
+    "cool": ("cool",),
+}
+"""which skill module serves which families"""
 
 ENVIRONMENT = Environment(
     name=NAME,
@@ -32,4 +40,6 @@ ENVIRONMENT = Environment(
     failure=failure,
     example_texts=example_texts,
     action_tokens=32,
+    skills=SKILLS,
+    family_tasks=tasks,
 )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, islice
 from random import Random
@@ -59,15 +59,15 @@ _Spots = tuple[tuple[str, ...], tuple[float, ...]]
 """receptacle kinds, and their cumulative weights"""
 
 
-def house_tasks(split: str, count: int, seed: int) -> tuple[Task, ...]:
-    """`count` games of the split, the six families in turn; a larger count begins with the same ones."""
+def house_tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> tuple[Task, ...]:
+    """`count` games of the split, the families in turn; a larger count begins with the same ones."""
     if count < 0:
         raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
-    return tuple(islice(every_task(split, seed), count))
+    return tuple(islice(every_task(split, seed, families), count))
 
 
-def every_task(split: str, seed: int) -> Iterator[Task]:
-    """Games of the split without end. Each depends on (split, seed, its number) alone."""
+def every_task(split: str, seed: int, families: Sequence[str] = FAMILIES) -> Iterator[Task]:
+    """Games of the split without end. Each depends on (split, seed, its number) alone: leaving out families moves no other."""
     if split not in SPLITS:
         raise unknown("split of generated houses", split, SPLITS)
     number = 0
@@ -75,7 +75,8 @@ def every_task(split: str, seed: int) -> Iterator[Task]:
         turn = list(FAMILIES)
         Random(f"{NAME}/{split}/{seed}/turn {number}").shuffle(turn)
         for family in turn:
-            yield make_task(split, family, seed, number)
+            if family in families:
+                yield make_task(split, family, seed, number)
             number += 1
 
 

@@ -16,7 +16,7 @@ import logging
 import lzma
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
+from tacit.environments.alfworld.game import FAMILIES, PUBLISHED_TYPES
 from tacit.environments.alfworld.pddl import parse_problem
 
 NAME = "alfworld"
@@ -96,15 +97,23 @@ def find_games(source: Path | str) -> tuple[list[Entry], list[str]]:
     return entries, failures
 
 
-def published_tasks(split: str, count: int, seed: int, root: Path | str | None = None) -> tuple[Task, ...]:
-    """`count` games of a published split in an order that depends on the seed and the ids alone."""
+def published_tasks(
+    split: str, count: int, seed: int, families: Sequence[str] = FAMILIES, root: Path | str | None = None
+) -> tuple[Task, ...]:
+    """`count` games of a published split in an order that depends on the seed and the ids alone. Of some families only, as many
+    as there are where they are fewer."""
     source = _split_source(Path(root) if root else data_root(), FOLDERS[split])
     entries, failures = find_games(source)
+    every = set(families) >= set(FAMILIES)
+    if not every:
+        # The name of a game begins with its type: what is not wanted need not be read.
+        wanted = tuple(f"{PUBLISHED_TYPES[family]}-" for family in families)
+        entries = [entry for entry in entries if entry.id.partition("/")[2].startswith(wanted)]
     entries.sort(key=lambda entry: _shuffle_key(seed, entry.id))
     loaded = _load(entries, count, failures)
     if loaded.failures:
         _log.warning("%s: %s", source, loaded.report)
-    if len(loaded.tasks) < count:
+    if len(loaded.tasks) < count and every:
         raise TacitError(f"{count} games of {split!r} were asked for, but {source} has {loaded.report}.")
     return loaded.tasks
 
