@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import StopReason, Trajectory
-from tacit.evaluation.intervals import wilson
+from tacit.core.types import Observation, Task, Trajectory, Transition
+from tacit.evaluation.journal import Journal
 from tacit.evaluation.panels import PANEL_SEED, Panel
+from tacit.evaluation.scores import PanelScore, Prices, score_panel
 from tacit.rollout.episodes import EpisodePlan, SamplingPolicy, rollout
-from tacit.rollout.worlds import WorldPool
+from tacit.rollout.worlds import Broken, WorldPool
 
+__all__ = ["PanelScore", "evaluate", "play_panel", "score_panel"]
 
-@dataclass(frozen=True)
-class PanelScore:
-    """What one panel said about one policy. Counts are episodes; a crashed world counts as a failure and is reported."""
-
-    panel: str
-    panel_hash: str
-    episodes: int
-    successes: int
-    score: float
-    """mean graded outcome"""
-    steps: float
-    """mean turns per episode"""
-    success_steps: float
-    """mean turns per successful episode"""
-    invalid: float
-    """share of turns whose completion did not parse"""
-    ineffective: float
-    """share of turns whose action the world refused"""
-    prompt_tokens: float
-    """mean per turn"""
-    completion_tokens: float
-    """mean per turn"""
-    crashed: int
-    sampling: dict[str, Any]
-    seed: int
-
-    @property
-    def success(self) -> float:
-        return self.successes / self.episodes if self.episodes else 0.0
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return wilson(self.successes, self.episodes)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "success": self.success, "interval": list(self.interval)}
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {self.episodes} episodes"
+BATCH = 256
+"""episodes played side by side"""
 
 
 def evaluate(
@@ -69,35 +29,67 @@ def evaluate(
     max_steps: int,
     seed: int = 0,
     repeats: int = 1,
-    batch: int = 256,
+    batch: int = BATCH,
+    ks: Sequence[int] = (),
+    prices: Prices | None = None,
 ) -> tuple[PanelScore, list[Trajectory]]:
     """Every task `repeats` times. An episode's randomness is its place in the panel and `seed`: batching changes nothing."""
-    plans = [EpisodePlan(t, derive(PANEL_SEED, seed, i, r)) for r in range(repeats) for i, t in enumerate(panel.tasks)]
-    played: list[Trajectory] = []
-    for start in range(0, len(plans), batch):
-        played += rollout(plans[start : start + batch], context, worlds, policy, sampling, max_steps)
-    return score_panel(panel, played, sampling, seed), played
+    played = play_panel(panel, context, worlds, policy, sampling, max_steps, seed, repeats, batch)
+    return score_panel(panel, played, sampling, seed, ks, prices), played
 
 
-def score_panel(panel: Panel, played: Sequence[Trajectory], sampling: Sampling, seed: int) -> PanelScore:
-    steps = [step for t in played for step in t.steps]
-    return PanelScore(
-        panel=panel.name,
-        panel_hash=panel.hash,
-        episodes=len(played),
-        successes=sum(t.success for t in played),
-        score=_mean([t.score for t in played]),
-        steps=_mean([len(t) for t in played]),
-        success_steps=_mean([len(t) for t in played if t.success]),
-        invalid=_mean([not s.valid for s in steps]),
-        ineffective=_mean([not s.effective for s in steps]),
-        prompt_tokens=_mean([len(s.prompt_tokens) for s in steps]),
-        completion_tokens=_mean([len(s.completion.tokens) for s in steps]),
-        crashed=sum(t.stop in (StopReason.WORLD_ERROR, StopReason.WORLD_HANG) for t in played),
-        sampling=asdict(sampling),
-        seed=seed,
-    )
+def play_panel(
+    panel: Panel,
+    context: Context,
+    worlds: WorldPool,
+    policy: SamplingPolicy,
+    sampling: Sampling,
+    max_steps: int,
+    seed: int = 0,
+    repeats: int = 1,
+    batch: int = BATCH,
+    journal: Journal | None = None,
+    progress: Callable[[int], None] | None = None,
+    settle: Callable[[Trajectory], Trajectory] | None = None,
+) -> list[Trajectory]:
+    """The panel's episodes in order, repeat after repeat.
+
+    What the journal holds is not played again, and each batch is in it before the next begins. `progress` is told how many
+    episodes are over. `settle` makes the last change to an episode before it is kept.
+    """
+    places = [(repeat, i) for repeat in range(repeats) for i in range(len(panel.tasks))]
+    played = journal.read(panel, repeats) if journal else {}
+    missing = [place for place in places if place not in played]
+    report = progress or (lambda over: None)
+    report(len(played))
+    for start in range(0, len(missing), batch):
+        chunk = missing[start : start + batch]
+        plans = [EpisodePlan(panel.tasks[i], derive(PANEL_SEED, seed, i, repeat)) for repeat, i in chunk]
+        watched = _Watched(worlds, len(played) + len(chunk), report)
+        fresh = rollout(plans, context, watched, policy, sampling, max_steps)
+        fresh = [settle(t) for t in fresh] if settle else fresh
+        if journal:
+            journal.write(list(zip(chunk, fresh, strict=True)))
+        played |= dict(zip(chunk, fresh, strict=True))
+        report(len(played))
+    return [played[place] for place in places]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0
+class _Watched:
+    """A pool of worlds that tells how many episodes are over: those of earlier batches, and those that act no more."""
+
+    def __init__(self, worlds: WorldPool, total: int, report: Callable[[int], None]) -> None:
+        self._worlds, self._total, self._report = worlds, total, report
+        self._running: int | None = None
+
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
+        return self._worlds.reset(tasks)
+
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+        if len(actions) != self._running:
+            self._running = len(actions)
+            self._report(self._total - len(actions))
+        return self._worlds.step(actions)
+
+    def close(self) -> None:
+        self._worlds.close()

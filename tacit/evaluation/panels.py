@@ -1,36 +1,40 @@
-"""Panels: fixed, ordered lists of tasks with a hash. The same name and hash mean the same evaluation on every machine."""
+"""Panels: fixed, ordered lists of tasks with a hash. The same name and hash mean the same evaluation on every machine.
+
+Panel.of(world, "test", 128)      the first 128 tasks of a split, in the order every machine agrees on
+read_panel(Path("mine.jsonl"))    tasks of your own
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Task
 from tacit.core.world import Environment
+from tacit.evaluation.standard_panels import HASHES, VERSION
 
 PANEL_SEED = 20261115
 """Panels never depend on a run's seed: all runs are measured on the same tasks."""
+
+PANEL_FILES = (".json", ".jsonl")
 
 
 @dataclass(frozen=True)
 class Panel:
     name: str
     tasks: tuple[Task, ...]
+    version: str = VERSION
 
     @cached_property
     def hash(self) -> str:
         """Of every task's identity and content, in order."""
-        lines = (
-            json.dumps(
-                [t.world, t.id, t.family, t.split, t.seed, t.goal, t.data], sort_keys=True, ensure_ascii=False, default=str
-            )
-            for t in self.tasks
-        )
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+        return hash_tasks(self.tasks)
 
     @classmethod
     def of(cls, world: Environment, split: str, count: int, families: Sequence[str] = ()) -> Panel:
@@ -43,6 +47,38 @@ class Panel:
             raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{of} here.")
         return cls(panel_name(world.name, split, len(tasks), families), tasks)
 
+    def only(self, families: Sequence[str]) -> Panel:
+        """The tasks of these families, in the panel's order: what a row of the per-family table is about."""
+        there = sorted({task.family for task in self.tasks})
+        for family in families:
+            if family not in there:
+                raise unknown(f"family of panel {self.name!r}", family, there)
+        kept = tuple(task for task in self.tasks if task.family in families)
+        return Panel(f"{self.name}/{'+'.join(sorted(set(families)))}", kept, self.version)
+
+    def difference(self) -> str:
+        """Empty, or how these tasks differ from the published ones of this name. Larger panels begin with smaller ones, so
+        every panel at least as large as a published one can be checked."""
+        place, _, count = self.name.rpartition("/")
+        if not count.isdigit() or self.version != VERSION:
+            return ""
+        known = [n for n in HASHES.get(place, {}) if n <= len(self.tasks)]
+        if not known:
+            return ""
+        size = max(known)
+        here, published = hash_tasks(self.tasks[:size]), HASHES[place][size]
+        if here == published:
+            return ""
+        return (
+            f"this machine makes other tasks than the published panel {place}/{size} (version {VERSION}): hash {here} here, "
+            f"{published} published. Its numbers cannot be compared with others'; another version of tacit, of Python or of the "
+            "world's data may be the cause."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What `read_panel` reads."""
+        return {"name": self.name, "version": self.version, "tasks": [asdict(task) for task in self.tasks]}
+
 
 def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:
     """
@@ -50,3 +86,100 @@ def panel_name(world: str, split: str, count: int, families: Sequence[str] = ())
     'alfworld/unseen/64[heat,cool]'
     """
     return f"{world}/{split}/{count}" + (f"[{','.join(families)}]" if families else "")
+
+
+def hash_tasks(tasks: Sequence[Task]) -> str:
+    lines = (
+        json.dumps([t.world, t.id, t.family, t.split, t.seed, t.goal, t.data], sort_keys=True, ensure_ascii=False, default=str)
+        for t in tasks
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def is_panel_file(name: str) -> bool:
+    return name.endswith(PANEL_FILES) or Path(name).expanduser().is_file()
+
+
+def read_panel(path: Path, world: str = "") -> Panel:
+    """A panel of the user's own; a task that names no world is of `world`.
+
+    JSON:         {"name": "mine", "version": "1", "tasks": [{"id": …, "goal": …, "data": {…}}, …]}
+    JSON lines:   {"name": "mine", "version": "1"} on the first line, one task on each other line
+    """
+    head, entries = _read(path)
+    name, version = _text(head, "name", f"{path}"), _text(head, "version", f"{path}")
+    world = str(head.get("world", "")) or world
+    tasks: list[Task] = []
+    seen: dict[str, str] = {}
+    for where, entry in entries:
+        task = _task(entry, world, where)
+        if task.id in seen:
+            raise TacitError(f"{where}: task {task.id!r} was already there ({seen[task.id]}); a task has an id of its own.")
+        seen[task.id] = where
+        tasks.append(task)
+    if not tasks:
+        raise TacitError(f"the panel {path} has no tasks.")
+    worlds = sorted({task.world for task in tasks})
+    if len(worlds) > 1:
+        raise TacitError(f"the panel {path} has tasks of several worlds ({', '.join(worlds)}); a panel is played in one.")
+    return Panel(name, tuple(tasks), version)
+
+
+def _read(path: Path) -> tuple[Mapping[str, Any], Iterator[tuple[str, Any]]]:
+    """(what stands at the head, (where it stands, what stands there) for each task)"""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the panel {path}: {getattr(error, 'strerror', None) or error}.") from error
+    if path.suffix != ".jsonl":
+        head = _json(text, str(path))
+        if not isinstance(head, dict) or not isinstance(head.get("tasks"), list):
+            raise TacitError(f'{path}: a panel is an object with "name", "version" and a list "tasks".')
+        return head, ((f"{path}, task {i}", entry) for i, entry in enumerate(head["tasks"], 1))
+    lines = [(f"{path}, line {i}", line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+    head = _json(lines[0][1], lines[0][0]) if lines else {}
+    if not isinstance(head, dict) or "id" in head or "name" not in head:
+        raise TacitError(f'{path}: the first line of a panel names it: {{"name": "mine", "version": "1"}}.')
+    return head, ((where, _json(line, where)) for where, line in lines[1:])
+
+
+def _task(entry: Any, world: str, where: str) -> Task:
+    if not isinstance(entry, dict):
+        raise TacitError(f"{where}: a task is an object with an id, a goal and data, not {entry!r}.")
+    known = [field.name for field in fields(Task)]
+    strange = next((key for key in entry if key not in known), None)
+    if strange is not None:
+        raise TacitError(f"{where}: {unknown('field of a task', strange, known)}")
+    seed, data = entry.get("seed", 0), entry.get("data", {})
+    if type(seed) is not int:
+        raise TacitError(f"{where}: seed must be a whole number, not {seed!r}.")
+    if not isinstance(data, dict):
+        raise TacitError(f"{where}: data must be an object, what the world needs to set the task up, not {data!r}.")
+    world = _text(entry, "world", where) if "world" in entry else world
+    if not world:
+        raise TacitError(f'{where}: which world is it of? Give "world" here or in the first entry, or name one with --world.')
+    return Task(
+        world=world,
+        id=_text(entry, "id", where),
+        family=_text(entry, "family", where) if "family" in entry else "own",
+        split=_text(entry, "split", where) if "split" in entry else "own",
+        seed=seed,
+        goal=_text(entry, "goal", where) if "goal" in entry else "",
+        data=data,
+    )
+
+
+def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
+    if key not in entry:
+        raise TacitError(f'{where}: it has no "{key}".')
+    value = entry[key]
+    if not isinstance(value, str) or (not value and key != "goal"):
+        raise TacitError(f'{where}: "{key}" must be text, not {value!r}.')
+    return value
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise TacitError(f"{where}: not valid JSON: {error}.") from error

@@ -1,4 +1,4 @@
-"""Trajectories as compact JSON lines a person can read, and back."""
+"""A run's episodes on disk: JSON lines, gzipped, each turn with its reward and its credit."""
 
 from __future__ import annotations
 
@@ -12,39 +12,10 @@ import numpy as np
 
 from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
-from tacit.core.types import Group, Trajectory
+from tacit.core.types import Group
+from tacit.evaluation.records import trajectory_record
 from tacit.training.files import disk_errors
 from tacit.training.loop import Iteration
-
-
-def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
-    """One line per episode; a turn is what was seen, what was written, and what came of it."""
-    return {
-        "task": trajectory.task.id,
-        "family": trajectory.task.family,
-        "goal": trajectory.task.goal,
-        "success": trajectory.success,
-        "score": round(trajectory.score, 4),
-        "stop": trajectory.stop.value,
-        "detail": trajectory.detail,
-        "condition": trajectory.condition.name,
-        "seed": trajectory.seed,
-        "turns": [
-            {
-                "saw": step.observation.text,
-                "wrote": step.completion.text,
-                "action": step.action,
-                "valid": step.valid,
-                "effective": step.effective,
-                "prompt_tokens": len(step.prompt_tokens),
-                "tokens": len(step.completion.tokens),
-                "logprob": round(float(step.completion.logprobs.sum()), 3),
-                **({"label": step.label} if step.label else {}),
-            }
-            for step in trajectory.steps
-        ],
-        "saw": trajectory.final.text,
-    }
 
 
 def group_records(

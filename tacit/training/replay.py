@@ -1,15 +1,13 @@
-"""Recorded episodes as trajectories again: what was seen, done and achieved; prompts and tokens are not recorded."""
+"""Recorded episodes as trajectories again: what was seen, done and achieved; of tokens only how many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.types import Completion, Condition, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.core.types import Task, Trajectory
+from tacit.evaluation.records import trajectory_from_record
 from tacit.training.records import read_records
 
 
@@ -33,27 +31,3 @@ def replay(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
             f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the run."
         )
     return [trajectory_from_record(record, known[record["task"]]) for record in records]
-
-
-def trajectory_from_record(record: Mapping[str, Any], task: Task) -> Trajectory:
-    return Trajectory(
-        task,
-        tuple(_step(turn) for turn in record["turns"]),
-        record["success"],
-        record["score"],
-        StopReason(record["stop"]),
-        Observation(record["saw"]),
-        Condition(record["condition"]),
-        record["detail"],
-        record["seed"],
-    )
-
-
-def _step(turn: Mapping[str, Any]) -> Step:
-    nothing = np.zeros(0, np.int64)
-    completion = Completion(nothing, np.zeros(0, np.float32), turn["wrote"], "stop")
-    observation = Observation(turn["saw"])
-    valid, effective = turn["valid"], turn["effective"]
-    return Step(
-        observation, Prompt("", turn["saw"]), nothing, completion, turn["action"], valid, effective, turn.get("label", "")
-    )

@@ -1,0 +1,91 @@
+"""A model behind an endpoint as a policy that can only sample: what evaluation needs, and nothing that needs weights."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from tacit.core.protocols import Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import Completion, Trajectory
+from tacit.engines.chat.client import Broken, ChatClient
+
+
+class ChatPolicy:
+    """Prompts are one user message each; `concurrency` of them are under way at a time.
+
+    The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
+    it read: `settle` puts the server's counts into a finished episode. Long prompts are the server's to refuse.
+
+    An answer that cannot be used becomes an empty completion: one turn that does not parse. `broken` keeps the reasons.
+    """
+
+    context_limit = 1 << 40
+
+    def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
+        self._client, self._concurrency = client, concurrency
+        self._read: dict[int, int] = {}
+        """request seed -> prompt tokens, as the server counted them"""
+        self.broken: list[str] = []
+        self._lock = threading.Lock()
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+    encode_completion = encode_prompt
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return bytes(tokens.astype(np.uint8)).decode()
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        with ThreadPoolExecutor(max_workers=max(1, min(self._concurrency, len(requests)))) as pool:
+            answers = [pool.submit(partial(self._answer, request, sampling)) for request in requests]
+            try:
+                return [answer.result() for answer in answers]
+            except BaseException:
+                # One request that can never be answered: the others need not be sent.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def settle(self, trajectory: Trajectory) -> Trajectory:
+        """The episode with as many prompt tokens per turn as the server said it read, where it said."""
+        steps = []
+        for t, step in enumerate(trajectory.steps):
+            read = self._read.pop(derive(trajectory.seed, t), 0)
+            steps.append(replace(step, prompt_tokens=np.zeros(read, np.int64)) if read else step)
+        return replace(trajectory, steps=tuple(steps))
+
+    def _answer(self, request: Request, sampling: Sampling) -> Completion:
+        options = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": request.max_tokens or sampling.max_tokens,
+            # Not part of the OpenAI interface, but of several servers'; sent only where asked for.
+            **({"top_k": sampling.top_k} if sampling.top_k else {}),
+        }
+        try:
+            answer = self._client.complete([{"role": "user", "content": self.decode(request.prompt)}], request.seed, **options)
+        except Broken as error:
+            with self._lock:
+                self.broken.append(str(error))
+            return _completion("", 0, finished=True)
+        with self._lock:
+            self._read[request.seed] = answer.prompt_tokens
+        text = cut(answer.text.lstrip(), sampling.stop)
+        return _completion(text, answer.completion_tokens or len(text.encode()), answer.finished)
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+    """The text up to and including the first stop string. Servers leave the stop string out of what they return, and then a
+    closed tag cannot be told from one that was left open; so none is sent, and the text is cut here."""
+    ends = [place + len(stop) for stop in stops if (place := text.find(stop)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def _completion(text: str, tokens: int, finished: bool) -> Completion:
+    return Completion(np.zeros(tokens, np.int64), np.zeros(tokens, np.float32), text, "stop" if finished else "length")

@@ -1,0 +1,171 @@
+"""What one panel said about one policy: every number is a function of the episodes, so stored ones give the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tacit.core.protocols import Sampling
+from tacit.core.types import Trajectory
+from tacit.evaluation.intervals import wilson
+from tacit.evaluation.panels import Panel
+from tacit.evaluation.repeats import check_k, majority_at, over_tasks, pass_at
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What tokens cost, in whatever currency, per million."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+
+    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return (self.prompt * prompt_tokens + self.completion * completion_tokens) / MILLION
+
+
+@dataclass(frozen=True)
+class FamilyScore:
+    """The episodes of one family of tasks."""
+
+    episodes: int
+    successes: int
+    success: float
+    score: float
+    steps: float
+
+
+@dataclass(frozen=True)
+class PanelScore:
+    """Counts are episodes; a crashed world counts as a failure and is reported. Means over nothing are 0."""
+
+    panel: str
+    panel_hash: str
+    episodes: int
+    successes: int
+    score: float
+    """mean graded outcome"""
+    steps: float
+    """mean turns per episode"""
+    success_steps: float
+    """mean turns per successful episode"""
+    invalid: float
+    """share of turns whose completion did not parse"""
+    ineffective: float
+    """share of turns whose action the world refused"""
+    prompt_tokens: float
+    """mean per turn"""
+    completion_tokens: float
+    """mean per turn"""
+    crashed: int
+    sampling: dict[str, Any]
+    seed: int
+    panel_version: str = "1"
+    repeats: int = 1
+    """episodes per task"""
+    macro: float = 0.0
+    """mean over families of their success: each family counts the same, however many of its tasks are on the panel"""
+    families: Mapping[str, FamilyScore] = field(default_factory=dict)
+    pass_at: Mapping[int, float] = field(default_factory=dict)
+    """k -> chance that at least one of k tries succeeds, mean over tasks"""
+    majority_at: Mapping[int, float] = field(default_factory=dict)
+    """SC@k: k -> chance that more than half of k tries succeed, mean over tasks"""
+    episode_prompt_tokens: float = 0.0
+    """mean per episode"""
+    episode_completion_tokens: float = 0.0
+    """mean per episode"""
+    cost: float | None = None
+    """of all episodes; None where no price was given"""
+    outcomes: tuple[str, ...] = ()
+    """one line per repeat, one digit per task in the panel's order: 1 where it succeeded"""
+
+    @property
+    def success(self) -> float:
+        return self.successes / self.episodes if self.episodes else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.successes, self.episodes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "success": self.success, "interval": list(self.interval), "outcomes": list(self.outcomes)}
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {self.episodes} episodes"
+
+
+def score_panel(
+    panel: Panel,
+    played: Sequence[Trajectory],
+    sampling: Sampling,
+    seed: int,
+    ks: Sequence[int] = (),
+    prices: Prices | None = None,
+) -> PanelScore:
+    """`played` is every task of the panel in order, then again for each further repeat.
+
+    pass@k and SC@k are taken for each k of `ks`; without any, for k = the number of repeats where there are several.
+    """
+    size = max(1, len(panel.tasks))
+    repeats = max(1, len(played) // size)
+    if not ks:
+        ks = (repeats,) if repeats > 1 else ()
+    for k in ks:
+        check_k(k, repeats)
+    steps = [step for t in played for step in t.steps]
+    prompt = [sum(len(s.prompt_tokens) for s in t.steps) for t in played]
+    written = [t.completion_tokens for t in played]
+    tries = [[t.success for t in played[i::size]] for i in range(min(size, len(played)))]
+    families = score_families(played)
+    return PanelScore(
+        panel=panel.name,
+        panel_hash=panel.hash,
+        episodes=len(played),
+        successes=sum(t.success for t in played),
+        score=_mean([t.score for t in played]),
+        steps=_mean([len(t) for t in played]),
+        success_steps=_mean([len(t) for t in played if t.success]),
+        invalid=_mean([not s.valid for s in steps]),
+        ineffective=_mean([not s.effective for s in steps]),
+        prompt_tokens=_mean([len(s.prompt_tokens) for s in steps]),
+        completion_tokens=_mean([len(s.completion.tokens) for s in steps]),
+        crashed=sum(t.stop.crashed for t in played),
+        sampling=asdict(sampling),
+        seed=seed,
+        panel_version=panel.version,
+        repeats=repeats,
+        macro=_mean([f.success for f in families.values()]),
+        families=families,
+        pass_at={k: over_tasks(pass_at, k, tries) for k in ks},
+        majority_at={k: over_tasks(majority_at, k, tries) for k in ks},
+        episode_prompt_tokens=_mean(prompt),
+        episode_completion_tokens=_mean(written),
+        cost=prices.of(sum(prompt), sum(written)) if prices else None,
+        outcomes=tuple("".join(str(int(t.success)) for t in played[at : at + size]) for at in range(0, len(played), size)),
+    )
+
+
+def score_families(played: Sequence[Trajectory]) -> dict[str, FamilyScore]:
+    """By family, in the order of their names."""
+    found = {}
+    for family in sorted({t.task.family for t in played}):
+        own = [t for t in played if t.task.family == family]
+        won = sum(t.success for t in own)
+        scores, lengths = [t.score for t in own], [len(t) for t in own]
+        found[family] = FamilyScore(len(own), won, won / len(own), _mean(scores), _mean(lengths))
+    return found
+
+
+def final_and_peak(evaluations: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """(the last evaluation of a run, the best of its practice): two numbers that are never mixed."""
+    practised = [e for e in evaluations if e["stage"] == "rl"]
+    return evaluations[-1], max(practised or evaluations, key=lambda e: e["success"])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
