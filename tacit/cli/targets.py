@@ -1,24 +1,26 @@
-"""Who plays: a run's checkpoint, a model, the world's expert, or the person at the keyboard. All play through one rollout."""
+"""Who plays: a run's checkpoint, a model, the world's expert, a model behind an endpoint, or the person at the keyboard. All
+play through one rollout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from tacit.cli.checks import check_sampling, check_split, check_values, open_world
 from tacit.cli.recipe import Document, Recipe, Said, override
+from tacit.cli.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Transition
+from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
 from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
-from tacit.training.checkpoints import Checkpoint
+from tacit.training.checkpoints import STATE, Checkpoint
 from tacit.training.run import SETTINGS, read_settings, saved_checkpoints
 from tacit.training.train import completion_limit, evaluation_sampling
 
@@ -40,25 +42,76 @@ class Target:
     """of the episodes played"""
     run: Path | None = None
     checkpoint: Checkpoint | None = None
+    identity: str = ""
+    """what names it where there are no weights to hash"""
+    settle: Callable[[Trajectory], Trajectory] | None = None
+    """the last change to an episode of its, before it is kept"""
 
     @property
     def max_steps(self) -> int:
         return self.recipe.train.evaluation.max_steps or self.world.max_steps
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights; for an expert or an endpoint, its name."""
+        return self.identity or cast(Policy, self.policy).digest()
+
+    @property
+    def reads(self) -> Document:
+        """The settings that decide what it reads: an expert reads none of our prompts."""
+        if isinstance(self.context, Advised):
+            return {}
+        own = to_data(self.recipe.settings)
+        return {"method": self.recipe.method, **{name: value for name, value in own.items() if name != "schedule"}}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model behind an OpenAI-compatible address."""
+
+    url: str
+    model: str
+    key_variable: str
+    concurrency: int
+    timeout_s: float
+
 
 def open_target(name: str, said: Said, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
-    """`name` is a run directory, a model, `expert`, or whatever `actor` plays. Settings that cannot work are refused first."""
+    """`name` is a run directory, one of its checkpoints, a model, `expert`, or whatever `actor` plays. Settings that cannot work
+    are refused first."""
     said = dict(said)
     path = Path(name).expanduser()
     if actor is not None or name == EXPERT:
         return _open_actor(name, said, actor)
     if (path / SETTINGS).exists():
         return _open_run(path, said, checkpoint)
+    if (path / STATE).exists() and (path.parent.parent / SETTINGS).exists():
+        return _open_run(path.parent.parent, said, checkpoint or path.name)
     if checkpoint:
         raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")
     _needs_world(name, said)
     recipe = Recipe.from_json(override({"model": name}, said))
     return _open(name, recipe, recipe.train.seed, None, None)
+
+
+def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
+    """It reads what any language model would: the method's prompts, as one message each."""
+    from tacit.engines.chat.client import ChatClient
+    from tacit.engines.chat.policy import ChatPolicy
+
+    client = ChatClient(endpoint.url, endpoint.model, endpoint.key_variable, endpoint.timeout_s)
+    _needs_world(endpoint.model, said)
+    recipe = Recipe.from_json(override({"model": endpoint.model}, said))
+    world = open_world(recipe.world)
+    check_values(recipe)
+    check_split(recipe, world)
+    method = recipe.settings.build(world)
+    policy = ChatPolicy(client, endpoint.concurrency)
+    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world))
+    label = f"{endpoint.model} at {client.url}"
+    return Target(
+        label, recipe, world, method.context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle
+    )
 
 
 def load_recipe_policy(recipe: Recipe, world: Environment) -> Policy:
@@ -117,7 +170,9 @@ def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Ta
     check_values(recipe)
     check_split(recipe, world)
     context = Advised(actor or world.expert())
-    return Target(name, recipe, world, context, Echo(), Sampling(temperature=0.0), recipe.train.seed)
+    identity = f"expert of {world.name}: {next(iter(world.experts), '')}" if actor is None else name
+    sampling = Sampling(temperature=0.0)
+    return Target(name, recipe, world, context, Echo(), sampling, recipe.train.seed, identity=identity)
 
 
 def _needs_world(name: str, said: Said) -> None:

@@ -141,8 +141,8 @@ class Journal:
         if code != self.measured.code:
             aside = self._put_aside(code)
             self.notes.append(
-                f"earlier episodes were played by tacit {code}, and this is {self.measured.code}: played anew, not mixed; the old "
-                f"ones are in {aside}"
+                f"earlier episodes were played by tacit {code}, and this is {self.measured.code}: played anew, not mixed; "
+                f"the old ones are in {aside}"
             )
             return None
         return lines

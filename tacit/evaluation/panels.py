@@ -71,8 +71,8 @@ class Panel:
             return ""
         return (
             f"this machine makes other tasks than the published panel {place}/{size} (version {VERSION}): hash {here} here, "
-            f"{published} published. Its numbers cannot be compared with others'; another version of tacit, of Python or of the "
-            "world's data may be the cause."
+            f"{published} published. Its numbers cannot be compared with others'; another version of tacit, of Python or of "
+            "the world's data may be the cause."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 What can go wrong falls in three kinds, and only the first is the model's own doing:
 
-    Broken        the server answered, but not with something to read: not JSON, no choices, a prompt it refuses (400, 413, 422),
-                  or a failure of its own that outlasts every retry. One turn is lost; whoever asked goes on.
+    Broken        the server answered, but with nothing to read: not JSON, no choices, a prompt it refuses (400, 413, 422), or a
+                  failure of its own that outlasts every retry. One turn is lost; whoever asked goes on.
     TacitError    it will never answer: a wrong key, a wrong address, a model it does not have, nobody listening. Work stops.
     (retried)     too many requests (429), 5xx, a timeout, a connection that breaks: asked again after a growing pause.
 """
