@@ -77,8 +77,8 @@ class Endpoint:
 
 
 def open_target(name: str, said: Said, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
-    """`name` is a run directory, one of its checkpoints, a model, `expert`, or whatever `actor` plays. Settings that cannot work
-    are refused first."""
+    """`name` is a run directory, one of its checkpoints, a model, `expert`, or whatever `actor` plays. Settings that
+    cannot work are refused first."""
     said = dict(said)
     path = Path(name).expanduser()
     if actor is not None or name == EXPERT:

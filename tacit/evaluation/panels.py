@@ -47,15 +47,6 @@ class Panel:
             raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{of} here.")
         return cls(panel_name(world.name, split, len(tasks), families), tasks)
 
-    def only(self, families: Sequence[str]) -> Panel:
-        """The tasks of these families, in the panel's order: what a row of the per-family table is about."""
-        there = sorted({task.family for task in self.tasks})
-        for family in families:
-            if family not in there:
-                raise unknown(f"family of panel {self.name!r}", family, there)
-        kept = tuple(task for task in self.tasks if task.family in families)
-        return Panel(f"{self.name}/{'+'.join(sorted(set(families)))}", kept, self.version)
-
     def difference(self) -> str:
         """Empty, or how these tasks differ from the published ones of this name. Larger panels begin with smaller ones, so
         every panel at least as large as a published one can be checked."""
@@ -78,6 +69,14 @@ class Panel:
     def to_json(self) -> dict[str, Any]:
         """What `read_panel` reads."""
         return {"name": self.name, "version": self.version, "tasks": [asdict(task) for task in self.tasks]}
+
+
+def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:
+    """
+    >>> panel_name("alfworld", "unseen", 64, ("heat", "cool"))
+    'alfworld/unseen/64[heat,cool]'
+    """
+    return f"{world}/{split}/{count}" + (f"[{','.join(families)}]" if families else "")
 
 
 def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:
