@@ -79,14 +79,6 @@ def panel_name(world: str, split: str, count: int, families: Sequence[str] = ())
     return f"{world}/{split}/{count}" + (f"[{','.join(families)}]" if families else "")
 
 
-def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:
-    """
-    >>> panel_name("alfworld", "unseen", 64, ("heat", "cool"))
-    'alfworld/unseen/64[heat,cool]'
-    """
-    return f"{world}/{split}/{count}" + (f"[{','.join(families)}]" if families else "")
-
-
 def hash_tasks(tasks: Sequence[Task]) -> str:
     lines = (
         json.dumps([t.world, t.id, t.family, t.split, t.seed, t.goal, t.data], sort_keys=True, ensure_ascii=False, default=str)
