@@ -13,9 +13,11 @@ from tacit.core.errors import TacitError, unknown
 COMMANDS = {
     "train": ("tacit.cli.train", "train a policy in a world with a method"),
     "eval": ("tacit.cli.evaluate", "measure a run, a model or the expert on a fixed panel"),
+    "compare": ("tacit.cli.compare", "several methods × worlds × seeds from one file, ending in a table"),
     "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
     "inspect": ("tacit.cli.inspect", "look into what a run has made"),
+    "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
     "list": ("tacit.cli.listing", "worlds, methods, models and panels"),
     "prepare": ("tacit.cli.prepare", "make SmolLM2 ready without a model hub"),
 }

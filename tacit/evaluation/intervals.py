@@ -1,8 +1,14 @@
-"""How sure a proportion is."""
+"""How sure a proportion, or a mean over a few seeds, is. Plain numbers in, (low, high) out."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
+
+RESAMPLES = 10_000
+"""of a bootstrap: its ends then move by a few hundredths of the interval's width from seed to seed"""
 
 
 def wilson(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -19,3 +25,131 @@ def wilson(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[f
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == trials else min(1.0, centre + half)
     return low, high
+
+
+def t_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """mean ± t · s / √S with S − 1 degrees of freedom. One value says nothing about its spread: (−∞, ∞).
+
+    Values that are all alike give a width of 0, which no small sample deserves; a share is better shown together with the
+    Wilson interval of its episodes (`share_interval`).
+    """
+    _check(values_S, confidence)
+    n, mean = len(values_S), float(np.mean(values_S))
+    if n == 1:
+        return -math.inf, math.inf
+    half = t_quantile((1 + confidence) / 2, n - 1) * float(np.std(values_S, ddof=1)) / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def share_interval(successes_S: Sequence[int], trials_S: Sequence[int], confidence: float = 0.95) -> tuple[float, float]:
+    """Of a share measured once per seed: the smallest interval that holds both the t interval over seeds (how much training
+    varies) and the Wilson interval over all episodes (how much the tasks and their sampling vary), within [0, 1].
+
+    One seed has the Wilson interval alone.
+    """
+    shares = [s / n for s, n in zip(successes_S, trials_S, strict=True)]
+    low, high = wilson(sum(successes_S), sum(trials_S), normal_quantile((1 + confidence) / 2))
+    if len(shares) > 1:
+        t_low, t_high = t_interval(shares, confidence)
+        low, high = min(low, t_low), max(high, t_high)
+    return max(0.0, low), min(1.0, high)
+
+
+def bootstrap(
+    values_S: Sequence[float], confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean over resampled values. With fewer than about ten values it is too narrow."""
+    _check(values_S, confidence)
+    values = np.asarray(values_S, float)
+    rng = np.random.default_rng(seed)
+    means_B = values[rng.integers(len(values), size=(resamples, len(values)))].mean(1)
+    return _percentiles(means_B, confidence)
+
+
+def hierarchical_bootstrap(
+    outcomes_ST: np.ndarray, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean of a table seeds × tasks: seeds are resampled, then tasks within each drawn seed."""
+    outcomes_ST = np.asarray(outcomes_ST, float)
+    if outcomes_ST.ndim != 2 or not outcomes_ST.size:
+        raise ValueError(f"outcomes must be a table of seeds × tasks with something in it, not of shape {outcomes_ST.shape}")
+    _check(outcomes_ST[:, 0].tolist(), confidence)
+    rng = np.random.default_rng(seed)
+    seeds, tasks = outcomes_ST.shape
+    means_B = np.empty(resamples)
+    for b in range(resamples):
+        rows = rng.integers(seeds, size=(seeds, 1))
+        means_B[b] = outcomes_ST[rows, rng.integers(tasks, size=(seeds, tasks))].mean()
+    return _percentiles(means_B, confidence)
+
+
+def normal_quantile(p: float) -> float:
+    """Where the standard normal distribution has the share `p` below it."""
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(p)
+
+
+def t_quantile(p: float, freedom: int) -> float:
+    """Where Student's t distribution has the share `p` below it; found by bisection of its distribution function.
+
+    >>> round(t_quantile(0.975, 4), 3)
+    2.776
+    """
+    if not 0 < p < 1 or freedom < 1:
+        raise ValueError(f"no quantile {p} of Student's t with {freedom} degrees of freedom")
+    if p < 0.5:
+        return -t_quantile(1 - p, freedom)
+    low, high = 0.0, 1.0
+    while t_below(high, freedom) < p:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if t_below(middle, freedom) < p else (low, middle)
+    return high
+
+
+def t_below(t: float, freedom: int) -> float:
+    """P(T ≤ t) of Student's t = 1 − ½ I_x(ν/2, ½) with x = ν / (ν + t²), for t ≥ 0."""
+    if t < 0:
+        return 1 - t_below(-t, freedom)
+    return 1 - 0.5 * incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), by its continued fraction (Lentz's method)."""
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
+        return 1 - incomplete_beta(1 - x, b, a)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    tiny = 1e-300
+    c, d, fraction = 1.0, 0.0, 1.0
+    for i in range(1000):
+        m = i // 2
+        if i == 0:
+            term = 1.0
+        elif i % 2 == 0:
+            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        else:
+            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        d = 1 / (1 + term * d or tiny)
+        c = 1 + term / c or tiny
+        fraction *= c * d
+        if abs(1 - c * d) < 1e-15:
+            break
+    return front * (fraction - 1)
+
+
+def _percentiles(means_B: np.ndarray, confidence: float) -> tuple[float, float]:
+    low, high = np.percentile(means_B, [50 * (1 - confidence), 50 * (1 + confidence)])
+    return float(low), float(high)
+
+
+def _check(values_S: Sequence[float], confidence: float) -> None:
+    if not len(values_S):
+        raise ValueError("an interval needs at least one value")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} must be between 0 and 1")

@@ -1,0 +1,166 @@
+"""Do the runs of a plan that are not done: each an ordinary `tacit train` in a process of its own, several at a time.
+
+What is finished is left alone, what was stopped goes on exactly where it stopped, what fails is noted and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from tacit.comparison.plan import Plan, Planned
+from tacit.core.errors import TacitError
+from tacit.training.files import write_json, write_text
+from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary
+
+RECIPE, LOG, FAILURE = "recipe.json", "console.log", "failure.txt"
+POLL_S = 0.1
+PATIENCE_S = 20.0
+"""how long a run that is told to stop may take to do so"""
+
+Status = Literal["finished", "failed", "unfinished", "missing"]
+
+
+@dataclass
+class Happening:
+    """Something to tell whoever waits."""
+
+    kind: Literal["begins", "resumes", "finished", "failed"]
+    run: Planned
+    seconds: float = 0.0
+    reason: str = ""
+    running: int = 0
+    left: int = 0
+
+
+@dataclass
+class _Working:
+    run: Planned
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    began: float = field(default_factory=time.monotonic)
+
+
+def status_of(path: Path, iterations: int) -> Status:
+    if (path / SUMMARY).exists() and read_summary(path).get("iterations") == iterations:
+        return "finished"
+    if (path / FAILURE).exists():
+        return "failed"
+    return "unfinished" if (path / SETTINGS).exists() else "missing"
+
+
+def failure_of(path: Path) -> str | None:
+    file = path / FAILURE
+    return file.read_text(encoding="utf-8").strip() if file.exists() else None
+
+
+def words_for(run: Planned, directory: Path) -> list[str]:
+    """The command that does a run, or goes on with it."""
+    path = directory / run.place
+    if not (path / SETTINGS).exists():
+        return ["train", "--config", str(path / RECIPE), "--out", str(path)]
+    more = read_settings(path)["schedule"]["iterations"] != run.iterations
+    return ["train", "--resume", str(path), *(["--iterations", str(run.iterations)] if more else [])]
+
+
+def carry_out(
+    plan: Plan, wanted: Sequence[Planned], directory: Path, jobs: int, tell: Callable[[Happening], None]
+) -> list[Planned]:
+    """Do the wanted runs, and the starts they need, `jobs` at a time; returns those that failed."""
+    starts = [s for s in plan.starts if any(plan.start_of(run) is s for run in wanted)]
+    waiting = [run for run in [*starts, *wanted] if status_of(directory / run.place, run.iterations) != "finished"]
+    working: list[_Working] = []
+    failed: list[Planned] = []
+    try:
+        while waiting or working:
+            for run in [r for r in waiting if plan.start_of(r) in failed]:
+                waiting.remove(run)
+                failed.append(run)
+                _note_failure(directory / run.place, "the run it starts from failed")
+                tell(Happening("failed", run, 0.0, "the run it starts from failed", len(working), len(waiting)))
+            for run in [r for r in waiting if _ready(plan, r, directory)][: max(0, jobs - len(working))]:
+                waiting.remove(run)
+                resumed = (directory / run.place / SETTINGS).exists()
+                working.append(_begin(run, directory, jobs))
+                tell(Happening("resumes" if resumed else "begins", run, running=len(working), left=len(waiting)))
+            ended = [w for w in working if w.process.poll() is not None]
+            for work in ended:
+                working.remove(work)
+                work.log.close()
+                seconds, path = time.monotonic() - work.began, directory / work.run.place
+                reason = _outcome(work, path)
+                if reason:
+                    failed.append(work.run)
+                    _note_failure(path, reason)
+                tell(Happening("failed" if reason else "finished", work.run, seconds, reason or "", len(working), len(waiting)))
+            if not ended:
+                time.sleep(POLL_S)
+    finally:
+        _stop(working)
+    return failed
+
+
+def _ready(plan: Plan, run: Planned, directory: Path) -> bool:
+    start = plan.start_of(run)
+    return start is None or status_of(directory / start.place, start.iterations) == "finished"
+
+
+def _begin(run: Planned, directory: Path, jobs: int) -> _Working:
+    path = directory / run.place
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TacitError(f"cannot make the run directory {path}: {error.strerror}. Name another --out.") from error
+    (path / FAILURE).unlink(missing_ok=True)
+    if not (path / SETTINGS).exists():
+        write_json(path / RECIPE, run.with_start(directory))
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if jobs > 1:
+        # Several runs on the same cores: threads of one would only wait for those of another.
+        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    words = words_for(run, directory)
+    log = (path / LOG).open("ab")
+    log.write(f"$ tacit {' '.join(words)}\n".encode())
+    log.flush()
+    command = [sys.executable, "-m", "tacit.cli.main", *words]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    return _Working(run, process, log)
+
+
+def _outcome(work: _Working, path: Path) -> str | None:
+    """Why a run that ended is not finished; None where it is."""
+    code = work.process.returncode
+    if code == 0 and status_of(path, work.run.iterations) == "finished":
+        return None
+    lines = [line.strip() for line in (path / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return said or f"exit status {code}: {lines[-1] if lines else 'nothing was said'}"
+
+
+def _note_failure(path: Path, reason: str) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    write_text(path / FAILURE, reason + "\n")
+
+
+def _stop(working: Sequence[_Working]) -> None:
+    """Tell what still runs to stop, as Ctrl-C would; what was done up to its last checkpoint is kept."""
+    for work in working:
+        if work.process.poll() is None:
+            work.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + PATIENCE_S
+    for work in working:
+        try:
+            work.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            work.process.kill()
+            work.process.wait()
+        work.log.close()

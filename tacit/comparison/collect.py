@@ -1,0 +1,121 @@
+"""What the runs of a comparison say: one plain table per cell, as comparison.json keeps it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tacit.comparison.carry_out import LOG, failure_of, status_of
+from tacit.comparison.plan import Plan, Planned
+from tacit.core.errors import TacitError
+from tacit.evaluation.curves import area, steps_to
+from tacit.training.records import read_records
+from tacit.training.run import read_summary, saved_checkpoints
+
+Found = dict[str, Any]
+FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s", "digest")
+
+
+def read_start(start: Planned, directory: Path) -> Found:
+    path = directory / start.place
+    evaluations = _evaluations(path, status_of(path, start.iterations))
+    newest = saved_checkpoints(path).newest()
+    return {
+        "run": start.place.as_posix(),
+        "status": status_of(path, start.iterations),
+        "error": failure_of(path),
+        "command": _command(path),
+        "seed": start.seed,
+        "checkpoint": newest.path.name if newest else None,
+        "evaluation": evaluations[-1] if evaluations else None,
+    }
+
+
+def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None) -> Found:
+    """`started` is what the shared start says, where there is one."""
+    path = directory / cell.place
+    status = status_of(path, cell.iterations)
+    finished = status == "finished"
+    summary = read_summary(path) if finished else {}
+    evaluations = _evaluations(path, status)
+    practised = [e for e in evaluations if e["stage"] == "rl"]
+    before = [e for e in evaluations if e["stage"] != "rl"]
+    # A run that measured its own beginning is believed; else it began where the shared start ended.
+    start = before[-1] if before else started["evaluation"] if started else None
+    final = evaluations[-1] if finished and evaluations else None
+    points = ([{**start, "step": 0}] if start else []) + practised
+    curve = [(p["step"], p["success"]) for p in points]
+    return {
+        "world": cell.world,
+        "method": cell.method,
+        "seed": cell.seed,
+        "run": cell.place.as_posix(),
+        "status": status,
+        "error": failure_of(path),
+        "command": _command(path),
+        "settings": cell.with_start(directory),
+        "versions": _versions(path),
+        "evaluations": evaluations,
+        "start": start,
+        "final": final,
+        "peak": max(practised or evaluations, key=lambda e: e["success"]) if final else None,
+        "curve": [{"step": p["step"], "success": p["success"], "score": p["score"]} for p in points],
+        "steps_to": [{"threshold": t, "step": steps_to(curve, t)} for t in plan.thresholds],
+        "area": area(curve),
+        "outcomes": _outcomes(path, final) if final else None,
+        **{name: summary.get(name) for name in FROM_SUMMARY},
+    }
+
+
+def check_alike(world: str, measured: dict[str, Found]) -> Found | None:
+    """The panel all evaluations of a world share, given by the run that made them; refused where there are two."""
+    first: tuple[str, Found] | None = None
+    for run, evaluation in measured.items():
+        if first is None:
+            first = run, evaluation
+            continue
+        other, one = first
+        for key, what in (("panel_hash", "panels"), ("episodes", "numbers of episodes"), ("sampling", "ways of sampling")):
+            if one[key] != evaluation[key]:
+                raise TacitError(
+                    f"world {world!r} was measured on two different {what}, which do not belong in one table: {one['panel']} "
+                    f"with {key} {one[key]} in {other}, and {evaluation['panel']} with {key} {evaluation[key]} in {run}. Move "
+                    "the runs made under the old conditions away and compare again."
+                )
+    if first is None:
+        return None
+    return {"name": first[1]["panel"], "hash": first[1]["panel_hash"], "episodes": first[1]["episodes"]}
+
+
+def _evaluations(path: Path, status: str) -> list[Found]:
+    if status == "finished":
+        return read_summary(path)["evaluations"]
+    newest = saved_checkpoints(path).newest()
+    return newest.state()["evaluations"] if newest else []
+
+
+def _outcomes(path: Path, final: Found) -> list[bool] | None:
+    """Successes of the final evaluation in the order they were played, where its trajectories were kept."""
+    file = path / "trajectories" / f"eval-{final['stage']}-{final['step']:06d}.jsonl.gz"
+    try:
+        outcomes = [bool(record["success"]) for record in read_records(file)]
+    except (OSError, EOFError, ValueError, KeyError):
+        return None
+    return outcomes if (len(outcomes), sum(outcomes)) == (final["episodes"], final["successes"]) else None
+
+
+def _versions(path: Path) -> Found | None:
+    try:
+        return json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _command(path: Path) -> list[str] | None:
+    """The first command of the run's log: what made it. Later ones went on with it."""
+    try:
+        with (path / LOG).open(encoding="utf-8", errors="replace") as file:
+            return file.readline().removeprefix("$ ").split()
+    except OSError:
+        return None

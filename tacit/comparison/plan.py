@@ -1,0 +1,311 @@
+"""From one file to the runs it stands for: methods × worlds × seeds, all of them checked before the first begins.
+
+    name = "step-credit"
+    seeds = [0, 1, 2]
+    thresholds = [0.5, 0.8]              success shares whose first iteration the table tells
+
+    [common]                             a train document, as in recipes/: what all runs share
+    model = "tiny"
+    method.history = 0                   settings of methods, for each that has them
+    schedule = { iterations = 40, groups = 16 }
+
+    [worlds.household]                   what differs in this world; the name is the world's unless `world = …` says otherwise
+    world = "alfworld"
+    [worlds.household.start]             optional: one imitation run, whose weights every run of this world starts from
+    sft.steps = 300
+    [worlds.household.methods.bipace]    optional: settings of one method in this world
+
+    [methods.grpo]                       the first is what the others are compared with
+    [methods.bipace-hash]                plain values are settings of the method, tables are sections of the document
+    name = "bipace"                      the method's name, where it is not the one in the heading
+    embedder = "hash"
+    schedule.lr = 1e-4
+
+What is said more closely wins: common, then world, then method, then the method in the world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError, unknown
+from tacit.methods import get_method
+
+Document = dict[str, Any]
+Resolve = Callable[[Document], Document]
+"""makes a train document complete, or refuses it with the reason"""
+
+TOP = ("name", "description", "seeds", "thresholds", "common", "worlds", "methods")
+SECTIONS = ("schedule", "sft", "engine")
+"""sections of a document that a method may have its own of; the rest must be alike or nothing is compared"""
+CONTEXT = ("history", "state_block", "bound", "wording", "style", "admissible")
+"""settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
+THRESHOLDS = (0.25, 0.5, 0.75)
+START = "start"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run to be done."""
+
+    world: str
+    method: str
+    """the name in the file, or `start`"""
+    seed: int
+    document: Document
+    """complete, without `out`; where it starts from a shared start, `model` is filled in by `with_start`"""
+    starts_from: str = ""
+    """the start's checkpoint, relative to the start's run directory; empty where the run starts from its own model"""
+
+    @property
+    def place(self) -> Path:
+        """of the run directory, in the comparison's"""
+        parts = (self.world, START) if self.method == START else (self.world, self.method, str(self.seed))
+        return Path("runs", *parts)
+
+    @property
+    def label(self) -> str:
+        return "/".join(self.place.parts[1:])
+
+    @property
+    def iterations(self) -> int:
+        return int(self.document["schedule"]["iterations"])
+
+    @property
+    def episodes(self) -> int:
+        """of practice"""
+        schedule = self.document["schedule"]
+        return schedule["iterations"] * schedule["groups"] * schedule["group_size"]
+
+    def with_start(self, directory: Path) -> Document:
+        """The document to train with, for a comparison that lies in `directory`."""
+        if not self.starts_from:
+            return self.document
+        model = (directory / "runs" / self.world / START / self.starts_from).resolve()
+        # Sizes belong to a model made from scratch; the checkpoint brings its own, and its tokenizer.
+        return {key: value for key, value in self.document.items() if key != "tiny"} | {"model": str(model)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    seeds: tuple[int, ...]
+    worlds: tuple[str, ...]
+    methods: tuple[str, ...]
+    starts: tuple[Planned, ...]
+    cells: tuple[Planned, ...]
+    """in the order seed, world, method: cut short, all methods have been seen on the same seeds"""
+    thresholds: tuple[float, ...] = THRESHOLDS
+    description: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def baseline(self) -> str:
+        return self.methods[0]
+
+    def start_of(self, cell: Planned) -> Planned | None:
+        return next((s for s in self.starts if s.world == cell.world), None) if cell.starts_from else None
+
+
+def make_plan(document: Document, resolve: Resolve, default_name: str = "comparison") -> Plan:
+    """Everything the file stands for. Each world × method is resolved, so that what cannot work is refused here."""
+    _known(document, TOP, "the file")
+    seeds = _seeds(document.get("seeds"))
+    worlds, methods = _tables(document, "worlds"), _tables(document, "methods")
+    if START in methods:
+        raise TacitError(f"a method cannot be called {START!r}: that is where a world's shared start lies.")
+    common = _document(document.get("common", {}), "common")
+    starts, resolved = [], {}
+    for world, own in worlds.items():
+        own = dict(own)
+        begin = own.pop(START, None)
+        special = {name: _table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
+        for name in special:
+            if name not in methods:
+                raise unknown(f"method in [worlds.{world}.methods]", name, methods)
+        shared = merge(common, {"world": world}, _document(own, f"worlds.{world}"))
+        start = None if begin is None else _start(world, shared, begin, resolve)
+        starts += [start] if start else []
+        for method, table in methods.items():
+            cell = _cell_document(method, shared, [table, special.get(method, {})], f"{world}/{method}", start)
+            resolved[world, method] = _resolved(resolve, cell, f"{world}/{method}")
+        _check_shared_settings(shared, [m["method"]["name"] for (w, _), m in resolved.items() if w == world], world)
+    cells = [
+        Planned(world, method, seed, {**resolved[world, method], "seed": seed}, _checkpoint(starts, world))
+        for seed in seeds
+        for world in worlds
+        for method in methods
+    ]
+    thresholds = _thresholds(document.get("thresholds", THRESHOLDS))
+    name = _text(document, "name", default_name)
+    _check_name(name, "comparison")
+    notes = tuple(note for world in worlds for note in _budget_notes(world, cells))
+    return Plan(
+        name, seeds, tuple(worlds), tuple(methods), tuple(starts), tuple(cells), thresholds,
+        _text(document, "description", ""), notes,
+    )  # fmt: skip
+
+
+def merge(*documents: Mapping[str, Any]) -> Document:
+    """Later ones win, table by table."""
+    merged: Document = {}
+    for document in documents:
+        for key, value in document.items():
+            before = merged.get(key)
+            merged[key] = merge(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _start(world: str, shared: Document, begin: Any, resolve: Resolve) -> Planned:
+    """The imitation every cell of the world starts from, told what the world's cells are told."""
+    own = _table(begin, f"worlds.{world}.{START}")
+    seed = own.pop("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise TacitError(f"worlds.{world}.{START}.seed must be a whole number, not {seed!r}.")
+    method = own.pop("method", {})
+    method = {"name": method} if isinstance(method, str) else _table(method, f"worlds.{world}.{START}.method")
+    name = method.get("name", "grpo")
+    told = _having(shared.get("method", {}), name)
+    document = merge(shared, {"method": None}, own, {"seed": seed, "method": {**told, "name": name, **method}})
+    document["schedule"] = {**document.get("schedule", {}), "iterations": own.get("schedule", {}).get("iterations", 0)}
+    complete = _resolved(resolve, document, f"{world}/{START}")
+    if complete["engine"]["lora_rank"]:
+        raise TacitError(
+            f"[worlds.{world}.{START}] trains LoRA adapters, which are no model to start from; set engine.lora_rank = 0 there "
+            "(the methods may still train adapters), or give the runs their own [sft]."
+        )
+    return Planned(world, START, seed, complete)
+
+
+def _cell_document(method: str, shared: Document, tables: Iterable[Document], where: str, start: Planned | None) -> Document:
+    own, sections = {"name": method}, {}
+    for table in tables:
+        for key, value in table.items():
+            if key in SECTIONS:
+                sections = merge(sections, {key: _table(value, f"{where}: {key}")})
+            elif isinstance(value, Mapping) or key in ("evaluation", "model", "world", "seed", "out", "tiny"):
+                raise TacitError(
+                    f"method {method!r} says {key!r}, but all methods of a world share it, or they could not be compared. A "
+                    f"method may have settings of its own and {', '.join(SECTIONS)}; put {key!r} in [common] or in the world."
+                )
+            else:
+                own[key] = value
+    if not isinstance(own["name"], str):
+        raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
+    told = _having(shared.get("method", {}), own["name"])
+    if start is not None:
+        read = {key: start.document["method"][key] for key in CONTEXT if key in start.document["method"]}
+        told = {**_having(read, own["name"]), **told}
+        # The start has done the imitation and was measured: each run goes on from there.
+        begun = {"sft": {"steps": 0}, "evaluation": {"untrained": shared.get("evaluation", {}).get("untrained", False)}}
+        shared = merge(shared, begun)
+    return merge(shared, sections, {"method": {**told, **own}, "seed": 0})
+
+
+def _resolved(resolve: Resolve, document: Document, where: str) -> Document:
+    try:
+        complete = resolve(document)
+    except TacitError as error:
+        raise TacitError(f"{where}: {error}") from error
+    return {key: value for key, value in complete.items() if key != "out"}
+
+
+def _having(table: Any, method: str) -> Document:
+    """Those of the settings that a method has."""
+    cls = get_method(method)
+    names = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    return {key: value for key, value in table.items() if key in names}
+
+
+def _check_shared_settings(shared: Document, methods: Iterable[str], world: str) -> None:
+    """Settings for all methods are passed over where a method has no such thing, but one that none has is a mistake."""
+    known = {f.name for method in methods for f in dataclasses.fields(get_method(method))} - {"schedule"}
+    for key in shared.get("method", {}):
+        if key == "name":
+            raise TacitError("methods are named under [methods]; [common.method] and [worlds.….method] hold their settings.")
+        if key not in known:
+            raise unknown(f"setting of the methods in world {world!r}", key, known)
+
+
+def _budget_notes(world: str, cells: Iterable[Planned]) -> list[str]:
+    episodes = {cell.method: cell.episodes for cell in cells if cell.world == world}
+    if len(set(episodes.values())) < 2:
+        return []
+    return [f"budgets differ in {world}: " + ", ".join(f"{m} practises {n} episodes" for m, n in episodes.items()) + "."]
+
+
+def _checkpoint(starts: Iterable[Planned], world: str) -> str:
+    for start in starts:
+        if start.world == world:
+            stage, step = ("rl", start.iterations) if start.iterations else ("sft", start.document["sft"]["steps"])
+            return f"checkpoints/{stage}-{step:06d}/policy"
+    return ""
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in value):
+        raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {value!r}: each is one run per method.")
+    if len(set(value)) < len(value):
+        raise TacitError(f"seeds = {value} names a seed twice; the same run again says nothing new.")
+    return tuple(value)
+
+
+def _thresholds(value: Any) -> tuple[float, ...]:
+    whole = isinstance(value, list | tuple) and all(isinstance(v, int | float) and 0 < v <= 1 for v in value)
+    if not whole:
+        raise TacitError(f"thresholds must be a list of success shares above 0 and at most 1, not {value!r}.")
+    return tuple(sorted(float(v) for v in value))
+
+
+def _tables(document: Document, kind: str) -> dict[str, Document]:
+    tables = document.get(kind)
+    if not isinstance(tables, Mapping) or not tables:
+        raise TacitError(f"the file names no {kind}: add at least one table [{kind}.NAME].")
+    for name in tables:
+        _check_name(name, kind.removesuffix("s"))
+    return {name: _table(table, f"{kind}.{name}") for name, table in tables.items()}
+
+
+def _check_name(name: str, kind: str) -> None:
+    if not NAME.fullmatch(name):
+        raise TacitError(f"{kind} name {name!r} becomes a directory: use letters, digits and . _ + = - only.")
+
+
+def _document(value: Any, where: str) -> Document:
+    document = _table(value, where)
+    for key in ("seed", "out"):
+        if key in document:
+            raise TacitError(f"[{where}] says {key!r}; the comparison gives every run its own: leave it out.")
+    if "method" in document:
+        document["method"] = _table(document["method"], f"{where}.method")
+    return document
+
+
+def _table(value: Any, where: str) -> Document:
+    """A table with its keys, and those of the tables in it, spelled with underscores."""
+    if not isinstance(value, Mapping):
+        raise TacitError(f"[{where}] must be a table of settings, not {value!r}.")
+    keep = where.endswith(".methods")  # names, not settings
+    return {
+        key if keep else key.replace("-", "_"): _table(inner, f"{where}.{key}") if isinstance(inner, Mapping) else inner
+        for key, inner in value.items()
+    }
+
+
+def _text(document: Document, key: str, default: str) -> str:
+    value = document.get(key, default)
+    if not isinstance(value, str):
+        raise TacitError(f"{key} must be text, not {value!r}.")
+    return value
+
+
+def _known(document: Document, keys: Iterable[str], where: str) -> None:
+    for key in document:
+        if key not in keys:
+            raise unknown(f"key in {where}", key, keys)

@@ -1,0 +1,125 @@
+"""The comparison itself: what each method came to over its seeds, and whether it differs from the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tacit.evaluation.curves import median_steps_to
+from tacit.evaluation.intervals import hierarchical_bootstrap, share_interval, t_interval
+from tacit.evaluation.significance import holm, mcnemar, sign_flip
+
+Found = dict[str, Any]
+CONFIDENCE = 0.95
+
+
+def make_table(
+    cells: Sequence[Found], worlds: Sequence[str], methods: Sequence[str], thresholds: Sequence[float]
+) -> list[Found]:
+    """One row per world and method. p-values are corrected over all rows of all worlds together (Holm)."""
+    rows = []
+    for world in worlds:
+        first = _finished(cells, world, methods[0])
+        for method in methods:
+            row = _row(cells, world, method, thresholds)
+            row["against"] = None if method == methods[0] else _against(_finished(cells, world, method), first, methods[0])
+            rows.append(row)
+    for name in ("p", "p_seeds"):
+        asked = [row["against"] for row in rows if row["against"] and row["against"][name] is not None]
+        for against, corrected in zip(asked, holm([a[name] for a in asked]), strict=True):
+            against[f"{name}_holm"] = corrected
+    return rows
+
+
+def _row(cells: Sequence[Found], world: str, method: str, thresholds: Sequence[float]) -> Found:
+    planned = [c for c in cells if (c["world"], c["method"]) == (world, method)]
+    done = _finished(cells, world, method)
+    finals = [c["final"] for c in done]
+    steps = [[reached["step"] for reached in c["steps_to"]] for c in done]
+    return {
+        "world": world,
+        "method": method,
+        "seeds": [c["seed"] for c in done],
+        "missing": [c["seed"] for c in planned if c not in done],
+        "start": _share([c["start"] for c in done]),
+        "final": _share(finals),
+        "peak": _share([c["peak"] for c in done]),
+        "score": _mean([e["score"] for e in finals]),
+        "success_length": _mean([e["success_steps"] if e["successes"] else None for e in finals]),
+        "invalid": _mean([e["invalid"] for e in finals], (0.0, 1.0)),
+        "ineffective": _mean([e["ineffective"] for e in finals], (0.0, 1.0)),
+        "area": _mean([c["area"] for c in done], (0.0, 1.0)),
+        "bootstrap": _bootstrap(done),
+        "steps_to": [
+            {
+                "threshold": threshold,
+                "reached": sum(s[i] is not None for s in steps),
+                "of": len(steps),
+                "median": median_steps_to([s[i] for s in steps]),
+            }
+            for i, threshold in enumerate(thresholds)
+        ],
+        "against": None,
+    }
+
+
+def _against(ours: Sequence[Found], theirs: Sequence[Found], name: str) -> Found | None:
+    """Paired by seed, and within a seed by episode: both played the same tasks with the same random numbers."""
+    by_seed = {c["seed"]: c for c in theirs}
+    pairs = [(c, by_seed[c["seed"]]) for c in ours if c["seed"] in by_seed]
+    if not pairs:
+        return None
+    differences = [a["final"]["success"] - b["final"]["success"] for a, b in pairs]
+    won = lost = p = None
+    if all(c["outcomes"] is not None for pair in pairs for c in pair):
+        first = [x for a, _ in pairs for x in a["outcomes"]]
+        second = [x for _, b in pairs for x in b["outcomes"]]
+        won, lost, p = mcnemar(first, second)
+    return {
+        "method": name,
+        "seeds": [a["seed"] for a, _ in pairs],
+        "difference": _mean(differences, (-1.0, 1.0)),
+        "won": won,
+        "lost": lost,
+        "p": p,
+        "p_holm": None,
+        "p_seeds": sign_flip(differences) if len(differences) > 1 else None,
+        "p_seeds_holm": None,
+    }
+
+
+def _finished(cells: Sequence[Found], world: str, method: str) -> list[Found]:
+    return [c for c in cells if (c["world"], c["method"]) == (world, method) and c["final"] is not None]
+
+
+def _share(evaluations: Sequence[Found | None]) -> Found | None:
+    there = [e for e in evaluations if e is not None]
+    if not there or len(there) < len(evaluations):
+        return None
+    # All seeds may have begun from one start that was measured once: that is one measurement, not several that agree.
+    once = list({id(e): e for e in there}.values())
+    low, high = share_interval([e["successes"] for e in once], [e["episodes"] for e in once], CONFIDENCE)
+    per_seed = [e["success"] for e in there]
+    return {"mean": float(np.mean(per_seed)), "low": low, "high": high, "per_seed": per_seed}
+
+
+def _mean(values: Sequence[float | None], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Found | None:
+    there = [v for v in values if v is not None]
+    if not there:
+        return None
+    low, high = (None, None)
+    if len(there) > 1:
+        t_low, t_high = t_interval(there, CONFIDENCE)
+        low, high = max(bounds[0], t_low), min(bounds[1], t_high)
+    return {"mean": float(np.mean(there)), "low": low, "high": high, "per_seed": list(values)}
+
+
+def _bootstrap(done: Sequence[Found]) -> Found | None:
+    outcomes = [c["outcomes"] for c in done]
+    if not outcomes or any(o is None or len(o) != len(outcomes[0]) for o in outcomes):
+        return None
+    low, high = hierarchical_bootstrap(np.array(outcomes, float), CONFIDENCE, resamples=2000)
+    return {"low": low, "high": high}

@@ -1,0 +1,99 @@
+"""comparison.json, table.md and table.csv from the run directories, as far as they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.comparison.collect import check_alike, read_cell, read_start
+from tacit.comparison.pages import csv_text, markdown
+from tacit.comparison.plan import Plan, Planned
+from tacit.comparison.table import CONFIDENCE, make_table
+from tacit.training.files import write_json, write_text
+from tacit.training.run import versions
+
+FORMAT = 1
+Found = dict[str, Any]
+
+
+class Results:
+    """What is known of a comparison. Finished cells are read once."""
+
+    def __init__(self, plan: Plan, directory: Path, file: str, command: Sequence[str]) -> None:
+        self.plan, self.directory, self.file, self.command = plan, directory, file, list(command)
+        self._versions = versions()
+        self._finished: dict[Path, Found] = {}
+
+    def gather(self) -> Found:
+        """Everything, in the layout of comparison.json (see `tacit.comparison`)."""
+        plan = self.plan
+        starts = {start.world: self._once(start, lambda s=start: read_start(s, self.directory)) for start in plan.starts}
+        order = {(cell.world, cell.method, cell.seed): cell for cell in plan.cells}
+        cells = [
+            self._cell(order[world, method, seed], starts.get(world))
+            for world in plan.worlds
+            for method in plan.methods
+            for seed in plan.seeds
+        ]
+        panels = {world: check_alike(world, _measured(world, cells, starts)) for world in plan.worlds}
+        return {
+            "format": FORMAT,
+            "name": plan.name,
+            "description": plan.description,
+            "file": self.file,
+            "command": self.command,
+            "versions": self._versions,
+            "seeds": list(plan.seeds),
+            "worlds": list(plan.worlds),
+            "methods": list(plan.methods),
+            "baseline": plan.baseline,
+            "thresholds": list(plan.thresholds),
+            "confidence": CONFIDENCE,
+            "complete": all(cell["status"] == "finished" for cell in cells),
+            "notes": [*plan.notes, *_version_notes(cells)],
+            "panels": {world: panel for world, panel in panels.items() if panel is not None},
+            "starts": starts,
+            "cells": cells,
+            "table": make_table(cells, plan.worlds, plan.methods, plan.thresholds),
+        }
+
+    def write(self) -> Found:
+        found = self.gather()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_json(self.directory / "comparison.json", found)
+        write_text(self.directory / "table.md", markdown(found))
+        write_text(self.directory / "table.csv", csv_text(found))
+        return found
+
+    def _cell(self, cell: Planned, started: Found | None) -> Found:
+        return self._once(cell, lambda: read_cell(cell, self.plan, self.directory, started))
+
+    def _once(self, run: Planned, read: Callable[[], Found]) -> Found:
+        found = self._finished.get(run.place) or read()
+        if found["status"] == "finished":
+            self._finished[run.place] = found
+        return found
+
+
+def _measured(world: str, cells: Sequence[Found], starts: dict[str, Found]) -> dict[str, Found]:
+    """Each run's newest evaluation, by the run: all evaluations of a run are on the same panel."""
+    measured = {c["run"]: c["evaluations"][-1] for c in cells if c["world"] == world and c["evaluations"]}
+    start = starts.get(world)
+    return measured | ({start["run"]: start["evaluation"]} if start and start["evaluation"] else {})
+
+
+def _version_notes(cells: Sequence[Found]) -> list[str]:
+    """Cells made by different code may differ for that reason alone."""
+    made: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell["versions"]:
+            git = cell["versions"].get("git") or {}
+            changed = " with changes" if git.get("changed") else ""
+            made.setdefault(f"tacit {cell['versions']['tacit']} {git.get('commit', '')[:10]}{changed}".strip(), []).append(
+                f"{cell['world']}/{cell['method']}/{cell['seed']}"
+            )
+    if len(made) < 2:
+        return []
+    shown = "; ".join(f"{version}: {len(runs)} runs, the first {runs[0]}" for version, runs in made.items())
+    return [f"the runs were made by different versions of the code ({shown})."]
