@@ -1,13 +1,14 @@
-"""How a policy behaves beside how often it succeeds (ReuseRL Tables 2, 4, 6, 8 and 9): pure functions over trajectories."""
+"""How a policy behaves beside how often it succeeds (ReuseRL Tables 2 and 4–9): pure functions over trajectories."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tacit.core.types import Trajectory
+from tacit.core.types import Observation, Step, Trajectory
 from tacit.core.world import Alphabet
 
 OPERATOR = "OP_"
@@ -28,14 +29,26 @@ class Behaviour:
     """share of the steps of successes that did not parse or that the world refused ("Nothing happens")"""
     repeats: float | None
     """share of the steps of successes whose action had been taken before in the episode"""
+    unparsed: float | None = None
+    """share of the steps of successes that did not parse"""
+    refused: float | None = None
+    """share of the steps of successes that parsed and that the world refused"""
+    revisits: float | None = None
+    """mean number of times a success goes where it has already been"""
+    all_repeats: float | None = None
+    """share of all steps, of failures too, whose action had been taken before in the episode"""
     failures: Mapping[str, float] = field(default_factory=dict)
     """share of the failures by label: `burned`, `stuck`, `timeout`, …"""
+    failure_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """family -> label -> how many failures"""
     per_success: Mapping[str, float] = field(default_factory=dict)
     """mean number of skills of each kind in a success"""
     without: Mapping[str, float] = field(default_factory=dict)
     """share of the successes without any skill of the kind: `RESET` gives the straight-through solutions"""
     operators: Mapping[str, float] = field(default_factory=dict)
     """share of each operator among the operations of successes"""
+    operators_per_success: float | None = None
+    """mean number of different operators in a success; None in worlds without any"""
     closings: Mapping[str, int] = field(default_factory=dict)
     """how many successes end with a skill of each kind"""
 
@@ -54,6 +67,7 @@ def behaviour(
     kinds = Counter(skill for sequence in skills for skill in sequence)
     operations = {name: count for name, count in kinds.items() if name.startswith(OPERATOR)}
     label = failure or (lambda t: str(t.stop))
+    labels = [(t.task.family, label(t)) for t in lost]
     return Behaviour(
         episodes=len(sound),
         successes=len(won),
@@ -61,10 +75,19 @@ def behaviour(
         failure_length=_mean(len(t) for t in lost),
         invalid=_mean(not (step.valid and step.effective) for step in steps),
         repeats=_mean(again for t in won for again in repeated(t)),
-        failures=_shares(Counter(label(t) for t in lost)),
+        unparsed=_mean(not step.valid for step in steps),
+        refused=_mean(step.valid and not step.effective for step in steps),
+        revisits=_mean(revisits(t) for t in won),
+        all_repeats=_mean(again for t in sound for again in repeated(t)),
+        failures=_shares(Counter(name for _, name in labels)),
+        failure_counts={
+            family: dict(sorted(Counter(name for of, name in labels if of == family).items()))
+            for family in sorted({family for family, _ in labels})
+        },
         per_success={name: count / len(skills) for name, count in sorted(kinds.items())},
         without={name: sum(name not in s for s in skills) / len(skills) for name in sorted(_kinds(alphabet))} if skills else {},
         operators=_shares(operations),
+        operators_per_success=_mean(len({k for k in s if k.startswith(OPERATOR)}) for s in skills) if operations else None,
         closings=dict(sorted(Counter(s[-1] for s in skills if s).items())),
     )
 
@@ -77,6 +100,57 @@ def repeated(trajectory: Trajectory) -> list[bool]:
         again.append(step.action in seen)
         seen.add(step.action)
     return again
+
+
+def revisits(trajectory: Trajectory) -> int:
+    """How often the episode goes where it has already been. Only movements that the world carried out count.
+
+    `go to fridge 1` names its place; `go east` arrives at one, whose name is the first line of what is then seen.
+    """
+    steps = trajectory.steps
+    been = {_first_line(steps[0].observation)} if steps else set()
+    again = 0
+    for step, after in zip(steps, [*(s.observation for s in steps[1:]), trajectory.final], strict=True):
+        verb, _, rest = step.action.strip().partition(" ")
+        if verb != "go" or not (step.valid and step.effective):
+            continue
+        place = rest.removeprefix("to ").strip() if rest.startswith("to ") else _first_line(after)
+        again += place in been
+        been.add(place)
+    return again
+
+
+@dataclass(frozen=True)
+class ThoughtAndAction:
+    """Whether what is thought of is done (ReuseRL Table 5)."""
+
+    mentions: float | None
+    """share of steps whose thought mentions it"""
+    acted: float | None
+    """share of those steps whose action does it"""
+    games: float | None
+    """share of episodes with at least one such action"""
+
+
+def thought_and_action(played: Sequence[Trajectory], thought: str, action: str) -> ThoughtAndAction:
+    """`thought` and `action` are regular expressions: the first is looked for in what was written before the action, the second
+    must match the whole action. Table 5: `r"cook|roast|fry|grill|stove|oven"` and `r"cook .*"`, over the games it names."""
+    mention, does = re.compile(thought, re.IGNORECASE), re.compile(action, re.IGNORECASE)
+    steps = [step for t in played for step in t.steps]
+    thinking = [step for step in steps if mention.search(_thought(step))]
+    return ThoughtAndAction(
+        mentions=_mean(mention.search(_thought(step)) is not None for step in steps),
+        acted=_mean(does.fullmatch(step.action) is not None for step in thinking),
+        games=_mean(any(does.fullmatch(step.action) for step in t.steps) for t in played),
+    )
+
+
+def _thought(step: Step) -> str:
+    return step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""
+
+
+def _first_line(observation: Observation) -> str:
+    return observation.text.strip().partition("\n")[0].strip()
 
 
 def kind(skill: str) -> str:

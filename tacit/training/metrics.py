@@ -22,11 +22,12 @@ class Metrics:
         self._tensorboard: dict[str, Any] = {}
         self._wandb = _start_wandb(wandb_project, run_name, directory) if wandb_project else None
 
-    def rewind(self, stages: tuple[str, ...], stage: str, step: int) -> None:
-        """Keep records up to and including (stage, step)."""
+    def rewind(self, stages: tuple[str, ...], stage: str, step: int) -> list[dict[str, Any]]:
+        """Keep records up to and including (stage, step); returns them."""
         here = (stages.index(stage), step) if stage else (-1, 0)
         kept = [r for r in read_metrics(self._path) if (stages.index(r["stage"]), r["step"]) <= here]
         write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
+        return kept
 
     def write(self, stage: str, step: int, values: dict[str, float]) -> None:
         record = {"stage": stage, "step": step, **{k: _plain(v) for k, v in values.items()}, "at": round(time.time(), 1)}

@@ -3,6 +3,7 @@
 settings.json    the resolved configuration        versions.json   code, libraries, machine, git state
 metrics.jsonl    one line per step                 tensorboard/    the same as events
 trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimiser, companions; newest k and best
+alarms.jsonl     warnings that it may collapse    evaluations/    what `tacit eval` measured later
 summary.json     what came out
 """
 
@@ -13,6 +14,7 @@ import json
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,15 @@ def versions() -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}",
         "libraries": libraries,
     }
+
+
+@cache
+def code_version() -> str:
+    """`0.1.0`; from a checkout with its commit, `0.1.0+8f47c37d2a1b`, and `.changed` where the code was edited since."""
+    git = _git_state()
+    if git is None:
+        return tacit.__version__
+    return f"{tacit.__version__}+{git['commit'][:12]}{'.changed' if git['changed'] else ''}"
 
 
 def _git_state() -> dict[str, Any] | None:

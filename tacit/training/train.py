@@ -14,8 +14,10 @@ from tacit.core.method import Method
 from tacit.core.protocols import Policy, Sampling
 from tacit.core.types import Task
 from tacit.core.world import Environment
-from tacit.evaluation.evaluate import PanelScore, evaluate
+from tacit.evaluation.behaviour import repeated
+from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
+from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace, WorldPool
 from tacit.training.checkpoints import Checkpoint
@@ -24,9 +26,10 @@ from tacit.training.files import write_directory, write_json
 from tacit.training.loop import Iteration, iterate
 from tacit.training.records import batch_records, iteration_records, trajectory_record, write_records
 from tacit.training.reporting import Reporter
-from tacit.training.run import STAGES, SUMMARY, Run, read_settings
+from tacit.training.run import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.training.settings import TrainSettings
 from tacit.training.supervised import imitate
+from tacit.training.watching import Watcher
 
 SFT_STEPS_PER_CHECKPOINT = 10
 """a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""
@@ -85,11 +88,14 @@ class Trainer:
         course = course or Course.of(world, settings)
         self.panel, self.tasks = course.panel, course.tasks
         self.progress = Progress()
+        self.watcher = Watcher(run.path)
         self._began = time.monotonic()
 
     def train(self) -> dict[str, Any]:
         """Run what is left to run; returns the summary."""
         self._restore()
+        if self.panel.difference():
+            self.reporter.say(f"warning: {self.panel.difference()}")
         worlds = make_worlds(self.world, self.settings)
         try:
             if self.progress.stage == "" and self.settings.evaluation.untrained:
@@ -168,10 +174,14 @@ class Trainer:
     def _count(self, done: Iteration, step: int, seconds: float) -> None:
         metrics = dict(done.metrics)
         metrics["reward"] = float(np.mean(np.concatenate([r.outcomes_G() for r in done.rewards]))) if done.rewards else 0.0
+        again = [r for g in done.played for t in g.trajectories for r in repeated(t)]
+        metrics["repeated"] = float(np.mean(again)) if again else 0.0
         metrics["seconds"] = seconds
         metrics["tokens_per_s"] = metrics.get("generated_tokens", 0.0) / seconds
         self.run.metrics.write("rl", step, metrics)
         self.reporter.step(step, metrics)
+        for alarm in self.watcher.see(step, metrics):
+            self.reporter.say(f"warning at rl {step}: {alarm.message}")
         self.progress.episodes += sum(len(g) for g in done.played)
         self.progress.turns += sum(len(g.steps) for g in done.played)
         self.progress.generated_tokens += sum(t.completion_tokens for g in done.played for t in g.trajectories)
@@ -190,7 +200,8 @@ class Trainer:
             self.settings.seed,
             chosen.repeats,
         )
-        self.progress.evaluations.append({"stage": stage, "step": step, **score.to_json()})
+        known = {"fingerprint": self.policy.digest(), "code": code_version()}
+        self.progress.evaluations.append({"stage": stage, "step": step, **score.to_json(), **known})
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         if self.settings.trajectories:
             write_records(self.run.trajectories(f"eval-{stage}", step), map(trajectory_record, played))
@@ -218,7 +229,8 @@ class Trainer:
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
             if self._is_best(newest.step):  # the killed process may not have got round to saying so
                 self.run.checkpoints.mark_best(newest)
-        self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
+        kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
+        self.watcher.restore([record for record in kept if record["stage"] == "rl"])
 
     def _keep_evidence(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
         """The batch and the policy that met, for whoever wants to know why."""
@@ -231,17 +243,18 @@ class Trainer:
     def _summarise(self) -> dict[str, Any]:
         self.progress.wall_s += time.monotonic() - self._began
         evaluations = self.progress.evaluations
-        practised = [e for e in evaluations if e["stage"] == "rl"]
+        final, peak = final_and_peak(evaluations)
         summary = {
             "run": self.run.path.name,
             "world": self.world.name,
             "method": self.method.name,
             "settings": read_settings(self.run.path),
             "panel": self.panel.name,
+            "panel_version": self.panel.version,
             "panel_hash": self.panel.hash,
             "success": {e["stage"]: e["success"] for e in evaluations},
-            "final": evaluations[-1],
-            "peak": max(practised or evaluations, key=lambda e: e["success"]),
+            "final": final,
+            "peak": peak,
             "evaluations": evaluations,
             "iterations": self.method.schedule.iterations,
             "episodes": self.progress.episodes,

@@ -1,0 +1,139 @@
+"""Alarms of a policy that is collapsing: pure functions over the numbers of a run's iterations. They warn, and stop nothing.
+
+    entropy      what is left of it at the start falls below a tenth, or it grows threefold
+    length       completions grow to more than twice their length at the start, or shrink to less than a third
+    repetition   more than half of all actions had been taken before in their episode, and many more than at the start
+    valid        the share of completions that parse falls far below the best it has been
+
+"At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+"""the metrics of one iteration; one that lacks a number, or has none that is finite, is passed over"""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    window: int = 3
+    """iterations that "at the start" and "now" are means over"""
+    entropy_low: float = 0.1
+    """of the entropy at the start"""
+    entropy_high: float = 3.0
+    """of the entropy at the start"""
+    length_high: float = 2.0
+    """of the length at the start"""
+    length_low: float = 1 / 3
+    """of the length at the start"""
+    repeated: float = 0.5
+    """share of actions"""
+    repeated_rise: float = 0.2
+    """above the share at the start"""
+    valid_drop: float = 0.2
+    """below the best share so far"""
+
+
+DEFAULTS = Thresholds()
+
+
+@dataclass(frozen=True)
+class Alarm:
+    name: str
+    step: int
+    """the iteration it first rang at"""
+    message: str
+
+
+def alarms_at(records: Sequence[Record], thresholds: Thresholds = DEFAULTS) -> list[Alarm]:
+    """The alarms that ring after the last of these iterations, the first of which are the start of practice."""
+    step = int(records[-1].get("step", len(records))) if records else 0
+    found = [(name, check(records, thresholds)) for name, check in CHECKS.items()]
+    return [Alarm(name, step, message) for name, message in found if message]
+
+
+def first_alarms(records: Sequence[Record], thresholds: Thresholds = DEFAULTS) -> list[Alarm]:
+    """Each alarm that rang at any time, once, at the iteration it first rang: what a run that is resumed has already said."""
+    first: dict[str, Alarm] = {}
+    for end in range(1, len(records) + 1):
+        for alarm in alarms_at(records[:end], thresholds):
+            first.setdefault(alarm.name, alarm)
+    return list(first.values())
+
+
+def _entropy_low(records: Sequence[Record], t: Thresholds) -> str:
+    start, now = _start_and_now(records, "entropy", t.window)
+    if now is None or start is None or start <= 0 or now >= t.entropy_low * start:
+        return ""
+    return (
+        f"entropy fell from {start:.3g} to {now:.3g}: the policy hardly explores any more; a higher --entropy or a lower --lr "
+        "may keep it alive"
+    )
+
+
+def _entropy_high(records: Sequence[Record], t: Thresholds) -> str:
+    start, now = _start_and_now(records, "entropy", t.window)
+    if now is None or start is None or start <= 0 or now <= t.entropy_high * start:
+        return ""
+    return f"entropy rose from {start:.3g} to {now:.3g}: the policy is coming apart; a lower --lr or a larger --kl may hold it"
+
+
+def _length_high(records: Sequence[Record], t: Thresholds) -> str:
+    start, now = _start_and_now(records, "completion_tokens", t.window)
+    if now is None or start is None or start <= 0 or now <= t.length_high * start:
+        return ""
+    return f"completions grew from {start:.1f} to {now:.1f} tokens: look at what is written, and at --max-tokens"
+
+
+def _length_low(records: Sequence[Record], t: Thresholds) -> str:
+    start, now = _start_and_now(records, "completion_tokens", t.window)
+    if now is None or start is None or start <= 0 or now >= t.length_low * start:
+        return ""
+    return f"completions shrank from {start:.1f} to {now:.1f} tokens: thoughts may be gone, or actions cut short"
+
+
+def _repetition(records: Sequence[Record], t: Thresholds) -> str:
+    start, now = _start_and_now(records, "repeated", t.window)
+    if now is None or start is None or now <= t.repeated or now <= start + t.repeated_rise:
+        return ""
+    return (
+        f"{now:.0%} of all actions had been taken before in their episode, {start:.0%} at the start: the policy goes in circles"
+    )
+
+
+def _valid(records: Sequence[Record], t: Thresholds) -> str:
+    values = _values(records, "valid")
+    if len(values) < 2 * t.window:
+        return ""
+    means = [sum(values[i : i + t.window]) / t.window for i in range(len(values) - t.window + 1)]
+    best, now = max(means), means[-1]
+    if now >= best - t.valid_drop:
+        return ""
+    return f"{now:.0%} of all completions parse, {best:.0%} at best: the format is being forgotten"
+
+
+CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
+    "entropy_low": _entropy_low,
+    "entropy_high": _entropy_high,
+    "length_high": _length_high,
+    "length_low": _length_low,
+    "repetition": _repetition,
+    "valid": _valid,
+}
+
+
+def _start_and_now(records: Sequence[Record], name: str, window: int) -> tuple[float | None, float | None]:
+    """Means over the first and the last `window` values; None until they are different iterations."""
+    values = _values(records, name)
+    if len(values) < 2 * window:
+        return None, None
+    return sum(values[:window]) / window, sum(values[-window:]) / window
+
+
+def _values(records: Sequence[Record], name: str) -> list[float]:
+    return [float(r[name]) for r in records if r.get(name) is not None and math.isfinite(r[name])]
