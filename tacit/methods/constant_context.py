@@ -8,8 +8,8 @@
 What differs from GRPO: the context, the rewards of Table 6, step returns as credit, and a plain policy gradient. This is the
 second stage; the first is imitation of an expert in the same context, and the reference is the policy it leaves behind.
 
-The paper's rollouts keep a nucleus of 0.95 (`--top-p 0.95`). The default keeps all: the sampler's log-probabilities are those of
-the whole distribution, so with 1 they are those of what was sampled.
+The paper's rollouts keep a nucleus of 0.95 (`--top-p 0.95`). The default keeps all: the sampler's log-probabilities are those
+of the whole distribution, so with 1 they are those of what was sampled.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from tacit.environments.cooking.reading import Recipe, Scene, read_recipe, read_
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
+BOUND = 400
+"""the most characters a state block has, in the largest of our houses with the longest of our recipes"""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from tacit.environments.countdown.arithmetic import Operation, parse_action, rea
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_pool": 0.02}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
 SHOWN_OPENINGS = 4
+BOUND = 200
+"""the most characters a state block has, with numbers up to 100"""
 
 
 @dataclass(frozen=True)

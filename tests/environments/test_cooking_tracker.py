@@ -1,0 +1,130 @@
+"""The cooking game's tracker over thousands of episodes: done when won, rewards as specified, a block that stays small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tacit.core.types import Task
+from tacit.environments import get_environment
+from tacit.environments.cooking.alphabet import skill
+from tacit.environments.cooking.reading import Direction, Recipe, read_scene
+from tacit.environments.cooking.things import COOKING_VERBS, CUTS, FOODS, NEIGHBOURS, RAW, UNCUT
+from tacit.environments.cooking.tracker import BOUND, ERRORS, PROGRESS, CookingState
+
+ENVIRONMENT = get_environment("cooking")
+TRACKER = ENVIRONMENT.tracker
+
+
+def subgoals(task: Task) -> int:
+    """The recipe read, each ingredient in hand, each direction done, the meal prepared and eaten."""
+    directions = sum((cooking != RAW) + (cutting != UNCUT) for _, cooking, cutting in task.data["recipe"])
+    return 1 + len(task.data["recipe"]) + directions + 2
+
+
+def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str]]:
+    """Play one episode, at random but for a share of `purposeful` moves, and hold the tracker against what can be counted
+    without it. Returns whether it was won, and what each signal added up to."""
+    world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
+    observation = world.reset(task)
+    state = TRACKER.start(task, observation)
+    room = read_scene(observation.text).room
+    rooms, opened = {room}, set(read_scene(observation.text).opened)
+    containers, expected, sums = 0, Counter[str](), Counter[str]()
+    for _ in range(ENVIRONMENT.max_steps):
+        assert len(TRACKER.render(state)) <= BOUND
+        if purposeful < 1 and rng.random() >= purposeful:
+            action = rng.choice([*observation.actions, "fly to the moon", "", "cook salt with stove"])
+        elif purposeful < 1:
+            action = ENVIRONMENT.expert()(task).act(observation)  # one who has not been here: others' walks confuse its map
+        else:
+            action = expert.act(observation)
+        transition = world.step(action)
+        before, state = state, TRACKER.update(state, action, transition)
+        signals = TRACKER.signals(before, state)
+        sums.update(signals)
+        observation = transition.observation
+        assert (state.phase == "done") == transition.success
+        assert set(signals) <= {"progress", "error", *TRACKER.components}
+        for kind in ("progress", "error"):
+            assert signals[kind] == pytest.approx(sum(v for name, v in signals.items() if name.startswith(f"{kind}.")))
+        if not transition.effective:
+            expected["refused" if skill(action) else "unreadable"] += 1
+        else:
+            scene = read_scene(observation.text)
+            containers += len(set(scene.opened) - opened)
+            opened |= set(scene.opened)
+            rooms.add(scene.room)
+            expected["lost"] += transition.done and not transition.success
+        if transition.done:
+            break
+    assert len(TRACKER.render(state)) <= BOUND
+    assert sums["progress.new_room"] == pytest.approx(0.02 * (len(rooms) - 1))
+    assert sums["progress.new_container"] == pytest.approx(0.05 * containers)
+    assert sums["progress.subgoal"] == len(state.achieved) <= subgoals(task)
+    assert not transition.success or sums["progress.subgoal"] == subgoals(task)
+    for name in ("refused", "unreadable", "lost"):
+        assert sums[f"error.{name}"] == pytest.approx(ERRORS[name] * expected[name])
+    return bool(transition.success), sums
+
+
+def some_of_all(count: int) -> list[Task]:
+    tasks = [task for split in ENVIRONMENT.splits for task in ENVIRONMENT.tasks(split, count // 3 + 1, 11)][:count]
+    assert len(tasks) == count and {task.family for task in tasks} == set(ENVIRONMENT.families)
+    return tasks
+
+
+def check_experts(count: int) -> None:
+    turned_back = 0
+    for task in some_of_all(count):
+        won, sums = check(task, 1.0, Random(0))
+        assert won and sums["error"] == sums["error.back"], task.id
+        turned_back += sums["error"] > 0
+    # An exit it has not taken yet may lead to a room it knows, and then it walks back.
+    assert turned_back <= 0.01 * count
+
+
+def check_strays(count: int) -> None:
+    met: Counter[str] = Counter()
+    for i, task in enumerate(some_of_all(count)):
+        _, sums = check(task, (i % 3) * 0.3, Random(i))
+        met.update(name for name, total in sums.items() if total)
+    assert set(TRACKER.components) <= set(met), "every rule came up"
+
+
+def test_expert_and_random_episodes():
+    check_experts(150)
+    check_strays(150)
+
+
+@pytest.mark.slow
+def test_two_thousand_expert_episodes():
+    check_experts(2000)
+
+
+@pytest.mark.slow
+def test_two_thousand_random_episodes():
+    check_strays(2000)
+
+
+def test_values_and_names():
+    assert PROGRESS == {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
+    assert ERRORS == {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
+    assert TRACKER.components == (
+        *("progress.subgoal", "progress.new_room", "progress.new_container"),
+        *("error.unreadable", "error.lost", "error.refused", "error.back", "error.reopened"),
+    )
+
+
+def test_the_longest_block_there_can_be():
+    """Six of the longest rooms, and the two longest foods with the longest of all directions."""
+    foods = sorted(FOODS, key=len)[-2:]
+    cut, cook = max(CUTS, key=len), max(COOKING_VERBS.values(), key=len)
+    directions = tuple(Direction(verb, food) for food in foods for verb in (cut, cook))
+    left = (*(f"take {food}" for food in foods), *(f"{d.verb} {d.food}" for d in directions))
+    rooms = tuple(sorted(NEIGHBOURS, key=len)[-6:])
+    phase = max(("find_recipe", "gather", "process", "prepare", "eat", "done"), key=len)
+    state = CookingState("kitchen", rooms, frozenset(), Recipe(tuple(foods), directions), left=left, phase=phase)
+    assert BOUND / 2 < len(TRACKER.render(state)) <= BOUND

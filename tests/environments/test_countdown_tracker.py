@@ -1,0 +1,108 @@
+"""Countdown's tracker over thousands of episodes: done when won, rewards as specified, a block that stays small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tacit.core.types import Task
+from tacit.environments import get_environment
+from tacit.environments.countdown.arithmetic import Operation, parse_action, read
+from tacit.environments.countdown.tasks import LARGEST_NUMBER
+from tacit.environments.countdown.tracker import BOUND, ERRORS, PROGRESS, SHOWN_OPENINGS, SearchState
+
+ENVIRONMENT = get_environment("countdown")
+TRACKER = ENVIRONMENT.tracker
+NONSENSE = ("fly to the moon", "", "op(+, 1000, 1)", "op(^, 1, 2)")
+
+
+def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str]]:
+    """Play one episode and hold the tracker against what can be counted without it. Returns whether it was won, and what each
+    signal added up to."""
+    world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
+    observation = world.reset(task)
+    state = TRACKER.start(task, observation)
+    pools, expected, sums = {_pool(observation)}, Counter[str](), Counter[str]()
+    for _ in range(ENVIRONMENT.max_steps):
+        assert len(TRACKER.render(state)) <= BOUND
+        wise = rng.random() < purposeful
+        action = expert.act(observation) if wise else rng.choice([*observation.actions, *NONSENSE])
+        transition = world.step(action)
+        before, state = state, TRACKER.update(state, action, transition)
+        signals = TRACKER.signals(before, state)
+        sums.update(signals)
+        observation = transition.observation
+        assert (state.phase == "done") == transition.success
+        assert set(signals) <= {"progress", "error", *TRACKER.components}
+        for kind in ("progress", "error"):
+            assert signals[kind] == pytest.approx(sum(v for name, v in signals.items() if name.startswith(f"{kind}.")))
+        if not transition.effective:
+            expected["refused" if parse_action(action) else "unreadable"] += 1
+        else:
+            expected["repeated"] += isinstance(parse_action(action), Operation) and _pool(observation) in pools
+            pools.add(_pool(observation))
+        if transition.done:
+            break
+    assert len(TRACKER.render(state)) <= BOUND
+    assert sums["progress.new_pool"] == pytest.approx(0.02 * (len(pools) - 1))
+    assert sums["progress.subgoal"] == float(transition.success)
+    for name, worth in ERRORS.items():
+        assert sums[f"error.{name}"] == pytest.approx(worth * expected[name])
+    return bool(transition.success), sums
+
+
+def _pool(observation) -> tuple[int, ...]:
+    return tuple(sorted(read(observation.text).pool))
+
+
+def some_of_all(count: int) -> list[Task]:
+    tasks = [task for split in ENVIRONMENT.splits for task in ENVIRONMENT.tasks(split, count // 3 + 1, 11)][:count]
+    assert len(tasks) == count and {task.family for task in tasks} == set(ENVIRONMENT.families)
+    return tasks
+
+
+def check_experts(count: int) -> None:
+    for task in some_of_all(count):
+        won, sums = check(task, 1.0, Random(0))
+        assert won and sums["error"] == 0.0, task.id
+        assert sums["progress"] == pytest.approx(1.0 + 0.02 * (len(task.data["numbers"]) - 1))
+
+
+def check_strays(count: int) -> None:
+    met: Counter[str] = Counter()
+    for i, task in enumerate(some_of_all(count)):
+        _, sums = check(task, (i % 3) * 0.3, Random(i))
+        met.update(name for name, total in sums.items() if total)
+    assert set(TRACKER.components) <= set(met), "every rule came up"
+
+
+def test_expert_and_random_episodes():
+    check_experts(150)
+    check_strays(150)
+
+
+@pytest.mark.slow
+def test_two_thousand_expert_episodes():
+    check_experts(2000)
+
+
+@pytest.mark.slow
+def test_two_thousand_random_episodes():
+    check_strays(2000)
+
+
+def test_values_and_names():
+    assert PROGRESS == {"subgoal": 1.0, "new_pool": 0.02}
+    assert ERRORS == {"unreadable": 0.3, "refused": 0.2, "repeated": 0.1}
+    assert TRACKER.components == (
+        *("progress.subgoal", "progress.new_pool"),
+        *("error.unreadable", "error.refused", "error.repeated"),
+    )
+
+
+def test_the_longest_block_there_can_be():
+    opening = str(Operation("*", LARGEST_NUMBER, LARGEST_NUMBER))
+    state = SearchState(4, (1, 2, 3, 4), 999, frozenset(), (opening,) * SHOWN_OPENINGS, undone=10**9)
+    assert BOUND / 2 < len(TRACKER.render(state)) <= BOUND
