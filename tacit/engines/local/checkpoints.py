@@ -77,6 +77,19 @@ def load(engine: LocalEngine, directory: Path) -> str:
     return manifest["digest"]
 
 
+def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
+    """Put one saved adapter in the place of another of the same shape, in whatever number format the model is in here."""
+    if not engine.adapters:
+        raise TacitError(f"{directory} holds a LoRA adapter, but this policy trains all parameters (lora_rank 0).")
+    member, file = engine.member(name), directory / "adapter_model.safetensors"
+    targets, tensors = _adapter_state(engine, name), _read(file)
+    formats = {key: target.dtype for key, target in targets.items()}
+    _copy_into(targets, {key: t.to(formats.get(key, t.dtype)) for key, t in tensors.items()}, file)
+    member.forget_training()
+    member.reference = None
+    engine.weights_changed()
+
+
 def _save_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
     """In peft's own format, written by ourselves so that every adapter has the same layout and no base is looked up."""
     assert engine.adapters is not None

@@ -208,7 +208,7 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
     """A transformers model and its tokenizer, from a checkpoint directory or a hub id, in eval mode on the device."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = _find(model)
+    source = find_pretrained(model)
     try:
         with no_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(source)
@@ -225,7 +225,7 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
     return hf.to(device).eval(), tokenizer
 
 
-def _find(model: str) -> str:
+def find_pretrained(model: str) -> str:
     """The directory of a checkpoint (ours keep it under `model/`), or the hub id as it is."""
     path = Path(model).expanduser()
     if path.is_dir():

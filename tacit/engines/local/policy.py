@@ -17,7 +17,7 @@ from tacit.core.types import Completion
 from tacit.engines.local import checkpoints
 from tacit.engines.local.adapters import FROZEN, MAIN
 from tacit.engines.local.engine import LocalEngine, Member
-from tacit.engines.local.models import LanguageModel, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.models import LanguageModel, find_pretrained, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tiny import TINY_SIZES, TinySettings, tiny_checkpoint
 
@@ -39,16 +39,21 @@ def load_policy(
     settings = settings or EngineSettings()
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
-    source = model
-    if model in TINY_SIZES:
-        if world_texts is None:
-            raise TacitError(
-                f"model {model!r} trains its tokenizer on a world's text, but none was given; use a checkpoint instead."
-            )
-        texts = world_texts() if callable(world_texts) else world_texts
-        source = str(tiny_checkpoint(texts, tiny or TINY_SIZES[model], seed))
-    hf, tokenizer = load_pretrained(source, device, dtype)
+    hf, tokenizer = load_pretrained(find_checkpoint(model, seed, world_texts, tiny), device, dtype)
     return LocalPolicy(LocalEngine(hf, tokenizer, settings, seed))
+
+
+def find_checkpoint(model: str, seed: int = 0, world_texts: Texts | None = None, tiny: TinySettings | None = None) -> str:
+    """The checkpoint that a model's name stands for: its directory (a tiny one is built where it is not there yet), or a hub
+    id as it is."""
+    if model not in TINY_SIZES:
+        return find_pretrained(model)
+    if world_texts is None:
+        raise TacitError(
+            f"model {model!r} trains its tokenizer on a world's text, but none was given; use a checkpoint instead."
+        )
+    texts = world_texts() if callable(world_texts) else world_texts
+    return str(tiny_checkpoint(texts, tiny or TINY_SIZES[model], seed))
 
 
 class LocalPolicy:
@@ -144,6 +149,10 @@ class LocalPolicy:
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Without the optimiser, what is saved (and its digest) is the model as it samples, not its float32 masters."""
         checkpoints.save(self.engine, _digest(self.engine.members, masters=optimizer), Path(directory), optimizer)
+
+    def load_adapter(self, directory: Path) -> None:
+        """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
+        checkpoints.load_adapter(self.engine, self.name, Path(directory))
 
     def load(self, directory: Path) -> None:
         expected = checkpoints.load(self.engine, Path(directory))

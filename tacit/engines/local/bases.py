@@ -1,0 +1,68 @@
+"""Packaged bases: tiny policies that can already read our worlds, to start from (`--model tiny-base`).
+
+A base is a directory of `bases/`: a transformers checkpoint in bfloat16 and `base.json`, which says how it was made, from how
+much text, how well it reads, and the hash of its files. `tacit prepare base DIR` makes one anew. No torch is imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.engines.local.tiny import TinySettings
+
+BASE_SIZES = {
+    "tiny-base": TinySettings(vocab=2048, context=1024),
+    "tiny-base-3m": TinySettings(vocab=2048, hidden=192, layers=6, heads=6, kv_heads=6, intermediate=512, context=1024),
+}
+"""what `tacit prepare base` makes"""
+FOLDER = Path(__file__).parent / "bases"
+MANIFEST = "base.json"
+BASES = tuple(sorted(path.parent.name for path in FOLDER.glob(f"*/{MANIFEST}")))
+"""their names, as `--model` takes them"""
+
+
+def base_path(name: str) -> Path:
+    """Where a packaged base lies, its files checked against their hashes."""
+    place = FOLDER / name
+    manifest = read_manifest(place)
+    for file, expected in manifest["files"].items():
+        if not (place / file).is_file() or _sha256(place / file) != expected:
+            raise TacitError(
+                f"the packaged base {name!r} is damaged: {place / file} is not what {MANIFEST} says. Reinstall tacit."
+            )
+    return place
+
+
+def read_manifest(place: Path) -> dict[str, Any]:
+    try:
+        return json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TacitError(f"{place} is no base: its {MANIFEST} cannot be read ({error}).") from error
+
+
+def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
+    """A trained checkpoint as a base: weights in bfloat16, and a manifest that begins with `about`. Returns its hash."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tacit.engines.local.quiet import no_progress_bars
+
+    with no_progress_bars():
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+        model.save_pretrained(destination)
+    AutoTokenizer.from_pretrained(source).save_pretrained(destination)
+    (destination / "generation_config.json").unlink(missing_ok=True)
+    files = {file.name: _sha256(file) for file in sorted(destination.iterdir()) if file.name != MANIFEST}
+    total = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    parameters = sum(p.numel() for p in model.parameters())
+    manifest = {**about, "parameters": parameters, "hash": total, "files": files}
+    (destination / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return total
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
