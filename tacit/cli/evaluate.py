@@ -1,61 +1,108 @@
-"""`tacit eval`: play a fixed panel with a run's checkpoint, a model or the expert, and say how it went."""
+"""`tacit eval`: play a fixed panel with a run's checkpoint, a model, the expert or an endpoint, and say how it went."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.cli.options import Parser, options_of
+from tacit.cli.panel_choice import open_panel, panel_settings, run_of
 from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
-from tacit.core.errors import TacitError, unknown
+from tacit.cli.values import from_text
+from tacit.core.errors import TacitError
 from tacit.training.files import write_json
-from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary
+from tacit.training.run import SUMMARY, code_version, read_settings, read_summary
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
 if TYPE_CHECKING:
     from tacit.cli.targets import Target
-    from tacit.evaluation.evaluate import PanelScore
+    from tacit.evaluation.scores import PanelScore, Prices
 
-SUMMARY_LINE = "Measure a run, a model or the expert on a fixed panel; a run's own settings make it repeat its own number."
+SUMMARY_LINE = "Measure a run, a model, the expert or an endpoint on a fixed panel; a run's settings make it repeat its number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
-RUN_DEFAULTS = "For a run, every default is the run's own setting."
 RUN_SETTINGS = ("seed", "max_tokens", "workers", "world_timeout_s")
+PRINTED = "-"
+KEPT_IN = Path("evaluations")
+"""where episodes of what is no run are kept"""
 
 
 def run(argv: Sequence[str]) -> int:
     parser = make_parser(glance_method(argv, "eval"))
     arguments, said = parser.parse(argv)
+    _check(parser, arguments)
     if arguments.panel:
-        said = {**said, **_panel(arguments.panel, arguments.target, dict(said))}
-    from tacit.cli.targets import open_target
-    from tacit.cli.terminal import make_console
-    from tacit.evaluation.evaluate import evaluate
-    from tacit.evaluation.panels import Panel
+        said = {**said, **panel_settings(arguments.panel, arguments.target or "", dict(said))}
+    from tacit.cli.evaluation_view import Progress, show
+    from tacit.cli.terminal import make_console, say
+    from tacit.evaluation.behaviour import behaviour
+    from tacit.evaluation.evaluate import play_panel
+    from tacit.evaluation.journal import Journal, Measurement
+    from tacit.evaluation.scores import score_panel
     from tacit.training.train import make_worlds
 
-    target = open_target(arguments.target, said, arguments.checkpoint)
-    chosen = target.recipe.train.evaluation
-    panel = Panel.of(target.world, chosen.split, chosen.tasks)
-    worlds = make_worlds(target.world, target.recipe.train)
-    try:
-        score, _ = evaluate(
-            panel, target.context, worlds, target.policy, target.sampling, target.max_steps, target.seed, chosen.repeats
+    ks, prices = _ks(arguments.k), _prices(arguments)
+    target = _open(arguments, said)
+    panel = open_panel(target, arguments.panel, ("families",) in said)
+    sampling, repeats = target.sampling, target.recipe.train.evaluation.repeats
+    if ks and max(ks) > repeats:
+        raise TacitError(
+            f"--k {max(ks)} needs {max(ks)} episodes per task, and --repeats is {repeats}: add --repeats {max(ks)}."
         )
+    measured = Measurement.of(
+        panel, target.label, target.fingerprint, sampling, target.max_steps, target.seed, target.reads, code_version()
+    )
+    console, directory = make_console(), arguments.out or _directory(target)
+    journal = Journal(directory, measured) if directory else None
+    if journal and arguments.fresh:
+        journal.start_afresh()
+    if panel.difference():
+        say(console, f"warning: {panel.difference()}", style="yellow")
+    worlds, progress = make_worlds(target.world, target.recipe.train), Progress(console, len(panel.tasks) * repeats)
+    try:
+        played = play_panel(
+            panel,
+            target.context,
+            worlds,
+            target.policy,
+            sampling,
+            target.max_steps,
+            target.seed,
+            repeats,
+            arguments.batch,
+            journal,
+            progress,
+            target.settle,
+        )
+    except KeyboardInterrupt:
+        kept = f" What was played is in {journal.path}; the same command goes on from there." if journal else ""
+        print(f"\nstopped.{kept}", file=sys.stderr)
+        return 130
     finally:
+        progress.close()
         worlds.close()
+    score = score_panel(panel, played, sampling, target.seed, ks, prices)
+    how = behaviour(played, target.world.alphabet, target.world.failure)
     earlier = own_evaluation(target, score)
-    result = _result(target, score, earlier)
-    _show(make_console(), target, score, earlier)
-    place = arguments.out or _place(target, result)
-    if place is not None:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_json(place, result)
-        print(f"written to {place}")
-    if arguments.json:
-        print(json.dumps(result))
+    result = {
+        **_result(target, score, earlier),
+        "fingerprint": measured.fingerprint,
+        "code": measured.code,
+        "max_steps": measured.max_steps,
+        "reads": measured.reads,
+        "prices": {"prompt": prices.prompt, "completion": prices.completion} if prices else None,
+        "panel_differs": panel.difference(),
+        "behaviour": how.to_json(),
+        "episodes_file": journal.path.name if journal else None,
+    }
+    for note in journal.notes if journal else ():
+        say(console, f"note: {note}")
+    show(console, target, score, how, earlier, played)
+    _keep(arguments, directory, result)
     return 0
 
 
@@ -63,19 +110,62 @@ def make_parser(method: str) -> Parser:
     parser = Parser(
         "eval",
         SUMMARY_LINE,
-        usage="tacit eval TARGET [--world NAME] [settings]",
-        epilog="For a run, every default is the run's own setting.",
+        usage="tacit eval TARGET [--world NAME] [settings] | --endpoint URL --model NAME --world NAME [settings]",
+        epilog="For a run, every default is the run's own setting. An evaluation that was stopped goes on where it stopped.",
     )
-    parser.add_argument("target", metavar="TARGET", help="run directory; or a model (tiny, a checkpoint, a hub id) or `expert`")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="run directory or one of its checkpoints; or a model (tiny, a saved one, a hub id) or `expert`",
+    )
     add_checkpoint_flag(parser)
     parser.add_argument(
-        "--panel", metavar="NAME", help="the panel by name, as `tacit list panels` gives it: countdown/test/128"
+        "--panel",
+        metavar="NAME|FILE",
+        help="the panel by name, as `tacit list panels` gives it (countdown/test/128), or a .json or .jsonl file of tasks",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object on the last line")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the result (a run keeps it in evaluations/)")
-    parser.add_options("panel and sampling", options_of(EvaluationSettings, ("evaluation",), only=PANEL_SETTINGS))
+    parser.add_argument("--k", default="", metavar="K,…", help="k of pass@k and SC@k (default: the repeats, if several)")
+    parser.add_argument("--batch", type=int, default=256, metavar="N", help="episodes played side by side (default: 256)")
+    parser.add_argument("--price-prompt", type=float, metavar="PRICE", help="of a million prompt tokens, to say what it cost")
+    parser.add_argument("--price-completion", type=float, metavar="PRICE", help="of a million completion tokens")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=PRINTED,
+        metavar="FILE",
+        help="write the result to this file; without one, print it as one JSON object on the last line",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory for the episodes and the result (default: evaluations/ of the run, or evaluations/TARGET here)",
+    )
+    parser.add_argument("--fresh", action="store_true", help="play every episode anew; what was played before is kept aside")
+    parser.add_options(
+        "panel and sampling",
+        [*options_of(EvaluationSettings, ("evaluation",), only=PANEL_SETTINGS), *options_of(TrainSettings, only=("families",))],
+    )
+    _add_endpoint_flags(parser)
     add_shared_options(parser, method)
     return parser
+
+
+def _add_endpoint_flags(parser: Parser) -> None:
+    from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
+
+    group = parser.add_argument_group("endpoint: a model served under an OpenAI-compatible address")
+    group.add_argument("--endpoint", metavar="URL", help="its address, up to the version: http://localhost:8000/v1")
+    group.add_argument("--model", metavar="NAME", help="which of its models")
+    group.add_argument(
+        "--key-variable",
+        default=DEFAULT_KEY_VARIABLE,
+        metavar="NAME",
+        help=f"environment variable that holds the key (default: {DEFAULT_KEY_VARIABLE})",
+    )
+    group.add_argument("--concurrency", type=int, default=16, metavar="N", help="requests under way at a time (default: 16)")
+    group.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one answer (default: 120)")
 
 
 def add_checkpoint_flag(parser: Parser) -> None:
@@ -107,8 +197,35 @@ def glance_method(argv: Sequence[str], command: str) -> str:
     seen, rest = glance.parse_known_args(argv)
     if seen.method:
         return seen.method
-    run = next((Path(word) for word in rest if not word.startswith("-") and (Path(word) / SETTINGS).exists()), None)
+    run = next((run for word in rest if not word.startswith("-") and (run := run_of(word))), None)
     return method_name(read_settings(run)) if run else DEFAULT_METHOD
+
+
+def _check(parser: Parser, arguments: Namespace) -> None:
+    if not arguments.target and not arguments.endpoint:
+        parser.error("the following arguments are required: TARGET (or --endpoint URL --model NAME)")
+    if arguments.endpoint and arguments.target:
+        raise TacitError(f"measure {arguments.target!r} or the endpoint {arguments.endpoint}, not both in one evaluation.")
+    if arguments.model and not arguments.endpoint:
+        raise TacitError(f"--model {arguments.model} names a model of an --endpoint; a model of your own is the TARGET itself.")
+    for name in ("batch", "concurrency"):
+        if getattr(arguments, name) < 1:
+            raise TacitError(f"--{name} {getattr(arguments, name)} must be at least 1.")
+    if arguments.timeout <= 0:
+        raise TacitError(f"--timeout {arguments.timeout:g} must be above 0.")
+    if arguments.out and (arguments.out.suffix == ".json" or arguments.out.is_file()):
+        raise TacitError(f"--out {arguments.out} must be a directory; --json FILE writes the result to a file of your own.")
+
+
+def _open(arguments: Namespace, said: dict[tuple[str, ...], Any]) -> Target:
+    from tacit.cli.targets import Endpoint, open_endpoint, open_target
+
+    if not arguments.endpoint:
+        return open_target(arguments.target, said, arguments.checkpoint)
+    if arguments.checkpoint:
+        raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
+    key, concurrency, timeout = arguments.key_variable, arguments.concurrency, arguments.timeout
+    return open_endpoint(Endpoint(arguments.endpoint, arguments.model or "", key, concurrency, timeout), said)
 
 
 def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
@@ -130,75 +247,74 @@ def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     return None
 
 
+def same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
+    """Not only as many successes: the same turns and the same tokens, to the last digit."""
+    counted = ("successes", "score", "steps", "invalid", "ineffective", "prompt_tokens", "completion_tokens")
+    return all(earlier[name] == getattr(score, name) for name in counted)
+
+
 def _result(target: Target, score: PanelScore, earlier: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "target": target.label,
         "world": target.world.name,
         "checkpoint": target.checkpoint.path.name if target.checkpoint else None,
         **score.to_json(),
-        "repeats": target.recipe.train.evaluation.repeats,
         "run_success": earlier["success"] if earlier else None,
-        "equals_run": _same(score, earlier) if earlier else None,
+        "equals_run": same_episodes(score, earlier) if earlier else None,
     }
 
 
-def _same(score: PanelScore, earlier: dict[str, Any]) -> bool:
-    """Not only as many successes: the same turns and the same tokens, to the last digit."""
-    counted = ("successes", "score", "steps", "invalid", "ineffective", "prompt_tokens", "completion_tokens")
-    return all(earlier[name] == getattr(score, name) for name in counted)
+def _directory(target: Target) -> Path | None:
+    """Where the episodes are kept. An expert's cost nothing to play again, so they are kept only where --out says."""
+    from tacit.cli.targets import EXPERT
+
+    if target.run is not None:
+        return target.run / "evaluations"
+    return None if target.label == EXPERT else KEPT_IN / _plain(target.label)
 
 
-def _show(console: Any, target: Target, score: PanelScore, earlier: dict[str, Any] | None) -> None:
-    from tacit.cli.terminal import after, percent, say, say_pairs
-
-    say(console, f"success {score}", style="bold")
-    sampling = (
-        f"temperature {score.sampling['temperature']:g}, top_p {score.sampling['top_p']:g}, top_k {score.sampling['top_k']}"
-    )
-    played_by_tokens = score.completion_tokens > 0
-    pairs = [("of", target.label), ("panel", f"{score.panel} (hash {score.panel_hash})"), ("seed", str(score.seed))]
-    pairs += [("sampling", sampling)] if played_by_tokens else []
-    pairs += [("steps", f"{score.steps:.1f} per episode, {score.success_steps:.1f} where it succeeded")]
-    pairs += [("actions", f"{percent(score.invalid)} did not parse, {percent(score.ineffective)} were refused by the world")]
-    if played_by_tokens:
-        pairs += [("tokens", f"{score.prompt_tokens:.1f} read and {score.completion_tokens:.1f} written per turn")]
-    if score.crashed:
-        pairs += [("crashed", f"{score.crashed} episodes ended because the world broke; they count as failures")]
-    if earlier is not None:
-        said = f"{percent(earlier['success'])} {after(earlier)}"
-        verdict = "the same" if _same(score, earlier) else "NOT the same: other weights, library versions or hardware"
-        pairs += [("the run said", f"{said}: {verdict}")]
-    elif target.run is not None:
-        pairs += [("the run said", "nothing about this checkpoint with these settings")]
-    say_pairs(console, pairs)
+def _keep(arguments: Namespace, directory: Path | None, result: dict[str, Any]) -> None:
+    """The result beside the episodes, and wherever else it was asked for."""
+    if directory is not None:
+        place = directory / result_name(result)
+        write_json(place, result)
+        print(f"written to {place}")
+    if arguments.json == PRINTED:
+        print(json.dumps(result))
+    elif arguments.json:
+        place = Path(arguments.json).expanduser()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, result)
+        print(f"written to {place}")
 
 
-def _place(target: Target, result: dict[str, Any]) -> Path | None:
+def result_name(result: dict[str, Any]) -> str:
     """A file of its own for each way of measuring, so that no result is written over another."""
-    if target.run is None:
-        return None
-    from tacit.cli.targets import UNTRAINED
-
     sampling = result["sampling"]
-    parts = [result["checkpoint"] or UNTRAINED, result["panel"], f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
+    parts = [result["checkpoint"] or _plain(result["target"]) or "untrained", result["panel"]]
+    parts += [f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
     parts += [f"p{sampling['top_p']:g}"] if sampling["top_p"] != 1 else []
     parts += [f"k{sampling['top_k']}"] if sampling["top_k"] else []
-    name = re.sub(r"[^\w.-]+", "-", "_".join([*parts, f"seed{result['seed']}"]))
-    return target.run / "evaluations" / f"{name}.json"
+    return _plain("_".join([*parts, f"seed{result['seed']}"])) + ".json"
 
 
-def _panel(name: str, target: str, said: dict[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """`countdown/test/128` as the settings it stands for."""
-    from tacit.cli.checks import open_world
+def _plain(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")
 
-    place, _, count = name.rpartition("/")
-    world, _, split = place.rpartition("/")
-    if not world or not split or not count.isdigit():
-        raise TacitError(f"--panel {name!r} is no panel name; one reads WORLD/SPLIT/TASKS, such as countdown/test/128.")
-    if split not in open_world(world).splits:
-        raise unknown("panel", name, [f"{world}/{s}/{count}" for s in open_world(world).splits])
-    run = Path(target).expanduser()
-    played = said.get(("world",)) or (read_settings(run)["world"] if (run / SETTINGS).exists() else world)
-    if played != world:
-        raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
-    return {("world",): world, ("evaluation", "split"): split, ("evaluation", "tasks"): int(count)}
+
+def _ks(text: str) -> tuple[int, ...]:
+    ks = tuple(sorted(set(from_text(tuple[int, ...], text, "--k")))) if text else ()
+    if any(k < 1 for k in ks):
+        raise TacitError(f"--k {text}: each k must be at least 1.")
+    return ks
+
+
+def _prices(arguments: Namespace) -> Prices | None:
+    from tacit.evaluation.scores import Prices
+
+    said = (arguments.price_prompt, arguments.price_completion)
+    if said == (None, None):
+        return None
+    if any(price is not None and price < 0 for price in said):
+        raise TacitError("a price must not be negative.")
+    return Prices(arguments.price_prompt or 0.0, arguments.price_completion or 0.0)

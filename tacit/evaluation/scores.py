@@ -161,7 +161,7 @@ def score_families(played: Sequence[Trajectory]) -> dict[str, FamilyScore]:
     return found
 
 
-def final_and_peak(evaluations: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def final_and_peak(evaluations: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the last evaluation of a run, the best of its practice): two numbers that are never mixed."""
     practised = [e for e in evaluations if e["stage"] == "rl"]
     return evaluations[-1], max(practised or evaluations, key=lambda e: e["success"])

@@ -145,12 +145,15 @@ def test_eval_of_a_run_under_another_method(finished, capsys):
     assert "no checkpoint 'rl-9'" in capsys.readouterr().err
 
 
-def test_eval_of_the_expert_and_of_a_model(capsys):
+def test_eval_of_the_expert_and_of_a_model(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert main(["eval", "expert", "--world", "countdown", "--tasks", "5", "--json"]) == 0
     assert last_json(capsys.readouterr().out)["success"] == 1.0
+    assert not list(tmp_path.iterdir()), "an expert's episodes are not kept"
     small = ["--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2", "--tiny.vocab", "512"]
     assert main(["eval", "tiny", "--world", "countdown", "--tasks", "2", "--max-steps", "2", "--json", *small]) == 0
-    assert last_json(capsys.readouterr().out)["episodes"] == 2
+    result = last_json(capsys.readouterr().out)
+    assert result["episodes"] == 2 and (tmp_path / "evaluations" / "tiny" / result["episodes_file"]).exists()
 
 
 def test_a_run_is_not_started_twice_and_a_finished_one_only_shows_its_end(finished, recipe, capsys):

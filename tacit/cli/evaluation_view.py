@@ -1,0 +1,171 @@
+"""What `tacit eval` prints: progress while it plays, then the numbers, each with what it is a number of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from tacit.cli.progress import LiveReporter
+from tacit.cli.terminal import after, duration, interval, percent, say, say_pairs, table
+from tacit.core.types import Trajectory
+from tacit.evaluation.intervals import wilson
+from tacit.evaluation.scores import final_and_peak
+from tacit.training.run import SUMMARY, read_summary
+
+if TYPE_CHECKING:
+    from tacit.cli.targets import Target
+    from tacit.evaluation.behaviour import Behaviour
+    from tacit.evaluation.scores import PanelScore
+
+LINE_EVERY_S = 10.0
+"""between lines of progress where there is no terminal to redraw"""
+
+Pairs = list[tuple[str, str]]
+
+
+class Progress:
+    """Told how many episodes are over. A bar in a terminal; elsewhere a line now and then, none for what is over at once."""
+
+    def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._total, self._clock = console, total, clock
+        self._live = LiveReporter(console) if console.is_terminal and os.environ.get("TERM") != "dumb" else None
+        self._began = self._said = clock()
+        self._first: int | None = None
+
+    def __call__(self, over: int) -> None:
+        if self._first is None:
+            self._first = over
+            if self._live:
+                self._live.stage("eval", self._total, over)
+        if self._live:
+            self._live.step(over, {})
+        elif self._clock() - self._said >= LINE_EVERY_S and over < self._total:
+            self._said = self._clock()
+            pace = (self._said - self._began) / max(1, over - self._first)
+            left = f", {duration(pace * (self._total - over))} left" if over > self._first else ""
+            say(self._console, f"eval: {over} of {self._total} episodes{left}")
+
+    def close(self) -> None:
+        if self._live:
+            self._live.close()
+
+
+def show(
+    console: Console,
+    target: Target,
+    score: PanelScore,
+    how: Behaviour,
+    earlier: dict[str, Any] | None,
+    played: Sequence[Trajectory],
+) -> None:
+    say(console, f"success {score}", style="bold")
+    pairs = [*_what(target, score), *_outcomes(score), *_turns(score, how), *_tokens(score), *_failures(how)]
+    pairs += [*_crashes(score, played), *_broken(target), *_the_run(target, score, earlier)]
+    say_pairs(console, pairs)
+    if len(score.families) > 1:
+        console.print()
+        console.print(_families(score))
+
+
+def _what(target: Target, score: PanelScore) -> Pairs:
+    sampling = score.sampling
+    pairs = [("of", target.label), ("panel", f"{score.panel} (version {score.panel_version}, hash {score.panel_hash})")]
+    pairs += [("seed", str(score.seed))]
+    if not score.completion_tokens:
+        return pairs
+    said = f"temperature {sampling['temperature']:g}, top_p {sampling['top_p']:g}, top_k {sampling['top_k']}"
+    weights = [] if target.identity else [("weights", target.fingerprint[:16])]
+    return [*pairs, ("sampling", said), *weights]
+
+
+def _outcomes(score: PanelScore) -> Pairs:
+    pairs = [("score", f"{score.score:.3f}")] if score.score != score.success else []
+    if len(score.families) > 1:
+        pairs += [("macro", f"{percent(score.macro)}, the mean over {len(score.families)} families")]
+    pairs += [(f"pass@{k}", f"{percent(share)} of the tasks, at least one of {k} tries") for k, share in score.pass_at.items()]
+    pairs += [(f"SC@{k}", f"{percent(share)} of the tasks, most of {k} tries") for k, share in score.majority_at.items()]
+    return pairs
+
+
+def _turns(score: PanelScore, how: Behaviour) -> Pairs:
+    pairs = [("steps", f"{score.steps:.1f} per episode, {score.success_steps:.1f} where it succeeded")]
+    pairs += [("actions", f"{percent(score.invalid)} did not parse, {percent(score.ineffective)} were refused by the world")]
+    if how.all_repeats is not None:
+        again = f"{percent(how.all_repeats)} of all actions"
+        again += f", {percent(how.repeats)} in successes" if how.repeats is not None else ""
+        pairs += [("repeated", again)]
+    if how.revisits:
+        pairs += [("revisits", f"{how.revisits:.2f} per success")]
+    return pairs
+
+
+def _tokens(score: PanelScore) -> Pairs:
+    if not score.completion_tokens:
+        return []
+    pairs = [
+        ("per turn", f"{score.prompt_tokens:.1f} tokens read, {score.completion_tokens:.1f} written"),
+        ("per episode", f"{score.episode_prompt_tokens:.1f} tokens read, {score.episode_completion_tokens:.1f} written"),
+    ]
+    if score.cost is not None:
+        each = score.cost / score.successes if score.successes else None
+        pairs += [("cost", f"{score.cost:.4g}" + (f", {each:.4g} per success" if each is not None else ""))]
+    return pairs
+
+
+def _failures(how: Behaviour) -> Pairs:
+    if not how.failures:
+        return []
+    count = how.episodes - how.successes
+    ranked = sorted(how.failures.items(), key=lambda item: -item[1])
+    return [("failures", f"{count}: " + ", ".join(f"{label} {percent(share)}" for label, share in ranked))]
+
+
+def _crashes(score: PanelScore, played: Sequence[Trajectory]) -> Pairs:
+    if not score.crashed:
+        return []
+    first = next(t.detail for t in played if t.stop.crashed)
+    return [("crashed", f"{score.crashed} episodes ended because the world broke; they count as failures. The first: {first}")]
+
+
+def _broken(target: Target) -> Pairs:
+    broken: Sequence[str] = getattr(target.policy, "broken", ())
+    if not broken:
+        return []
+    return [("unusable", f"{len(broken)} answers just now, each a turn that does not parse. The first: {broken[0]}")]
+
+
+def _the_run(target: Target, score: PanelScore, earlier: dict[str, Any] | None) -> Pairs:
+    if target.run is None:
+        return []
+    from tacit.cli.evaluate import same_episodes
+
+    if earlier is None:
+        pairs = [("the run said", "nothing about this checkpoint with these settings")]
+    else:
+        verdict = "the same" if same_episodes(score, earlier) else "NOT the same: other weights, library versions or hardware"
+        pairs = [("the run said", f"{percent(earlier['success'])} {after(earlier)}: {verdict}")]
+    if not (target.run / SUMMARY).exists():
+        return [*pairs, ("unfinished", f"the run has not ended; `tacit train --resume {target.run}` goes on with it")]
+    final, peak = final_and_peak(read_summary(target.run)["evaluations"])
+    pairs += [("its final", f"{percent(final['success'])} {after(final)}")]
+    return [*pairs, ("its peak", f"{percent(peak['success'])} {after(peak)}")]
+
+
+def _families(score: PanelScore) -> Any:
+    columns = ("family", "success", "95% interval", "score", "steps", "episodes")
+    rows = [
+        (
+            name,
+            percent(family.success),
+            interval(wilson(family.successes, family.episodes)),
+            f"{family.score:.3f}",
+            f"{family.steps:.1f}",
+            str(family.episodes),
+        )
+        for name, family in score.families.items()
+    ]
+    return table("", columns, rows, numbers=columns[1:])

@@ -1,0 +1,58 @@
+"""Which panel: one by name, one that the settings describe, or a file of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.core.errors import TacitError, unknown
+from tacit.training.run import SETTINGS, read_settings
+
+if TYPE_CHECKING:
+    from tacit.cli.targets import Target
+    from tacit.evaluation.panels import Panel
+
+
+def open_panel(target: Target, name: str | None, families_said: bool = False) -> Panel:
+    """The panel that the settings or a file describe."""
+    from tacit.evaluation.panels import Panel, is_panel_file, read_panel
+
+    train, world = target.recipe.train, target.world
+    if not name or not is_panel_file(name):
+        return Panel.of(world, train.evaluation.split, train.evaluation.tasks, train.family_names)
+    if families_said:
+        raise TacitError(f"--families picks from a split; take what you do not want out of {name} instead.")
+    panel = read_panel(Path(name).expanduser(), world.name)
+    if panel.tasks[0].world != world.name:
+        raise TacitError(f"the panel {name} is of world {panel.tasks[0].world!r}, but {target.label} plays {world.name!r}.")
+    return panel
+
+
+def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
+    """`countdown/test/128` as the settings it stands for; of a file, at least the world it is of."""
+    from tacit.cli.checks import open_world
+    from tacit.evaluation.panels import is_panel_file, read_panel
+
+    run = run_of(target) if target else None
+    played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
+    if is_panel_file(name):
+        return {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
+    place, _, count = name.rpartition("/")
+    world, _, split = place.rpartition("/")
+    if not world or not split or not count.isdigit():
+        raise TacitError(
+            f"--panel {name!r} is no panel name; one reads WORLD/SPLIT/TASKS, such as countdown/test/128, or is a .json or "
+            ".jsonl file of tasks."
+        )
+    if split not in open_world(world).splits:
+        raise unknown("panel", name, [f"{world}/{s}/{count}" for s in open_world(world).splits])
+    if played and played != world:
+        raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
+    return {("world",): world, ("evaluation", "split"): split, ("evaluation", "tasks"): int(count)}
+
+
+def run_of(word: str) -> Path | None:
+    """The run that a target names: itself, or the one its checkpoint lies in."""
+    path = Path(word).expanduser()
+    places = (path, path.parent.parent) if path.parent.name == "checkpoints" else (path,)
+    return next((place for place in places if (place / SETTINGS).exists()), None)
