@@ -25,8 +25,8 @@ SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--pol
 SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
 
 
-class Quit(Exception):
-    """The person at the keyboard has had enough."""
+class Quit(BaseException):
+    """The person at the keyboard has had enough. Not an Exception: a rollout takes those for a broken episode."""
 
 
 def run(argv: Sequence[str]) -> int:

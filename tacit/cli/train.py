@@ -42,7 +42,7 @@ MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, traj
 
 
 def run(argv: Sequence[str]) -> int:
-    parser = make_parser(*_glance(argv))
+    parser = make_parser(*glance(argv))
     arguments, said = parser.parse(argv)
     if arguments.resume is not None:
         if arguments.config is not None:
@@ -52,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
     world = open_world(recipe.world)
     recipe, method = check_training(recipe, world)
     check_new_run(recipe.out)
-    return _carry_out(recipe, method, world, resume=False)
+    return carry_out(recipe, method, world, resume=False)
 
 
 class TrainParser(Parser):
@@ -76,6 +76,11 @@ def make_parser(method: str, model: str = DEFAULT_MODEL) -> Parser:
     parser.add_argument(
         "--resume", type=Path, metavar="RUN", help=f"continue a run exactly where it stopped; only {MAY_CHANGE} may change"
     )
+    add_training_options(parser, method, model)
+    return parser
+
+
+def add_training_options(parser: Parser, method: str, model: str) -> None:
     parser.add_options("what to run", TOP_OPTIONS)
     own = method_options(method)
     first_line = (get_method(method).__doc__ or "").strip().splitlines()
@@ -94,10 +99,9 @@ def make_parser(method: str, model: str = DEFAULT_MODEL) -> Parser:
     }
     for section, options in section_options(model).items():
         parser.add_options(titles[section], options)
-    return parser
 
 
-def _glance(argv: Sequence[str]) -> tuple[str, str]:
+def glance(argv: Sequence[str]) -> tuple[str, str]:
     """(method, model), which decide what other flags there are."""
     glance = Parser("train", "", add_help=False)
     for flag in ("--config", "--resume"):
@@ -118,6 +122,20 @@ def _resume(path: Path, said: Said) -> int:
     before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said))
     if ("out",) in said and after.out.resolve() != path.resolve():
         raise TacitError(f"--resume continues {path} where it is; copy the directory to continue it elsewhere.")
+    if is_finished(path, before, after):
+        from tacit.cli.terminal import make_console, say
+
+        console = make_console()
+        say(console, f"{path} is finished; give it more with --iterations.")
+        show_summary(console, read_summary(path), path)
+        return 0
+    world = open_world(after.world)
+    after, method = check_training(replace(after, out=path), world)
+    return carry_out(after, method, world, resume=True)
+
+
+def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
+    """Whether a run that was told `before` has nothing left to do when told `after`; an error where it cannot go on so."""
     # A run may have been moved since: where it lies now is where it is.
     before, after = replace(before, out=path), replace(after, out=path)
     refused = [name for name in differences(before.to_json(), after.to_json()) if name.partition("=")[0] not in ON_RESUME]
@@ -126,18 +144,10 @@ def _resume(path: Path, said: Said) -> int:
             f"a resumed run keeps its settings, and {', '.join(refused)} is not what {path / SETTINGS} says. "
             f"Only {MAY_CHANGE} may change; for anything else start a new run."
         )
-    world = open_world(after.world)
-    after, method = check_training(after, world)
-    finished = (path / SUMMARY).exists() and read_summary(path).get("iterations") == after.schedule.iterations
-    if finished:
-        from tacit.cli.terminal import make_console, say
-
-        console = make_console()
-        say(console, f"{path} is finished; give it more with --iterations.")
-        show_summary(console, read_summary(path), path)
-        return 0
+    if (path / SUMMARY).exists() and read_summary(path).get("iterations") == after.schedule.iterations:
+        return True
     _check_iterations(path, after)
-    return _carry_out(after, method, world, resume=True)
+    return False
 
 
 def _check_iterations(path: Path, recipe: Recipe) -> None:
@@ -161,7 +171,7 @@ def differences(before: Document, after: Document, place: str = "") -> list[str]
     return found
 
 
-def _carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) -> int:
+def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) -> int:
     from tacit.cli.progress import make_reporter
     from tacit.cli.terminal import make_console
 

@@ -1,0 +1,147 @@
+"""An agent to put into a program of your own: it is told its task, sees, acts, and is told what came of it.
+
+    agent = Agent.load("modules/alfworld")
+    agent.begin(task)
+    observation, done = world.reset(task), False
+    while not done:
+        transition = world.step(agent.act(observation))
+        agent.observe(transition)
+        observation, done = transition.observation, transition.done
+
+It keeps no transcript. What it remembers of an episode is what its context keeps: the tracker's state and the turn before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Reader
+from tacit.core.protocols import Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import PLAIN, Observation, Prompt, Task, Trajectory, Transition
+from tacit.core.world import Environment, World
+from tacit.engines.local.settings import EngineSettings
+from tacit.modules.module import Module, find_modules
+from tacit.modules.router import Router
+from tacit.rollout.episodes import EpisodePlan
+from tacit.rollout.fitting import fit
+from tacit.rollout.parsing import STOP_STRINGS, parse_action
+from tacit.rollout.worlds import InPlace
+
+
+class Agent:
+    """Plays one episode at a time with the module of its task's family. Not for use by several threads at once."""
+
+    def __init__(self, router: Router, temperature: float | None = None) -> None:
+        """`temperature` instead of the one each module was measured at; 0 is greedy."""
+        self.router, self._temperature = router, temperature
+        self.prompt: Prompt | None = None
+        """what it read last"""
+        self._episode: _Episode | None = None
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        base: str | None = None,
+        fallback: str | None = None,
+        temperature: float | None = None,
+        world: Environment | None = None,
+        engine: EngineSettings | None = None,
+    ) -> Agent:
+        """A module, or a directory of modules. Another base, another tracker or damaged files are refused.
+
+        `base` is where the base model lies, if not where it was trained; `world` is for a world of your own that cannot be
+        found under the name it was trained under.
+        """
+        modules = find_modules(path)
+        names = sorted({module.world for module in modules.values()})
+        if len(names) > 1:
+            raise TacitError(
+                f"the modules in {path} are of several worlds ({', '.join(names)}); load each by its own directory."
+            )
+        if world is None:
+            from tacit.environments import get_environment
+
+            world = get_environment(names[0])
+        return cls(Router(modules, world, engine, base, fallback), temperature)
+
+    @property
+    def module(self) -> Module:
+        """the one that plays the present episode"""
+        return self._now().module
+
+    def begin(self, task: Task | str, family: str = "", seed: int = 0) -> None:
+        """A new episode: a task of the world, or only its goal and the family it belongs to. `seed` decides what is drawn."""
+        if isinstance(task, str):
+            task = Task(self.router.world.name, "", family or self._only_family(), "", 0, task)
+        module = self.router.choose(task.family)
+        reader = self.router.context(module).begin(task, PLAIN)
+        self.router.policy(module)  # loaded now, so that the first action does not wait
+        self._episode = _Episode(module, reader, self.sampling(module), seed)
+        self.prompt = None
+
+    def act(self, observation: Observation | str) -> str:
+        """The next action, as the world understands it. What cannot be understood is passed on as it was written."""
+        episode = self._now()
+        if episode.action is not None:
+            raise TacitError(
+                f"the agent did {episode.action!r} and was not told what came of it: call observe(transition) first."
+            )
+        seen = Observation(observation) if isinstance(observation, str) else observation
+        policy = self.router.policy(episode.module)  # another episode may have put on another module meanwhile
+        self.prompt, tokens, fits = fit(episode.reader.read(seen), policy, episode.sampling.max_tokens)
+        if not fits:
+            raise TacitError(
+                f"the prompt has {len(tokens)} tokens, and {episode.sampling.max_tokens} more for an action do not fit in the "
+                f"model's {policy.context_limit}; the world says too much in one turn for this module."
+            )
+        request = Request(tokens, derive(episode.seed, episode.turns))
+        (completion,) = policy.sample([request], episode.sampling)
+        episode.action = parse_action(completion.text, self.router.context(episode.module).style).action
+        return episode.action
+
+    def observe(self, transition: Transition) -> None:
+        """What came of the last action."""
+        episode = self._now()
+        if episode.action is None:
+            raise TacitError("the agent has not acted since it was last told: call act(observation) first.")
+        episode.reader.record(episode.action, transition)
+        episode.action = None
+        episode.turns += 1
+
+    def play(self, world: World, task: Task, seed: int = 0, max_steps: int = 0) -> Trajectory:
+        """A whole episode, to its end or to the limit of steps that the module was measured with."""
+        module = self.router.choose(task.family)
+        pool = InPlace(lambda: world)
+        (played,) = self.router.play([EpisodePlan(task, seed)], pool, self.sampling(module), max_steps or module.max_steps)
+        return played
+
+    def sampling(self, module: Module) -> Sampling:
+        own = module.sampling if self._temperature is None else replace(module.sampling, temperature=self._temperature)
+        return replace(own, stop=tuple(dict.fromkeys((*STOP_STRINGS[self.router.context(module).style], *own.stop))))
+
+    def _now(self) -> _Episode:
+        if self._episode is None:
+            raise TacitError("the agent has no task yet: call begin(task) first.")
+        return self._episode
+
+    def _only_family(self) -> str:
+        """The family of a goal that came without one: clear only where there is a single one."""
+        families = sorted({family for module in self.router.modules.values() for family in module.families})
+        if len(families) == 1:
+            return families[0]
+        raise TacitError(f"which kind of task is it? Say begin(goal, family=…), one of {', '.join(families)}.")
+
+
+class _Episode:
+    """What the agent keeps of the episode it is in."""
+
+    def __init__(self, module: Module, reader: Reader, sampling: Sampling, seed: int) -> None:
+        self.module, self.reader, self.sampling, self.seed = module, reader, sampling, seed
+        self.turns = 0
+        self.action: str | None = None
+        """done, but not yet answered"""

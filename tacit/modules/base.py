@@ -1,0 +1,46 @@
+"""The model that adapters sit on: how it is named, where it lies, and whether it is the one a module was trained on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tacit.core.world import Environment
+from tacit.engines.local.tiny import TINY_SIZES, TinySettings
+
+TEXTS_SEED = 0
+"""of the text a tiny tokenizer is trained on: runs with different seeds speak the same tokens"""
+
+
+@dataclass(frozen=True)
+class Base:
+    model: str
+    """as `--model` takes it: a tiny size, a directory or a hub id"""
+    seed: int = 0
+    """of a tiny model's first weights"""
+    tiny: TinySettings | None = None
+    """sizes, where the model is a tiny one from scratch"""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Base:
+        tiny = data.get("tiny")
+        return cls(data["model"], data["seed"], TinySettings(**tiny) if tiny else None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"model": self.model, "seed": self.seed, "tiny": asdict(self.tiny) if self.tiny else None}
+
+    def elsewhere(self, model: str | None) -> Base:
+        """The same, or another model named in its place: where it lies on this machine."""
+        return self if model is None else replace(self, model=model, tiny=self.tiny if model in TINY_SIZES else None)
+
+    def source(self, world: Environment) -> str:
+        """The checkpoint's directory, or a hub id."""
+        from tacit.engines.local.policy import find_checkpoint
+
+        texts = world.example_texts
+        return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)
+
+    def fingerprint(self, world: Environment) -> str:
+        from tacit.engines.local.fingerprint import checkpoint_directory, fingerprint
+
+        return fingerprint(checkpoint_directory(self.source(world)))

@@ -1,0 +1,126 @@
+"""From a checkpoint of a run to a module: its weights as they play, and what a player has to know about them.
+
+Nothing is loaded: a checkpoint already has the adapter in peft's format and the model in transformers'. The optimiser, the
+frozen reference and a value head stay behind, since no one plays with them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Context
+from tacit.core.protocols import Sampling
+from tacit.core.world import Environment
+from tacit.engines.local.fingerprint import hash_file
+from tacit.modules.base import Base
+from tacit.modules.module import MANIFEST, UNIFIED, Module
+from tacit.modules.prompting import describe_context, tracker_version
+from tacit.training.checkpoints import Checkpoint
+from tacit.training.files import write_directory, write_json
+from tacit.training.run import versions
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+MAIN = "default"
+"""the adapter that a run trains"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run knows of the policy it made, beside its checkpoints."""
+
+    path: Path
+    world: Environment
+    world_name: str
+    """as `--world` takes it"""
+    families: tuple[str, ...]
+    """empty: all"""
+    context: Context
+    base: Base
+    sampling: Sampling
+    max_steps: int
+    settings: dict[str, Any]
+
+    @property
+    def skill(self) -> str:
+        """The world's own word for these families, `unified` for all of them."""
+        served = set(self.families or self.world.families)
+        for skill, families in self.world.skill_families.items():
+            if set(families) == served:
+                return skill
+        return UNIFIED if served == set(self.world.families) else "+".join(self.families)
+
+
+def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: str = "", fingerprint: str = "") -> Module:
+    """Write `place`/<skill>. `fingerprint` is the base's, where it is known already."""
+    skill = skill or trained.skill
+    policy = checkpoint.path / "policy"
+    manifest = _policy_manifest(policy)
+    weights = policy / "adapters" / MAIN if manifest["lora"] else policy / "model"
+    if not weights.is_dir():
+        raise TacitError(
+            f"checkpoint {checkpoint.path} has no {weights.relative_to(checkpoint.path)}: there is nothing to export."
+        )
+    module = Module(
+        path=place / skill,
+        world=trained.world_name,
+        skill=skill,
+        families=trained.families or trained.world.families,
+        tracker=tracker_version(trained.context),
+        context=describe_context(trained.context, trained.world),
+        adapter=manifest["lora"],
+        base=trained.base,
+        fingerprint=fingerprint or trained.base.fingerprint(trained.world),
+        sampling=trained.sampling,
+        max_steps=trained.max_steps,
+        scores=_scores(checkpoint),
+        digest=manifest["digest"],
+        run={"name": trained.path.name, "checkpoint": checkpoint.path.name, "settings": trained.settings},
+        code=versions(),
+        files={},
+    )
+    for leftover in place.glob(f".{skill}.*.tmp"):  # of a process that was killed while writing
+        shutil.rmtree(leftover, ignore_errors=True)
+    place.mkdir(parents=True, exist_ok=True)
+    write_directory(module.path, lambda directory: _fill(directory, weights, module))
+    return module
+
+
+def is_exported(checkpoint: Checkpoint, module: Module) -> bool:
+    """Whether a module is the present state of a checkpoint, so that it need not be written again."""
+    return module.digest == _policy_manifest(checkpoint.path / "policy")["digest"] and not module.damage()
+
+
+def _fill(directory: Path, weights: Path, module: Module) -> None:
+    names = (ADAPTER, ADAPTER_CONFIG) if module.adapter else [f.name for f in sorted(weights.iterdir()) if f.is_file()]
+    for name in names:
+        shutil.copyfile(weights / name, directory / name)
+    if module.adapter:
+        _name_base(directory / ADAPTER_CONFIG, module.base.model)
+    files = {file.name: hash_file(file) for file in sorted(directory.iterdir())}
+    write_json(directory / MANIFEST, replace(module, files=files).to_json())
+
+
+def _name_base(file: Path, model: str) -> None:
+    """peft writes the directory that the base was loaded from, which is where it lay on one machine."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config |= {"base_model_name_or_path": model, "target_modules": sorted(config["target_modules"])}  # theirs is a set
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _scores(checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
+    """The last evaluation of each earlier stage, and this checkpoint's own: practice measured at another step is not its."""
+    evaluations = checkpoint.state()["evaluations"]
+    last = {e["stage"]: e for e in evaluations if e["stage"] != checkpoint.stage or e["step"] == checkpoint.step}
+    return {stage: last[stage] for stage in ("untrained", "sft", "rl") if stage in last}
+
+
+def _policy_manifest(policy: Path) -> dict[str, Any]:
+    try:
+        return json.loads((policy / "policy.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TacitError(f"cannot read the checkpoint {policy}: {error}.") from error

@@ -1,0 +1,177 @@
+"""A skill module is a directory.
+
+module.json                     everything below: what it is for, what it needs, how good it is, and a hash of every other file
+adapter_model.safetensors       a LoRA adapter in peft's format, with adapter_config.json
+model.safetensors, …            or a whole model in transformers' format, with its tokenizer, where all parameters were trained
+
+It is written in one move and never changed afterwards. Reading it imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+from tacit.core.world import Environment
+from tacit.engines.local.fingerprint import hash_file
+from tacit.modules.base import Base
+
+MANIFEST = "module.json"
+FORMAT = 1
+UNIFIED = "unified"
+"""the module that serves every family"""
+
+
+@dataclass(frozen=True)
+class Module:
+    path: Path
+    world: str
+    """as `--world` takes it"""
+    skill: str
+    families: tuple[str, ...]
+    tracker: str | None
+    """version of the tracker whose state block it reads; None where it reads none"""
+    context: Mapping[str, Any]
+    """what it reads (`prompting.describe_context`)"""
+    adapter: bool
+    """a LoRA adapter on a base, or a whole model"""
+    base: Base
+    """what it was trained from; a whole model needs it no more"""
+    fingerprint: str
+    """of that base"""
+    sampling: Sampling
+    """how it was measured, and plays unless told otherwise"""
+    max_steps: int
+    scores: Mapping[str, Mapping[str, Any]]
+    """stage (`untrained`, `sft`, `rl`) -> its evaluation there, with interval, panel and hash"""
+    digest: str
+    """of the trained weights, as the run's checkpoint has it"""
+    run: Mapping[str, Any]
+    """where it comes from: the run's name, checkpoint and settings"""
+    code: Mapping[str, Any]
+    """versions of tacit and its libraries"""
+    files: Mapping[str, str]
+    """name -> sha256 of every other file"""
+
+    @property
+    def size(self) -> int:
+        """bytes on disk"""
+        return sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "world": self.world,
+            "skill": self.skill,
+            "families": list(self.families),
+            "tracker": self.tracker,
+            "context": dict(self.context),
+            "weights": "adapter" if self.adapter else "model",
+            "base": {**self.base.to_json(), "fingerprint": self.fingerprint},
+            "sampling": {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self.sampling).items()},
+            "max_steps": self.max_steps,
+            "scores": {stage: dict(score) for stage, score in self.scores.items()},
+            "digest": self.digest,
+            "run": dict(self.run),
+            "code": dict(self.code),
+            "files": dict(self.files),
+        }
+
+    def damage(self) -> list[str]:
+        """What is wrong with its files, each named; empty where all is well."""
+        found = []
+        for name, expected in self.files.items():
+            file = self.path / name
+            if not file.is_file():
+                found.append(f"{file} is missing")
+            elif (there := hash_file(file)) != expected:
+                found.append(f"{file} is damaged (sha256 {there}, but {MANIFEST} says {expected})")
+        return found
+
+    def check_files(self) -> None:
+        if found := self.damage():
+            raise TacitError(f"{'; '.join(found)}. Export or train the module anew.")
+
+    def check_tracker(self, world: Environment) -> None:
+        here = world.tracker.version if world.tracker is not None else None
+        if self.tracker is not None and self.tracker != here:
+            raise TacitError(
+                f"module {self.path} was trained with tracker {self.tracker!r}, and world {self.world!r} has "
+                f"{f'tracker {here!r}' if here else 'no tracker'} here, whose state block it has not learned to read. Train it "
+                "anew, or use the version of tacit that has its tracker (`code` in its module.json)."
+            )
+
+    def check_base(self, base: str, fingerprint: str) -> None:
+        if self.adapter and self.fingerprint != fingerprint:
+            raise TacitError(
+                f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
+                f"{base!r} has {fingerprint}. Its adapter means nothing there: name the right base, or train it on this one."
+            )
+
+
+def read_module(path: Path | str) -> Module:
+    path = Path(path).expanduser()
+    file = path / MANIFEST
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        found = data["format"]
+        if found == FORMAT:
+            return _from_json(path, data)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TacitError(
+            f"cannot read the module {file}: {type(error).__name__}: {error}. It is damaged or incomplete."
+        ) from error
+    raise TacitError(f"the module {file} has format {found!r}; this version of tacit reads format {FORMAT}.")
+
+
+def is_modules(path: Path) -> bool:
+    """Whether a directory is a module or holds some."""
+    return (path / MANIFEST).is_file() or (path.is_dir() and any(path.glob(f"*/{MANIFEST}")))
+
+
+def find_modules(path: Path | str) -> dict[str, Module]:
+    """The module that a directory is, or those it holds, by skill."""
+    path = Path(path).expanduser()
+    if (path / MANIFEST).is_file():
+        module = read_module(path)
+        return {module.skill: module}
+    if not path.is_dir():
+        raise TacitError(f"there is no directory {path}.")
+    modules: dict[str, Module] = {}
+    for file in sorted(path.glob(f"*/{MANIFEST}")):
+        if file.parent.name.startswith("."):  # being written, or left by a process that was killed while writing
+            continue
+        module = read_module(file.parent)
+        if module.skill in modules:
+            raise TacitError(f"{modules[module.skill].path} and {module.path} are both modules of skill {module.skill!r}.")
+        modules[module.skill] = module
+    if not modules:
+        raise TacitError(f"{path} holds no module: neither it nor a directory in it has a {MANIFEST}.")
+    return modules
+
+
+def _from_json(path: Path, data: dict[str, Any]) -> Module:
+    sampling = {**data["sampling"], "stop": tuple(data["sampling"].get("stop", ()))}
+    return Module(
+        path=path,
+        world=data["world"],
+        skill=data["skill"],
+        families=tuple(data["families"]),
+        tracker=data["tracker"],
+        context=data["context"],
+        adapter={"adapter": True, "model": False}[data["weights"]],
+        base=Base.from_json(data["base"]),
+        fingerprint=data["base"]["fingerprint"],
+        sampling=Sampling(**sampling),
+        max_steps=data["max_steps"],
+        scores=data["scores"],
+        digest=data["digest"],
+        run=data["run"],
+        code=data["code"],
+        files=data["files"],
+    )
