@@ -37,6 +37,8 @@ the file (docs/comparing.md says more; recipes/compare-example.toml is one):
 Stopped or killed, the same command goes on exactly where it was. It writes comparison.json,
 table.md, table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
 FAILED = 1
+SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")
+"""columns that fit in a terminal; table.md has all of them"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -168,7 +170,7 @@ def finish(console: Console, results: Results) -> None:
     for world in found["worlds"]:
         rows = [cells_of(row, len(found["seeds"])) for row in found["table"] if row["world"] == world]
         head = columns(found["thresholds"])
-        shown = [i for i, name in enumerate(head) if name not in ("score", "success length", "invalid")]
+        shown = [i for i, name in enumerate(head) if name in SHOWN]
         console.print()
         console.print(
             table(world, [head[i] for i in shown], [[r[i] for i in shown] for r in rows], [head[i] for i in shown[1:]])

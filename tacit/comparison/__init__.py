@@ -36,8 +36,8 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
         curve           [{step, success, score}]: the start (step 0) and every evaluation of practice
         steps_to        [{threshold, step}]: first measured iteration at or above it; null where never reached
         area            mean height of the success curve over its iterations, or null
-        outcomes        the final evaluation's successes in panel order, repeats one after another: [true, false, …], or
-                        null where trajectories were not kept
+        outcomes        the final evaluation's successes in panel order, repeats one after another: [true, false, …]; null
+                        for a run of a version that did not keep them
         iterations, episodes, turns, generated_tokens, wall_s, digest      from summary.json; null until finished
     table           a list in the order world, method, of
         world, method, seeds (finished ones), missing (seeds that are not)

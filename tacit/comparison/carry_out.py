@@ -5,17 +5,15 @@ What is finished is left alone, what was stopped goes on exactly where it stoppe
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from tacit.comparison.plan import Plan, Planned
+from tacit.comparison.processes import Command, Processes
 from tacit.core.errors import TacitError
 from tacit.training.files import write_json, write_text
 from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary
@@ -43,8 +41,7 @@ class Happening:
 @dataclass
 class _Working:
     run: Planned
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]
+    command: Command
     began: float = field(default_factory=time.monotonic)
 
 
@@ -76,6 +73,7 @@ def carry_out(
     """Do the wanted runs, and the starts they need, `jobs` at a time; returns those that failed."""
     starts = [s for s in plan.starts if any(plan.start_of(run) is s for run in wanted)]
     waiting = [run for run in [*starts, *wanted] if status_of(directory / run.place, run.iterations) != "finished"]
+    processes = Processes(jobs)
     working: list[_Working] = []
     failed: list[Planned] = []
     try:
@@ -88,12 +86,11 @@ def carry_out(
             for run in [r for r in waiting if _ready(plan, r, directory)][: max(0, jobs - len(working))]:
                 waiting.remove(run)
                 resumed = (directory / run.place / SETTINGS).exists()
-                working.append(_begin(run, directory, jobs))
+                working.append(_begin(run, directory, processes))
                 tell(Happening("resumes" if resumed else "begins", run, running=len(working), left=len(waiting)))
-            ended = [w for w in working if w.process.poll() is not None]
+            ended = [w for w in working if w.command.code is not None]
             for work in ended:
                 working.remove(work)
-                work.log.close()
                 seconds, path = time.monotonic() - work.began, directory / work.run.place
                 reason = _outcome(work, path)
                 if reason:
@@ -112,7 +109,7 @@ def _ready(plan: Plan, run: Planned, directory: Path) -> bool:
     return start is None or status_of(directory / start.place, start.iterations) == "finished"
 
 
-def _begin(run: Planned, directory: Path, jobs: int) -> _Working:
+def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:
     path = directory / run.place
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -121,22 +118,12 @@ def _begin(run: Planned, directory: Path, jobs: int) -> _Working:
     (path / FAILURE).unlink(missing_ok=True)
     if not (path / SETTINGS).exists():
         write_json(path / RECIPE, run.with_start(directory))
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if jobs > 1:
-        # Several runs on the same cores: threads of one would only wait for those of another.
-        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    words = words_for(run, directory)
-    log = (path / LOG).open("ab")
-    log.write(f"$ tacit {' '.join(words)}\n".encode())
-    log.flush()
-    command = [sys.executable, "-m", "tacit.cli.main", *words]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    return _Working(run, process, log)
+    return _Working(run, processes.start(words_for(run, directory), path / LOG))
 
 
 def _outcome(work: _Working, path: Path) -> str | None:
     """Why a run that ended is not finished; None where it is."""
-    code = work.process.returncode
+    code = work.command.code or 0
     if code == 0 and status_of(path, work.run.iterations) == "finished":
         return None
     lines = [line.strip() for line in (path / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
@@ -154,13 +141,7 @@ def _note_failure(path: Path, reason: str) -> None:
 def _stop(working: Sequence[_Working]) -> None:
     """Tell what still runs to stop, as Ctrl-C would; what was done up to its last checkpoint is kept."""
     for work in working:
-        if work.process.poll() is None:
-            work.process.send_signal(signal.SIGINT)
+        work.command.stop()
     deadline = time.monotonic() + PATIENCE_S
     for work in working:
-        try:
-            work.process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            work.process.kill()
-            work.process.wait()
-        work.log.close()
+        work.command.wait(max(0.1, deadline - time.monotonic()))

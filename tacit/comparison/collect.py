@@ -10,7 +10,6 @@ from tacit.comparison.carry_out import LOG, failure_of, status_of
 from tacit.comparison.plan import Plan, Planned
 from tacit.core.errors import TacitError
 from tacit.evaluation.curves import area, steps_to
-from tacit.training.records import read_records
 from tacit.training.run import read_summary, saved_checkpoints
 
 Found = dict[str, Any]
@@ -63,7 +62,7 @@ def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None)
         "curve": [{"step": p["step"], "success": p["success"], "score": p["score"]} for p in points],
         "steps_to": [{"threshold": t, "step": steps_to(curve, t)} for t in plan.thresholds],
         "area": area(curve),
-        "outcomes": _outcomes(path, final) if final else None,
+        "outcomes": _outcomes(final) if final else None,
         **{name: summary.get(name) for name in FROM_SUMMARY},
     }
 
@@ -95,14 +94,10 @@ def _evaluations(path: Path, status: str) -> list[Found]:
     return newest.state()["evaluations"] if newest else []
 
 
-def _outcomes(path: Path, final: Found) -> list[bool] | None:
-    """Successes of the final evaluation in the order they were played, where its trajectories were kept."""
-    file = path / "trajectories" / f"eval-{final['stage']}-{final['step']:06d}.jsonl.gz"
-    try:
-        outcomes = [bool(record["success"]) for record in read_records(file)]
-    except (OSError, EOFError, ValueError, KeyError):
-        return None
-    return outcomes if (len(outcomes), sum(outcomes)) == (final["episodes"], final["successes"]) else None
+def _outcomes(final: Found) -> list[bool] | None:
+    """Successes in panel order, repeats one after another; None in a run of a version that did not keep them."""
+    outcomes = [digit == "1" for repeat in final.get("outcomes", ()) for digit in repeat]
+    return outcomes if len(outcomes) == final["episodes"] else None
 
 
 def _versions(path: Path) -> Found | None:

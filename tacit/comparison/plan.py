@@ -184,7 +184,8 @@ def _start(world: str, shared: Document, begin: Any, resolve: Resolve) -> Planne
 
 
 def _cell_document(method: str, shared: Document, tables: Iterable[Document], where: str, start: Planned | None) -> Document:
-    own, sections = {"name": method}, {}
+    own: Document = {"name": method}
+    sections: Document = {}
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:

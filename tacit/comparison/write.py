@@ -28,7 +28,7 @@ class Results:
     def gather(self) -> Found:
         """Everything, in the layout of comparison.json (see `tacit.comparison`)."""
         plan = self.plan
-        starts = {start.world: self._once(start, lambda s=start: read_start(s, self.directory)) for start in plan.starts}
+        starts = {start.world: self._start(start) for start in plan.starts}
         order = {(cell.world, cell.method, cell.seed): cell for cell in plan.cells}
         cells = [
             self._cell(order[world, method, seed], starts.get(world))
@@ -65,6 +65,9 @@ class Results:
         write_text(self.directory / "table.md", markdown(found))
         write_text(self.directory / "table.csv", csv_text(found))
         return found
+
+    def _start(self, start: Planned) -> Found:
+        return self._once(start, lambda: read_start(start, self.directory))
 
     def _cell(self, cell: Planned, started: Found | None) -> Found:
         return self._once(cell, lambda: read_cell(cell, self.plan, self.directory, started))

@@ -119,6 +119,7 @@ def code_version() -> str:
     return f"{tacit.__version__}+{git['commit'][:12]}{'.changed' if git['changed'] else ''}"
 
 
+@cache
 def _git_state() -> dict[str, Any] | None:
     def git(*words: str) -> str:
         root = Path(tacit.__file__).resolve().parent.parent

@@ -1,0 +1,72 @@
+"""`tacit` commands in fresh processes, forked from a server that has imported everything once (see `warm`): a small run would
+else take longer to import torch than to train, and an edit of the code would divide a comparison into before and after.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Processes:
+    """Starts commands. Made before anything heavy is imported, so that the environment it sets is the one they see."""
+
+    def __init__(self, jobs: int) -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        # A library that only asks whether there is a GPU must not begin to use it: a driver in use does not survive a fork.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        if jobs > 1:
+            # Several runs on the same cores: threads of one would only wait for those of another.
+            os.environ["OMP_NUM_THREADS"] = "1"
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tacit.comparison.warm"])
+
+    def start(self, words: Sequence[str], log: Path) -> Command:
+        process = self._context.Process(target=_run, args=(list(words), str(log)), name=" ".join(words))
+        process.start()
+        return Command(process)
+
+
+class Command:
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    @property
+    def code(self) -> int | None:
+        """None while it runs; −n where signal n ended it."""
+        return self._process.exitcode
+
+    def stop(self) -> None:
+        """As Ctrl-C would."""
+        if self.code is None:
+            os.kill(self._process.pid, signal.SIGINT)
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended; after so long it is killed."""
+        self._process.join(seconds)
+        if self.code is None:
+            self._process.kill()
+            self._process.join()
+
+
+def _run(words: list[str], log: str) -> None:
+    """In the new process: one command, whatever it prints going to the log."""
+    from importlib import import_module
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.write(file, f"$ tacit {' '.join(words)}\n".encode())
+    # By name: whoever trains lies above this layer, and is only ever met in a process of its own.
+    code = import_module("tacit.cli.main").main(words)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)
