@@ -1,0 +1,164 @@
+"""Evaluations with their intervals. Final and peak are separate numbers: the peak was chosen for being high."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tacit.evaluation.intervals import wilson
+from tacit.report.markup import Child, Markup, join, tag
+from tacit.report.numbers import count, interval, percent, plain
+from tacit.report.reading import Episodes, Record, RunFiles
+from tacit.report.tables import Column, table
+
+COLUMNS = (
+    Column("evaluated", False),
+    Column("success"),
+    Column("95% interval", note="Wilson interval over the episodes"),
+    Column("won / played"),
+    Column("score", note="mean graded outcome"),
+    Column("steps", note="mean turns per episode"),
+    Column("steps of a success"),
+    Column("invalid", note="share of turns whose completion did not parse"),
+    Column("ineffective", note="share of turns whose action the world refused"),
+    Column("prompt tokens", note="mean per turn"),
+    Column("written tokens", note="mean per turn"),
+    Column("crashed"),
+)
+
+
+def final(run: RunFiles) -> Record | None:
+    """The last evaluation of a finished run; an unfinished one has none."""
+    return run.evaluations[-1] if run.finished and run.evaluations else None
+
+
+def peak(run: RunFiles) -> Record | None:
+    """The best evaluation of practice, or of anything where there was no practice."""
+    practised = [e for e in run.evaluations if e.get("stage") == "rl"] or list(run.evaluations)
+    return max(practised, key=success_of, default=None)
+
+
+def success_of(score: Record) -> float:
+    return score["successes"] / score["episodes"] if score["episodes"] else 0.0
+
+
+def interval_of(score: Record) -> Sequence[float]:
+    """As the evaluation says it; otherwise Wilson's, from its counts."""
+    said = score.get("interval")
+    return said if isinstance(said, list) and len(said) == 2 else wilson(score["successes"], score["episodes"])
+
+
+def moment(score: Record) -> str:
+    stage, step = score.get("stage", ""), score.get("step", 0)
+    return "untrained" if stage == "untrained" else f"after {stage} {step}"
+
+
+def evaluations(run: RunFiles) -> Markup:
+    if not run.evaluations and not run.later:
+        return tag("p", "The run has not been evaluated yet.", cls="quiet")
+    parts: list[Child] = []
+    best, last = peak(run), final(run)
+    if run.evaluations:
+        rows = []
+        for e in run.evaluations:
+            marks = [name for name, which in (("final", last), ("peak", best)) if which is e]
+            label = [moment(e), *[[" ", tag("span", mark, cls="mark")] for mark in marks]]
+            rows.append(_row(label, e))
+        marked = [i for i, e in enumerate(run.evaluations) if e is last or e is best]
+        parts.append(table(COLUMNS, rows, _panel(run.evaluations[-1]), marked))
+    if run.later:
+        names = [str(r.get("checkpoint") or r.get("target") or "?") for r in run.later]
+        rows = [[*_row(name, r), _panel(r)] for name, r in zip(names, run.later, strict=True)]
+        parts.append(table([*COLUMNS, Column("panel", False)], rows, "Measured later with tacit eval"))
+    parts.append(_tries([*run.evaluations, *run.later]))
+    return join(parts)
+
+
+def _tries(scores: Sequence[Record]) -> Markup | None:
+    """pass@k and SC@k, where tasks were played several times."""
+    rows: list[list[Child]] = []
+    for e in scores:
+        for name, label in (("pass_at", "pass@"), ("majority_at", "SC@")):
+            values = e.get(name)
+            if isinstance(values, Mapping):
+                when = moment(e) if "stage" in e else str(e.get("checkpoint") or e.get("target") or "?")
+                rows += [[when, f"{label}{k}", percent(value)] for k, value in values.items()]
+    return (
+        table([Column("evaluated", False), Column("measure", False), Column("share")], rows, "Several tries") if rows else None
+    )
+
+
+def families(found: Episodes | None, score: Record | None) -> Markup | None:
+    """Success by family of tasks, from the evaluation where it says, else from its recorded episodes."""
+    shares = _said_by_family(score) or (_counted(found.records) if found else {})
+    if len(shares) < 2:
+        return None
+    title = found.title if found else moment(score or {})
+    rows = []
+    for name, (won, played) in sorted(shares.items()):
+        share = won / played if played else None
+        rows.append([name, percent(share), interval(wilson(won, played)), f"{count(won)} / {count(played)}"])
+    known = [won / played for won, played in shares.values() if played]
+    rows.append(["mean of the families", percent(sum(known) / len(known)), "", ""])
+    columns = [Column("family", False), Column("success"), Column("95% interval"), Column("won / played")]
+    return table(columns, rows, f"By family, {title}", [len(rows) - 1])
+
+
+def headline(run: RunFiles) -> list[tuple[str, str, str]]:
+    """(label, number, what goes with it) for the top of the page."""
+    told = []
+    last, best = final(run), peak(run)
+    if last is not None:
+        told.append(("final success", percent(success_of(last)), f"{interval(interval_of(last))} {moment(last)}"))
+    elif run.evaluations:
+        newest = run.evaluations[-1]
+        told.append(
+            ("latest success, not final", percent(success_of(newest)), f"{interval(interval_of(newest))} {moment(newest)}")
+        )
+    if best is not None:
+        told.append(("peak success", percent(success_of(best)), f"{interval(interval_of(best))} {moment(best)}"))
+    return told
+
+
+def _row(label: Child, e: Record) -> list[Child]:
+    return [
+        label,
+        tag("b", percent(success_of(e))),
+        interval(interval_of(e)),
+        f"{count(e['successes'])} / {count(e['episodes'])}",
+        plain(e.get("score"), 3),
+        plain(e.get("steps")),
+        plain(e.get("success_steps")) if e["successes"] else plain(None),
+        percent(e.get("invalid")),
+        percent(e.get("ineffective")),
+        plain(e.get("prompt_tokens")),
+        plain(e.get("completion_tokens")),
+        count(e.get("crashed")),
+    ]
+
+
+def _panel(e: Record) -> str:
+    sampling = e.get("sampling")
+    how = ""
+    if isinstance(sampling, Mapping):
+        how = ", " + ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in sampling.items() if isinstance(v, int | float))
+    return f"Panel {e.get('panel', '?')}, hash {e.get('panel_hash', '?')}{how}"
+
+
+def _said_by_family(score: Record | None) -> dict[str, tuple[int, int]]:
+    said: Any = (score or {}).get("families")
+    if not isinstance(said, Mapping):
+        return {}
+    return {
+        str(name): (entry["successes"], entry["episodes"])
+        for name, entry in said.items()
+        if isinstance(entry, Mapping) and isinstance(entry.get("successes"), int) and isinstance(entry.get("episodes"), int)
+    }
+
+
+def _counted(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
+    shares: dict[str, tuple[int, int]] = {}
+    for record in records:
+        won, played = shares.get(str(record.get("family", "")), (0, 0))
+        shares[str(record.get("family", ""))] = (won + record["success"], played + 1)
+    return shares
