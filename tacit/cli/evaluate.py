@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.cli.module_settings import add_module_flags
 from tacit.cli.options import Parser, options_of
 from tacit.cli.panel_choice import open_panel, panel_settings, run_of
 from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
@@ -39,6 +40,7 @@ def run(argv: Sequence[str]) -> int:
         said = {**said, **panel_settings(arguments.panel, arguments.target or "", dict(said))}
     from tacit.cli.evaluation_view import Progress, show
     from tacit.cli.terminal import make_console, say
+    from tacit.cli.tokens_view import check_tokens, report_tokens
     from tacit.evaluation.behaviour import behaviour
     from tacit.evaluation.evaluate import play_panel
     from tacit.evaluation.journal import Journal, Measurement
@@ -47,6 +49,8 @@ def run(argv: Sequence[str]) -> int:
 
     ks, prices = _ks(arguments.k), _prices(arguments)
     target = _open(arguments, said)
+    if arguments.tokens:
+        check_tokens(target)
     panel = open_panel(target, arguments.panel, ("families",) in said)
     sampling, repeats = target.sampling, target.recipe.train.evaluation.repeats
     if ks and max(ks) > repeats:
@@ -77,6 +81,7 @@ def run(argv: Sequence[str]) -> int:
             journal,
             progress,
             target.settle,
+            target.route,
         )
     except KeyboardInterrupt:
         kept = f" What was played is in {journal.path}; the same command goes on from there." if journal else ""
@@ -102,6 +107,9 @@ def run(argv: Sequence[str]) -> int:
     for note in journal.notes if journal else ():
         say(console, f"note: {note}")
     show(console, target, score, how, earlier, played)
+    if arguments.tokens:
+        picture = directory / result_name(result).replace(".json", ".tokens.png") if directory else None
+        result["tokens"] = report_tokens(console, target, played, picture)
     _keep(arguments, directory, result)
     return 0
 
@@ -117,7 +125,7 @@ def make_parser(method: str) -> Parser:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="run directory or one of its checkpoints; or a model (tiny, a saved one, a hub id) or `expert`",
+        help="run directory or one of its checkpoints; skill modules; a model (tiny, a saved one, a hub id); or `expert`",
     )
     add_checkpoint_flag(parser)
     parser.add_argument(
@@ -127,6 +135,9 @@ def make_parser(method: str) -> Parser:
     )
     parser.add_argument("--k", default="", metavar="K,…", help="k of pass@k and SC@k (default: the repeats, if several)")
     parser.add_argument("--batch", type=int, default=256, metavar="N", help="episodes played side by side (default: 256)")
+    parser.add_argument(
+        "--tokens", action="store_true", help="also count what ReAct-1step and ReAct-full would have read on the same episodes"
+    )
     parser.add_argument("--price-prompt", type=float, metavar="PRICE", help="of a million prompt tokens, to say what it cost")
     parser.add_argument("--price-completion", type=float, metavar="PRICE", help="of a million completion tokens")
     parser.add_argument(
@@ -186,6 +197,7 @@ def add_shared_options(parser: Parser, method: str) -> None:
         "Only what the agent reads matters here.",
     )
     parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
+    add_module_flags(parser)
     for section in ("engine", "tiny"):
         parser.add_options(section, section_options()[section])
 
@@ -221,7 +233,7 @@ def _open(arguments: Namespace, said: dict[tuple[str, ...], Any]) -> Target:
     from tacit.cli.targets import Endpoint, open_endpoint, open_target
 
     if not arguments.endpoint:
-        return open_target(arguments.target, said, arguments.checkpoint)
+        return open_target(arguments.target, said, arguments.checkpoint, base=arguments.base, fallback=arguments.fallback)
     if arguments.checkpoint:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
     key, concurrency, timeout = arguments.key_variable, arguments.concurrency, arguments.timeout

@@ -1,0 +1,156 @@
+"""What a context costs in tokens, counted on the same episodes for every context (constant context, Table 2).
+
+An episode is told again, turn by turn, to each context, which writes the prompt it would have shown there. So the contexts are
+compared on equal turns: what differs is what the agent would have read, not how well it played. Nothing is cut to fit a model,
+and no prompt is sampled from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.method import Context
+from tacit.core.protocols import Tokenizer
+from tacit.core.types import Observation, StopReason, Trajectory, Transition
+from tacit.core.world import Wording, World
+from tacit.rollout.parsing import write_action
+
+REACT_ONE, REACT_FULL = "ReAct-1step", "ReAct-full"
+
+
+@dataclass(frozen=True, eq=False)
+class TokenUse:
+    """Tokens of one context, one array per episode with one number per turn."""
+
+    context: str
+    prompts: tuple[np.ndarray, ...]
+    actions: tuple[np.ndarray, ...]
+    """the action as this context has it written, without any reasoning before it"""
+
+    @property
+    def episodes(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def turns(self) -> int:
+        return sum(map(len, self.prompts))
+
+    @property
+    def per_turn(self) -> float:
+        """mean prompt tokens"""
+        return _total(self.prompts) / self.turns if self.turns else 0.0
+
+    @property
+    def longest(self) -> int:
+        """of all prompts"""
+        return max((int(episode.max()) for episode in self.prompts if len(episode)), default=0)
+
+    @property
+    def actions_per_turn(self) -> float:
+        return _total(self.actions) / self.turns if self.turns else 0.0
+
+    @property
+    def per_episode(self) -> float:
+        """mean of prompt and action tokens together"""
+        return (_total(self.prompts) + _total(self.actions)) / self.episodes if self.episodes else 0.0
+
+    @property
+    def growth(self) -> float | None:
+        """Mean change of the prompt from one turn of an episode to the next, in tokens. It is taken from the second turn on:
+        the first has no past to show; None where no episode has a third."""
+        changes = [np.diff(episode[1:]) for episode in self.prompts if len(episode) > 2]
+        return float(np.concatenate(changes).mean()) if changes else None
+
+    def by_turn(self) -> list[tuple[int, float, int]]:
+        """(turn from 1, mean prompt tokens, episodes that got there)"""
+        longest = max(map(len, self.prompts), default=0)
+        reached = ([int(e[turn]) for e in self.prompts if len(e) > turn] for turn in range(longest))
+        return [(turn, float(np.mean(tokens)), len(tokens)) for turn, tokens in enumerate(reached, start=1)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "context": self.context,
+            "episodes": self.episodes,
+            "turns": self.turns,
+            "prompt_tokens_per_turn": self.per_turn,
+            "action_tokens_per_turn": self.actions_per_turn,
+            "tokens_per_episode": self.per_episode,
+            "longest_prompt": self.longest,
+            "growth_per_turn": self.growth,
+            "by_turn": [tokens for _, tokens, _ in self.by_turn()],
+        }
+
+
+def react_contexts(wording: Wording) -> dict[str, Context]:
+    """The two contexts the paper compares with: the turn before or all of them, the list of actions, and room to reason."""
+    return {REACT_ONE: History(wording, 1), REACT_FULL: History(wording, None)}
+
+
+def count_tokens(played: Sequence[Trajectory], contexts: Mapping[str, Context], tokenizer: Tokenizer) -> list[TokenUse]:
+    """What each context would have needed on these episodes; those whose world broke are left out.
+
+    Observations must be as the world gave them, with the actions it listed: `as_played` brings back those of a recording.
+    """
+    sound = [t for t in played if not t.stop.crashed and t.steps]
+    uses = []
+    for name, context in contexts.items():
+        counted = [_episode(trajectory, context, tokenizer) for trajectory in sound]
+        uses.append(TokenUse(name, tuple(p for p, _ in counted), tuple(a for _, a in counted)))
+    return uses
+
+
+def as_played(trajectory: Trajectory, world: World) -> Trajectory:
+    """The same episode with the world's own observations: a recording keeps their texts, not the actions they listed.
+
+    The world is played again with the recorded actions; where it says something else than it said then, that is an error.
+    """
+    observations = [world.reset(trajectory.task), *(world.step(step.action).observation for step in trajectory.steps)]
+    texts = [*(step.observation.text for step in trajectory.steps), trajectory.final.text]
+    for turn, (observation, text) in enumerate(zip(observations, texts, strict=True), start=1):
+        if observation.text != text:
+            raise TacitError(
+                f"turn {turn} of the recorded episode of {trajectory.task.id!r} does not come out again: the world shows "
+                f"{observation.text!r}, the recording has {text!r}. The world has changed since, or is not deterministic."
+            )
+    *seen, final = observations
+    steps = tuple(replace(step, observation=o) for step, o in zip(trajectory.steps, seen, strict=True))
+    return replace(trajectory, steps=steps, final=final)
+
+
+def _episode(trajectory: Trajectory, context: Context, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """(prompt tokens, action tokens) of every turn."""
+    reader = context.begin(trajectory.task, trajectory.condition)
+    prompts, actions = [], []
+    for step, transition in zip(trajectory.steps, _transitions(trajectory), strict=True):
+        prompts.append(len(tokenizer.encode_prompt(reader.read(step.observation).text)))
+        written = write_action(step.action, context.style) if step.valid else step.completion.text
+        actions.append(len(tokenizer.encode_completion(written)))
+        reader.record(step.action, transition)
+    return np.array(prompts, dtype=np.int64), np.array(actions, dtype=np.int64)
+
+
+def _transitions(trajectory: Trajectory) -> Iterator[Transition]:
+    """The world's answers, as far as a trajectory keeps them."""
+    last = len(trajectory) - 1
+    after: list[Observation] = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
+    ended = trajectory.stop in (StopReason.SUCCESS, StopReason.FAILURE)
+    for turn, (step, observation) in enumerate(zip(trajectory.steps, after, strict=True)):
+        at_end = turn == last
+        yield Transition(
+            observation=observation,
+            done=at_end and ended,
+            success=at_end and trajectory.success,
+            score=trajectory.score if at_end else 0.0,
+            effective=step.effective,
+            label=step.label,
+        )
+
+
+def _total(episodes: Sequence[np.ndarray]) -> int:
+    return int(sum(int(episode.sum()) for episode in episodes))

@@ -1,0 +1,53 @@
+"""`tacit eval --tokens`: the table on a run's own episodes, the same again from its journal, and who is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tacit.cli.main import main
+
+TINY = ("--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2", "--tiny.intermediate", "64")
+SMALL = (*TINY, "--tiny.vocab", "512", "--tiny.context", "4096", "--engine.device", "cpu", "--engine.threads", "1")
+
+
+@pytest.fixture
+def own_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def measure(capsys, *flags):
+    command = ["eval", "tiny", "--world", "countdown", "--tasks", "3", "--max-steps", "8", "--json", "--tokens"]
+    assert main([*command, *SMALL, *flags]) == 0
+    said = capsys.readouterr().out
+    return json.loads(said.splitlines()[-1]), said
+
+
+def test_a_table_of_three_contexts_and_a_picture(own_directory, capsys):
+    result, said = measure(capsys, "--method", "constant_context")
+    own, one, full = result["tokens"]
+    assert [use["context"] for use in (own, one, full)] == ["own context", "ReAct-1step", "ReAct-full"]
+    # what is counted for the own context is what the evaluation itself read
+    assert own["prompt_tokens_per_turn"] == pytest.approx(result["prompt_tokens"])
+    assert full["growth_per_turn"] > 5 and abs(own["growth_per_turn"]) < full["growth_per_turn"] / 5
+    assert f"{full['prompt_tokens_per_turn'] / own['prompt_tokens_per_turn']:.2f}×" in said
+    assert len(full["by_turn"]) == 8
+    (picture,) = own_directory.rglob("*.tokens.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    again, _ = measure(capsys, "--method", "constant_context")
+    assert again["tokens"] == result["tokens"], "episodes read back from the journal count the same"
+
+
+def test_without_the_flag_nothing_is_counted(own_directory, capsys):
+    assert main(["eval", "tiny", "--world", "countdown", "--tasks", "1", "--max-steps", "1", "--json", *SMALL]) == 0
+    said = capsys.readouterr().out
+    assert "tokens" not in json.loads(said.splitlines()[-1]) and "ReAct" not in said
+
+
+def test_an_expert_has_no_tokenizer(own_directory, capsys):
+    assert main(["eval", "expert", "--world", "countdown", "--tasks", "1", "--tokens"]) == 2
+    assert "--tokens counts with a policy's own tokenizer, and 'expert' has none" in capsys.readouterr().err

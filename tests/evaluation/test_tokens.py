@@ -1,0 +1,166 @@
+"""Tokens of a context: counted by hand, equal to what a rollout read, flat for the state block and growing for histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy, Words, stumble_through_countdown
+from skilled import episode
+
+from tacit.contexts.history import History
+from tacit.contexts.state_block import StateBlock
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+from tacit.core.types import Observation, StopReason
+from tacit.environments import get_environment
+from tacit.evaluation.tokens import REACT_FULL, REACT_ONE, TokenUse, as_played, count_tokens, react_contexts
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+
+WORLD = get_environment("countdown")
+BLOCK = StateBlock(WORLD.wording("terse"), WORLD.tracker)
+
+
+class Plain:
+    """Every part is one word, so that tokens (words and the gaps between them) can be counted on one's fingers."""
+
+    separator = "\n"
+
+    def task(self, task):
+        return "task"
+
+    def turn(self, number, observation, action):
+        return f"{observation.text}:{action}"
+
+    def now(self, number, observation, admissible):
+        return " ".join([observation.text, *observation.actions]) if admissible else observation.text
+
+    def request(self, style):
+        return style
+
+
+def played(context, count=6, limit=12, answer=stumble_through_countdown):
+    plans = [EpisodePlan(task, seed) for seed, task in enumerate(WORLD.tasks("train", count, 0))]
+    return rollout(plans, context, InPlace(WORLD.make), ScriptedPolicy(answer), Sampling(max_tokens=32), limit)
+
+
+def test_by_hand():
+    """Three turns of a world that lists nothing; a gap counts as a token, and so does the end of an action."""
+    trajectory = episode("ABC", success=True)
+    one, full = count_tokens([trajectory], react_contexts(Plain()), Words())
+    assert (one.context, full.context) == (REACT_ONE, REACT_FULL)
+    # task, now, request with two gaps between them; each past turn adds itself and a gap
+    assert one.prompts[0].tolist() == [5, 7, 7] and full.prompts[0].tolist() == [5, 7, 9]
+    assert one.actions[0].tolist() == [2, 2, 2], "<think></think><action>A</action> is one word, and its end"
+    assert one.per_turn == pytest.approx(19 / 3) and full.per_turn == pytest.approx(7.0) and full.longest == 9
+    assert one.per_episode == 19 + 6 and full.per_episode == 21 + 6
+    assert one.growth == 0.0 and full.growth == 2.0
+    assert full.by_turn() == [(1, 5.0, 1), (2, 7.0, 1), (3, 9.0, 1)]
+
+
+def test_means_are_over_those_that_got_there():
+    uses = TokenUse("c", (np.array([4, 6, 8]), np.array([2])), (np.array([1, 1, 1]), np.array([3])))
+    assert uses.by_turn() == [(1, 3.0, 2), (2, 6.0, 1), (3, 8.0, 1)]
+    assert uses.per_turn == 5.0 and uses.actions_per_turn == 1.5 and uses.per_episode == 13.0 and uses.growth == 2.0
+    assert uses.to_json()["by_turn"] == [3.0, 6.0, 8.0] and uses.to_json()["turns"] == 4
+
+
+def test_nothing_played_is_nothing_counted():
+    (use,) = count_tokens([], {"own": BLOCK}, Words())
+    assert (use.per_turn, use.per_episode, use.longest, use.growth, use.by_turn()) == (0.0, 0.0, 0, None, [])
+    (short,) = count_tokens([episode("AB")], {"own": History(Plain(), None)}, Words())
+    assert short.growth is None
+
+
+def test_listed_actions_count_where_they_are_read():
+    trajectory = episode("A")
+    step = replace(trajectory.steps[0], observation=Observation("here", ("up", "down")))
+    trajectory = replace(trajectory, steps=(step,))
+    listed, bare = count_tokens([trajectory], {"a": History(Plain(), 1), "b": History(Plain(), 1, False)}, Words())
+    assert listed.longest == bare.longest + 4
+
+
+@pytest.mark.parametrize(
+    "context",
+    [BLOCK, History(WORLD.wording("terse"), 1, style="bare"), History(WORLD.wording("full"), None, style="bare")],
+    ids=["state block", "one turn", "all turns"],
+)
+def test_what_is_counted_is_what_the_rollout_read(context):
+    """The same context told the same episode again writes the same prompts."""
+    episodes = played(context, answer=lambda prompt, seed: WORLD_ANSWERS[seed % 3])
+    (use,) = count_tokens(episodes, {"own": context}, Words())
+    assert [p.tolist() for p in use.prompts] == [[len(s.prompt_tokens) for s in t.steps] for t in episodes]
+    assert use.turns == sum(map(len, episodes)) > 20
+
+
+WORLD_ANSWERS = ("reset", "hm", "rollback")
+
+
+def test_crashed_episodes_are_left_out():
+    broken = replace(episode("AB"), stop=StopReason.WORLD_ERROR)
+    (use,) = count_tokens([broken, episode("A")], {"own": History(Plain(), 1)}, Words())
+    assert use.episodes == 1 and use.turns == 1
+
+
+def test_an_unparsed_completion_counts_as_it_was_written():
+    (use,) = count_tokens([episode("-A")], {"own": History(Plain(), 1)}, Words())
+    assert use.actions[0].tolist() == [2, 2]
+
+
+EARLY, LATE = slice(5, 12), slice(25, 40)
+
+
+@pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown"])
+def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
+    """Long aimless episodes of every world with a tracker: what is read in the end is no more than what is read early on."""
+    world = get_environment(name)
+    wording = world.wording("terse")
+    own = StateBlock(wording, world.tracker)
+    wander = History(wording, 0, style="bare")
+    rng = Random(3)
+
+    def answer(prompt, seed):
+        """anything that is listed, but for what could end the game"""
+        listed = prompt.rpartition("[")[2].partition("]")[0].split("; ")
+        return rng.choice([a for a in listed if a.split()[0] not in ("eat", "cook", "prepare", "slice", "dice", "chop")])
+
+    plans = [EpisodePlan(task, seed) for seed, task in enumerate(world.tasks("train", 8, 0))]
+    episodes = rollout(plans, wander, InPlace(world.make), ScriptedPolicy(answer), Sampling(max_tokens=32), 40)
+    assert max(map(len, episodes)) == 40 and len({step.action for t in episodes for step in t.steps}) > 20
+    block, one, full = count_tokens(episodes, {"own": own, **react_contexts(wording)}, Words())
+    assert block.growth < 1.0 < full.growth and full.per_turn > one.per_turn
+
+    def mean(use, turns):
+        return np.mean([tokens for _, tokens, _ in use.by_turn()][turns])
+
+    assert mean(full, LATE) - mean(full, EARLY) > 5 * max(0.0, mean(block, LATE) - mean(block, EARLY))
+    assert mean(full, LATE) > 2 * mean(block, LATE)
+
+
+def test_recordings_get_their_lists_of_actions_back():
+    context = History(WORLD.wording("terse"), 1, admissible=True, style="bare")
+    episodes = played(context)
+    recorded = [
+        replace(
+            t,
+            steps=tuple(replace(s, observation=Observation(s.observation.text)) for s in t.steps),
+            final=Observation(t.final.text),
+        )
+        for t in episodes
+    ]
+    (short,) = count_tokens(recorded, {"own": context}, Words())
+    (right,) = count_tokens(episodes, {"own": context}, Words())
+    (again,) = count_tokens([as_played(t, WORLD.make()) for t in recorded], {"own": context}, Words())
+    assert [p.tolist() for p in again.prompts] == [p.tolist() for p in right.prompts]
+    assert short.per_turn < right.per_turn
+
+
+def test_a_recording_of_another_world_is_refused():
+    (trajectory, *_) = played(BLOCK)
+    first, *rest = trajectory.steps
+    other = replace(first, observation=Observation("numbers: 1 2 3 | target: 6"))
+    with pytest.raises(TacitError, match=r"turn 1 of the recorded episode of 'countdown/.*does not come out again"):
+        as_played(replace(trajectory, steps=(other, *rest)), WORLD.make())
