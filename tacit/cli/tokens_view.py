@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError
-from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, react_contexts
+from tacit.core.protocols import Scorer
+from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
 from tacit.training.files import disk_errors
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ OWN = "own context"
 
 def check_tokens(target: Target) -> None:
     """Refused before anything is played: an expert reads no prompt, and an endpoint keeps its tokenizer to itself."""
-    if target.identity:
+    if not isinstance(target.policy, Scorer):
         raise TacitError(
             f"--tokens counts with a policy's own tokenizer, and {target.label!r} has none here; give a run or a model."
         )
@@ -40,20 +41,31 @@ def report_tokens(console: Console, target: Target, played: Sequence[Trajectory]
 def token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
     """The target's own context, then ReAct-1step and ReAct-full in the same wording, on the episodes just played.
 
-    Those that were read back from a recording are played again in the world, for the actions it listed.
+    Those that were read back from a recording are played again in the world, for the actions it listed. Where skill modules
+    share the work, each one's episodes are told to its own context.
     """
-    wording = target.world.wording(target.recipe.settings.wording)
     live = target.world.make()
     try:
         whole = [t if any(s.observation.actions for s in t.steps) else as_played(t, live) for t in played if not t.stop.crashed]
     finally:
         live.close()
-    return count_tokens(whole, {OWN: target.context, **react_contexts(wording)}, target.policy)
+    shares: dict[str, list[Trajectory]] = {}
+    for trajectory in whole:
+        shares.setdefault(target.route.name(trajectory.task) if target.route else "", []).append(trajectory)
+    parts = []
+    for name, share in shares.items():
+        context, policy = target.route.player(name) if target.route else (target.context, target.policy)
+        wording = getattr(context, "wording", None) or target.world.wording(target.recipe.settings.wording)
+        parts.append(count_tokens(share, {OWN: context, **react_contexts(wording)}, policy))
+    return [joined(uses) for uses in zip(*parts, strict=True)]
 
 
 def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
     from tacit.cli.terminal import say, table
 
+    if not uses:
+        say(console, "no episode to count tokens of: every world broke")
+        return
     own = uses[0]
     columns = ("context", "prompt/turn", "longest", "growth/turn", "action/turn", "total/episode", "prompt ratio")
     rows = [

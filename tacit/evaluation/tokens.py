@@ -105,6 +105,12 @@ def count_tokens(played: Sequence[Trajectory], contexts: Mapping[str, Context], 
     return uses
 
 
+def joined(uses: Sequence[TokenUse]) -> TokenUse:
+    """Several parts of one context's episodes as one."""
+    prompts = tuple(episode for use in uses for episode in use.prompts)
+    return TokenUse(uses[0].context, prompts, tuple(episode for use in uses for episode in use.actions))
+
+
 def as_played(trajectory: Trajectory, world: World) -> Trajectory:
     """The same episode with the world's own observations: a recording keeps their texts, not the actions they listed.
 

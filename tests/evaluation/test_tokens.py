@@ -16,7 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
 from tacit.environments import get_environment
-from tacit.evaluation.tokens import REACT_FULL, REACT_ONE, TokenUse, as_played, count_tokens, react_contexts
+from tacit.evaluation.tokens import REACT_FULL, REACT_ONE, TokenUse, as_played, count_tokens, joined, react_contexts
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 
@@ -66,6 +66,12 @@ def test_means_are_over_those_that_got_there():
     assert uses.by_turn() == [(1, 3.0, 2), (2, 6.0, 1), (3, 8.0, 1)]
     assert uses.per_turn == 5.0 and uses.actions_per_turn == 1.5 and uses.per_episode == 13.0 and uses.growth == 2.0
     assert uses.to_json()["by_turn"] == [3.0, 6.0, 8.0] and uses.to_json()["turns"] == 4
+
+
+def test_parts_are_joined():
+    parts = [count_tokens([episode(skills)], {"own": History(Plain(), None)}, Words())[0] for skills in ("ABC", "A")]
+    (whole,) = count_tokens([episode("ABC"), episode("A")], {"own": History(Plain(), None)}, Words())
+    assert joined(parts).to_json() == whole.to_json()
 
 
 def test_nothing_played_is_nothing_counted():
