@@ -11,7 +11,7 @@ from tacit.cli.evaluate import add_checkpoint_flag, add_shared_options, glance_m
 from tacit.cli.options import Parser, options_of
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Trajectory, Transition
-from tacit.training.settings import EvaluationSettings
+from tacit.training.settings import EvaluationSettings, TrainSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,20 +45,24 @@ def run(argv: Sequence[str]) -> int:
     console = make_console()
     human = arguments.policy == HUMAN
     said = {**said, ("evaluation", "tasks"): arguments.task + 1}
-    target = open_target(arguments.policy, said, arguments.checkpoint, (lambda task: Human(console)) if human else None)
-    panel = Panel.of(target.world, target.recipe.train.evaluation.split, arguments.task + 1)
+    actor = (lambda task: Human(console)) if human else None
+    target = open_target(arguments.policy, said, arguments.checkpoint, actor, arguments.base, arguments.fallback)
+    train = target.recipe.train
+    panel = Panel.of(target.world, train.evaluation.split, arguments.task + 1, train.family_names)
     if len(panel.tasks) <= arguments.task:
         raise TacitError(f"--task {arguments.task}: this split has {len(panel.tasks)} tasks, counted from 0.")
     task = panel.tasks[arguments.task]
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
-    say(console, f"{target.label} plays {task.id}", style="bold")
+    who = f"{target.label} ({target.route.name(task)})" if target.route else target.label
+    say(console, f"{who} plays {task.id}", style="bold")
     say(console, f"{task.goal}  ({task.family}, at most {target.max_steps} steps)")
     watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
     # The episode that an evaluation with this seed plays at this place of the panel.
     plan = EpisodePlan(task, derive(PANEL_SEED, target.seed, arguments.task, 0))
-    policy = watch.listening(target.policy, prompts=arguments.prompts)
+    context, player = target.player(task)
+    policy = watch.listening(player, prompts=arguments.prompts)
     try:
-        (played,) = rollout([plan], target.context, watch, policy, target.sampling, target.max_steps)
+        (played,) = rollout([plan], context, watch, policy, target.sampling, target.max_steps)
     except Quit:
         say(console, "stopped.")
         return 0
@@ -75,12 +79,15 @@ def make_parser(method: str) -> Parser:
         usage="tacit play --policy WHO [--world NAME] [settings]",
         epilog="For a run, every default is the run's own setting.",
     )
-    parser.add_argument("--policy", required=True, metavar="WHO", help="run directory, model, `expert` or `human`")
+    parser.add_argument("--policy", required=True, metavar="WHO", help="run, skill modules, model, `expert` or `human`")
     parser.add_argument("--task", type=int, default=0, metavar="N", help="which task of the panel, from 0 (default: 0)")
     parser.add_argument("--delay", type=float, metavar="SECONDS", help="pause between turns (default: 0.5 in a terminal)")
     parser.add_argument("--prompts", action="store_true", help="show every prompt the policy reads")
     add_checkpoint_flag(parser)
-    parser.add_options("panel and sampling", options_of(EvaluationSettings, ("evaluation",), only=SHOWN_SETTINGS))
+    parser.add_options(
+        "panel and sampling",
+        [*options_of(EvaluationSettings, ("evaluation",), only=SHOWN_SETTINGS), *options_of(TrainSettings, only=("families",))],
+    )
     add_shared_options(parser, method)
     return parser
 

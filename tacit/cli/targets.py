@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from tacit.cli.checks import check_sampling, check_split, check_values, open_world
+from tacit.cli.module_settings import module_recipe
 from tacit.cli.recipe import Document, Recipe, Said, override
 from tacit.cli.values import to_data
 from tacit.core.errors import TacitError
@@ -18,7 +19,10 @@ from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
+from tacit.evaluation.evaluate import Route
 from tacit.methods import get_method
+from tacit.modules.base import TEXTS_SEED
+from tacit.modules.module import find_modules, hash_modules, is_modules
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.training.checkpoints import STATE, Checkpoint
 from tacit.training.run import SETTINGS, read_settings, saved_checkpoints
@@ -26,8 +30,6 @@ from tacit.training.train import completion_limit, evaluation_sampling
 
 EXPERT, HUMAN = "expert", "human"
 UNTRAINED = "untrained"
-TEXTS_SEED = 0
-"""of the text a tiny tokenizer is trained on: runs with different seeds speak the same tokens"""
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,15 @@ class Target:
     """what names it where there are no weights to hash"""
     settle: Callable[[Trajectory], Trajectory] | None = None
     """the last change to an episode of its, before it is kept"""
+    route: Route | None = None
+    """where it is several, each for some families: who plays which task, instead of `policy` in `context`"""
 
     @property
     def max_steps(self) -> int:
         return self.recipe.train.evaluation.max_steps or self.world.max_steps
+
+    def player(self, task: Task) -> tuple[Context, SamplingPolicy]:
+        return (self.context, self.policy) if self.route is None else self.route.player(self.route.name(task))
 
     @property
     def fingerprint(self) -> str:
@@ -76,9 +83,16 @@ class Endpoint:
     timeout_s: float
 
 
-def open_target(name: str, said: Said, checkpoint: str = "", actor: Callable[[Task], Expert] | None = None) -> Target:
-    """`name` is a run directory, one of its checkpoints, a model, `expert`, or whatever `actor` plays. Settings that
-    cannot work are refused first."""
+def open_target(
+    name: str,
+    said: Said,
+    checkpoint: str = "",
+    actor: Callable[[Task], Expert] | None = None,
+    base: str | None = None,
+    fallback: str | None = None,
+) -> Target:
+    """`name` is a run directory, one of its checkpoints, a model, skill modules, `expert`, or whatever `actor` plays. Settings
+    that cannot work are refused first. `base` and `fallback` are for skill modules."""
     said = dict(said)
     path = Path(name).expanduser()
     if actor is not None or name == EXPERT:
@@ -89,6 +103,8 @@ def open_target(name: str, said: Said, checkpoint: str = "", actor: Callable[[Ta
         return _open_run(path.parent.parent, said, checkpoint or path.name)
     if checkpoint:
         raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")
+    if is_modules(path):
+        return open_modules(path, said, base, fallback)
     _needs_world(name, said)
     recipe = Recipe.from_json(override({"model": name}, said))
     return _open(name, recipe, recipe.train.seed, None, None)
@@ -112,6 +128,23 @@ def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
     return Target(
         label, recipe, world, method.context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle
     )
+
+
+def open_modules(path: Path, said: Said, base: str | None, fallback: str | None) -> Target:
+    """A skill module, or a directory of them of which each plays its families. They read what they were trained to read."""
+    from tacit.modules.router import Router
+
+    modules = find_modules(path)
+    recipe = module_recipe(path, modules, said)
+    world = open_world(recipe.world)
+    check_values(recipe)
+    check_split(recipe, world)
+    router = Router(modules, world, recipe.engine, base, fallback)
+    first = next(iter(modules.values()))
+    context, policy = router.player(first.skill)
+    sampling = evaluation_sampling(recipe.train, recipe.train.max_tokens or first.sampling.max_tokens)
+    identity = hash_modules(modules.values(), fallback)
+    return Target(str(path), recipe, world, context, policy, sampling, recipe.train.seed, identity=identity, route=router)
 
 
 def load_recipe_policy(recipe: Recipe, world: Environment) -> Policy:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Observation, Task, Trajectory, Transition
-from tacit.evaluation.journal import Journal
+from tacit.evaluation.journal import Journal, Place
 from tacit.evaluation.panels import PANEL_SEED, Panel
 from tacit.evaluation.scores import PanelScore, Prices, score_panel
 from tacit.rollout.episodes import EpisodePlan, SamplingPolicy, rollout
@@ -18,6 +19,18 @@ __all__ = ["PanelScore", "evaluate", "play_panel", "score_panel"]
 
 BATCH = 256
 """episodes played side by side"""
+
+
+class Route(Protocol):
+    """Several players, each for some of the tasks."""
+
+    def name(self, task: Task) -> str:
+        """Whose task this is."""
+        ...
+
+    def player(self, name: str) -> tuple[Context, SamplingPolicy]:
+        """Who that is, and what it reads; the one asked for before need not be there any more."""
+        ...
 
 
 def evaluate(
@@ -51,19 +64,22 @@ def play_panel(
     journal: Journal | None = None,
     progress: Callable[[int], None] | None = None,
     settle: Callable[[Trajectory], Trajectory] | None = None,
+    route: Route | None = None,
 ) -> list[Trajectory]:
     """The panel's episodes in order, repeat after repeat.
 
     What the journal holds is not played again, and each batch is in it before the next begins. `progress` is told how many
-    episodes are over. `settle` makes the last change to an episode before it is kept.
+    episodes are over. `settle` makes the last change to an episode before it is kept. With a `route`, each task is played by
+    the player it names, all of one player's before the next one's, instead of by `policy` in `context`.
     """
     places = [(repeat, i) for repeat in range(repeats) for i in range(len(panel.tasks))]
     played = journal.read(panel, repeats) if journal else {}
     missing = [place for place in places if place not in played]
     report = progress or (lambda over: None)
     report(len(played))
-    for start in range(0, len(missing), batch):
-        chunk = missing[start : start + batch]
+    for player, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) if route else "" for _, i in missing]):
+        if route is not None:
+            context, policy = route.player(player)
         plans = [EpisodePlan(panel.tasks[i], derive(PANEL_SEED, seed, i, repeat)) for repeat, i in chunk]
         watched = _Watched(worlds, len(played) + len(chunk), report)
         fresh = rollout(plans, context, watched, policy, sampling, max_steps)
@@ -73,6 +89,14 @@ def play_panel(
         played |= dict(zip(chunk, fresh, strict=True))
         report(len(played))
     return [played[place] for place in places]
+
+
+def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iterator[tuple[str, list[Place]]]:
+    """(player, places to play) with at most `batch` places, the players in the order in which they come first."""
+    for player in dict.fromkeys(players):
+        own = [place for place, whose in zip(places, players, strict=True) if whose == player]
+        for start in range(0, len(own), batch):
+            yield player, own[start : start + batch]
 
 
 class _Watched:

@@ -25,7 +25,7 @@ from tacit.core.world import Environment, World
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.module import Module, find_modules
 from tacit.modules.router import Router
-from tacit.rollout.episodes import EpisodePlan
+from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.fitting import fit
 from tacit.rollout.parsing import STOP_STRINGS, parse_action
 from tacit.rollout.worlds import InPlace
@@ -116,8 +116,9 @@ class Agent:
     def play(self, world: World, task: Task, seed: int = 0, max_steps: int = 0) -> Trajectory:
         """A whole episode, to its end or to the limit of steps that the module was measured with."""
         module = self.router.choose(task.family)
-        pool = InPlace(lambda: world)
-        (played,) = self.router.play([EpisodePlan(task, seed)], pool, self.sampling(module), max_steps or module.max_steps)
+        context, policy = self.router.player(module.skill)
+        plan, steps = EpisodePlan(task, seed), max_steps or module.max_steps
+        (played,) = rollout([plan], context, InPlace(lambda: world), policy, self.sampling(module), steps)
         return played
 
     def sampling(self, module: Module) -> Sampling:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tacit.core.world import Environment
-from tacit.engines.local.tiny import TINY_SIZES, TinySettings
+from tacit.engines.local.tiny import TinySettings
 
 TEXTS_SEED = 0
 """of the text a tiny tokenizer is trained on: runs with different seeds speak the same tokens"""
@@ -31,7 +31,7 @@ class Base:
 
     def elsewhere(self, model: str | None) -> Base:
         """The same, or another model named in its place: where it lies on this machine."""
-        return self if model is None else replace(self, model=model, tiny=self.tiny if model in TINY_SIZES else None)
+        return self if model in (None, self.model) else Base(model, self.seed)
 
     def source(self, world: Environment) -> str:
         """The checkpoint's directory, or a hub id."""

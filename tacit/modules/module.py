@@ -9,8 +9,9 @@ It is written in one move and never changed afterwards. Reading it imports neith
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,14 @@ def find_modules(path: Path | str) -> dict[str, Module]:
     if not modules:
         raise TacitError(f"{path} holds no module: neither it nor a directory in it has a {MANIFEST}.")
     return modules
+
+
+def hash_modules(modules: Collection[Module], fallback: str | None = None) -> str:
+    """Of the weights of modules that play together, and of which one stands in for families that have none."""
+    if len(modules) == 1 and fallback is None:
+        return next(iter(modules)).digest
+    lines = [*sorted(f"{module.skill} {module.digest}" for module in modules), f"fallback {fallback}"]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _from_json(path: Path, data: dict[str, Any]) -> Module:

@@ -7,22 +7,19 @@ that are whole models, or whose adapters have another shape, change the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
-from tacit.core.protocols import Sampling
-from tacit.core.types import Trajectory
+from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.base import Base
 from tacit.modules.export import ADAPTER_CONFIG
 from tacit.modules.module import Module
 from tacit.modules.prompting import make_context
-from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import WorldPool
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
@@ -72,8 +69,8 @@ class Router:
             if self.fallback is not None:
                 return self.modules[self.fallback]
             raise TacitError(
-                f"no module serves family {family!r}; there are {self._names()}. Train one, or name the module to fall back on "
-                "(fallback=…, --fallback SKILL)."
+                f"no module serves family {family!r}; there are {self._names()}. Train one, name the module to fall back on "
+                "(fallback=…, --fallback SKILL), or leave the family out (--families …)."
             )
         if len(serving) > 1 and len(serving[0].families) == len(serving[1].families):
             raise TacitError(f"{serving[0].path} and {serving[1].path} both serve family {family!r}; keep one of them.")
@@ -98,22 +95,12 @@ class Router:
         self._active, self._shape = module, shape
         return self._policy
 
-    def play(
-        self, plans: Sequence[EpisodePlan], worlds: WorldPool, sampling: Sampling | None, max_steps: int, batch: int = 256
-    ) -> list[Trajectory]:
-        """The episodes, in their order, each played by its family's module; all of one module's first, then the next's."""
-        by_module: dict[str, list[int]] = {}
-        for i, plan in enumerate(plans):
-            by_module.setdefault(self.choose(plan.task.family).skill, []).append(i)
-        played: dict[int, Trajectory] = {}
-        for skill, places in by_module.items():
-            module = self.modules[skill]
-            context, policy = self.context(module), self.policy(module)
-            for start in range(0, len(places), batch):
-                part = places[start : start + batch]
-                done = rollout([plans[i] for i in part], context, worlds, policy, sampling or module.sampling, max_steps)
-                played |= dict(zip(part, done, strict=True))
-        return [played[i] for i in range(len(plans))]
+    def name(self, task: Task) -> str:
+        return self.choose(task.family).skill
+
+    def player(self, name: str) -> tuple[Context, LocalPolicy]:
+        module = self.modules[name]
+        return self.context(module), self.policy(module)
 
     def _open(self, module: Module, shape: Any) -> LocalPolicy:
         from tacit.engines.local.policy import load_policy
