@@ -32,7 +32,8 @@ def test_the_table_is_there():
 
 
 def test_flags_are_those_of_the_method():
-    known = {o.flag for o in method_options("constant_context")} | {"--world", "--method", "--max-steps", "--sft.steps"}
+    own = {option.flag for option in method_options("constant_context")}
+    known = own | {"--world", "--method", "--max-steps", "--sft.steps", "--tokens"}
     said = set(re.findall(r"--[a-z][\w.-]*", PAGE))
     assert {flag.replace("--no-", "--") for flag in said} <= known
 
@@ -51,3 +52,11 @@ def test_the_example_is_a_real_prompt():
         observation = transition.observation
     shown = "\n".join(f"    {line}" for line in reader.read(observation).text.splitlines())
     assert shown in PAGE
+
+
+@pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown"])
+def test_the_components_are_those_of_the_trackers(name):
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {name} |"))
+    cells = zip(("progress", "error"), row.split("|")[2:4], strict=True)
+    listed = [f"{kind}.{rule}" for kind, cell in cells for rule in re.findall(r"`(\w+)`", cell)]
+    assert tuple(listed) == get_environment(name).tracker.components
