@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
     path: Path = arguments.path.expanduser()
     out: Path = (arguments.out or path / PAGE).expanduser()
-    html = page_of(path, arguments.trajectories)
+    html = page_of(path, arguments.trajectories, out.parent)
     from tacit.training.files import write_text
 
     if not out.parent.is_dir():
@@ -49,12 +49,17 @@ def make_parser() -> Parser:
     return parser
 
 
-def page_of(path: Path, trajectories: int = MOST_TRAJECTORIES) -> str:
+def page_of(path: Path, trajectories: int = MOST_TRAJECTORIES, beside: Path | None = None) -> str:
+    """`beside` is where the page will lie: a comparison's links to its runs lead from there."""
     if (path / SETTINGS).is_file():
         from tacit.report.reading import read_run
         from tacit.report.run_page import run_page
 
         return run_page(path, what_is_known(read_run(path).settings), trajectories)
+    if (path / COMPARISON).is_file():
+        from tacit.report.comparison_page import comparison_page
+
+        return comparison_page(path, what_is_known, beside)
     raise _neither(path)
 
 

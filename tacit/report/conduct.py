@@ -10,7 +10,7 @@ from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.report.charts import Chart, Point, Series, draw, side_by_side
 from tacit.report.known import Known
 from tacit.report.markup import Child, Markup, join, tag
-from tacit.report.numbers import NOTHING, count, is_number, percent, plain
+from tacit.report.numbers import NOTHING, count, is_number, percent, plain, short
 from tacit.report.reading import Episodes, Record, RunFiles
 from tacit.report.tables import Column, folded, table
 from tacit.training.replay import trajectory_from_record
@@ -55,27 +55,27 @@ def conduct(found: Sequence[Episodes], known: Known, notices: list[str]) -> Mark
 
 
 def reading_load(found: Sequence[Episodes]) -> Markup | None:
-    """Prompt tokens by turn: mean and the middle 80% of the episodes that came that far."""
+    """Prompt tokens by turn, a chart for each file of episodes."""
     charts = []
     for episodes in found:
-        columns: dict[int, list[float]] = {}
-        for record in episodes.records:
-            for turn, step in enumerate(record["turns"], start=1):
-                if is_number(step.get("prompt_tokens")):
-                    columns.setdefault(turn, []).append(step["prompt_tokens"])
-        points = [_middle(turn, values) for turn, values in sorted(columns.items())]
-        if len(points) > 1:
-            note = f"{episodes.title}: {len(columns[1])} episodes begin, {len(columns[max(columns)])} reach turn {max(columns)}"
-            chart = Chart(
-                "Prompt tokens by turn",
-                [Series("prompt tokens", points)],
-                "turn",
-                band=note,
-                note="line: mean; band: middle 80%",
-                floor=0.0,
-            )
+        series = prompt_series(episodes)
+        if len(series.points) > 1:
+            begun, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
+            left = sum(len(r["turns"]) >= last for r in episodes.records)
+            said = f"{episodes.title}: {begun} episodes begin, {left} reach turn {short(last)}"
+            chart = Chart("Prompt tokens by turn", [series], "turn", band=said, note="line: mean; band: middle 80%", floor=0.0)
             charts.append(draw(chart))
     return side_by_side(charts) if charts else None
+
+
+def prompt_series(episodes: Episodes, colour: int = 0) -> Series:
+    """Mean and the middle 80% of the episodes that came that far."""
+    columns: dict[int, list[float]] = {}
+    for record in episodes.records:
+        for turn, step in enumerate(record["turns"], start=1):
+            if is_number(step.get("prompt_tokens")):
+                columns.setdefault(turn, []).append(step["prompt_tokens"])
+    return Series(episodes.title, [_middle(turn, values) for turn, values in sorted(columns.items())], colour)
 
 
 def alarms(run: RunFiles) -> Markup | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 NOTHING = "–"
 """shown where there is no number"""
@@ -76,5 +76,5 @@ def duration(seconds: Any) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -26,7 +26,7 @@ def provenance(run: RunFiles, defaults: Mapping[str, Any] | None) -> Markup:
     if defaults is None:
         parts.append(tag("p", "The defaults of this method are not known here, so what was chosen cannot be told apart."))
     elif chosen:
-        rows = [[tag("code", flag(place)), _shown(value), _shown(usual.get(place))] for place, value in chosen.items()]
+        rows = [[tag("code", flag(place)), shown(value), shown(usual.get(place))] for place, value in chosen.items()]
         columns = [Column("setting", False), Column("here", False), Column("default", False)]
         parts.append(table(columns, rows, "Settings that differ from the defaults"))
     else:
@@ -35,7 +35,7 @@ def provenance(run: RunFiles, defaults: Mapping[str, Any] | None) -> Markup:
     if defaults is not None:
         parts.append(tag("h3", "To repeat it"))
         parts.append(tag("pre", _unbroken(command(told, usual)), cls="command", tabindex="0"))
-    everything = [[tag("code", ".".join(place)), _shown(value)] for place, value in told.items()]
+    everything = [[tag("code", ".".join(place)), shown(value)] for place, value in told.items()]
     parts.append(folded(f"All {len(told)} settings", table([Column("setting", False), Column("value", False)], everything)))
     return join(parts)
 
@@ -95,7 +95,7 @@ def _word(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _shown(value: Any) -> Child:
+def shown(value: Any) -> Child:
     if isinstance(value, bool):
         return tag("code", "on" if value else "off")
     if value in (None, "", []):

@@ -34,9 +34,13 @@ class Episodes:
     """`rl` for practice, `eval-sft` and the like for evaluations"""
     step: int
     records: Sequence[Record]
+    name: str = ""
+    """what to call them, where it is not their stage and step"""
 
     @property
     def title(self) -> str:
+        if self.name:
+            return self.name
         if self.stage.startswith("eval-"):
             stage = self.stage.removeprefix("eval-")
             return "evaluation, untrained" if stage == "untrained" else f"evaluation after {stage} {self.step}"
