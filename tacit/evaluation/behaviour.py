@@ -110,7 +110,7 @@ def revisits(trajectory: Trajectory) -> int:
     steps = trajectory.steps
     been = {_first_line(steps[0].observation)} if steps else set()
     again = 0
-    for step, after in zip(steps, [*(s.observation for s in steps[1:]), trajectory.final], strict=True):
+    for step, after in zip(steps, [*(s.observation for s in steps[1:]), trajectory.final], strict=False):
         verb, _, rest = step.action.strip().partition(" ")
         if verb != "go" or not (step.valid and step.effective):
             continue

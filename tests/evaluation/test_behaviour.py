@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from skilled import ABC, episode, step
 
-from tacit.core.types import Observation, StopReason, Task, Trajectory
+from tacit.core.types import Completion, Observation, StopReason, Task, Trajectory
 from tacit.environments import get_environment
-from tacit.evaluation.behaviour import behaviour, kind, repeated
+from tacit.evaluation.behaviour import behaviour, kind, repeated, revisits, thought_and_action
 
 
 def test_lengths_invalid_and_repeats():
@@ -19,6 +19,8 @@ def test_lengths_invalid_and_repeats():
     assert found.success_length == 4 and found.failure_length == 6
     assert found.invalid == 2 / 8, "one does not parse, one is refused; the failure is not asked"
     assert found.repeats == 3 / 8, "B once, A twice"
+    assert found.unparsed == 1 / 8 and found.refused == 1 / 8
+    assert found.all_repeats == (3 + 3) / 14, "the failure repeats A, B and C"
     assert found.per_success == {"A": 4 / 2, "B": 3 / 2} and found.without == {"A": 0.0, "B": 0.0, "C": 1.0}
     assert found.closings == {"A": 1, "B": 1}
     assert found.failures == {"step_limit": 1.0}
@@ -52,6 +54,57 @@ def test_operators_and_resets_of_countdown():
     assert found.operators == pytest.approx({"OP_ADD": 1 / 8, "OP_MUL": 6 / 8, "OP_SUB": 1 / 8})
     assert found.per_success["RESET"] == 1.0 and found.without["RESET"] == pytest.approx(1 / 3)
     assert found.closings == {"OP_MUL": 3}
+    assert found.operators_per_success == pytest.approx((1 + 2 + 2) / 3)
+
+
+def test_failures_are_counted_by_family():
+    def lost(family: str, label: str) -> Trajectory:
+        task = Task("toy", "toy/0", family, "test", 0, "do it")
+        return replace(episode("A", success=False, task=task), stop=StopReason.FAILURE, detail=label)
+
+    played = [lost("clean", "stuck"), lost("clean", "timeout"), lost("clean", "stuck"), lost("heat", "stuck"), episode("A")]
+    found = behaviour(played, None, lambda t: t.detail)
+    assert found.failure_counts == {"clean": {"stuck": 2, "timeout": 1}, "heat": {"stuck": 1}}
+    assert found.failures == {"stuck": 0.75, "timeout": 0.25}
+
+
+def walk(*turns: tuple[str, str], start: str = "-= Kitchen =-", refused: str = "") -> Trajectory:
+    """`turns` are (action, what it shows)."""
+    shown = [start, *(shows for _, shows in turns)]
+    steps = tuple(
+        replace(step(action, effective=action != refused), observation=Observation(f"{here}\nand so on"))
+        for here, (action, _) in zip(shown, turns, strict=False)
+    )
+    return replace(episode("A"), steps=steps, final=Observation(shown[-1]))
+
+
+def test_revisits_of_named_places():
+    there, back = ("go to shelf 1", "On the shelf 1"), ("go to desk 1", "On the desk 1")
+    assert revisits(walk(there, ("take mug 1 from shelf 1", "You pick up"), back, there, back, start="You are in a room")) == 2
+    assert revisits(walk(there, there, refused="go to shelf 1")) == 0, "a movement that did nothing visits nothing"
+    assert revisits(walk()) == 0
+
+
+def test_revisits_of_places_reached_by_direction():
+    assert revisits(walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-"), ("go north", "-= Yard =-"))) == 1
+    found = behaviour([walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-")), walk(("go east", "-= Hall =-"))])
+    assert found.revisits == 0.5
+
+
+def test_thought_and_action():
+    def thinking(thought: str, action: str):
+        text = f"<think>{thought}</think><action>{action}</action>"
+        return replace(
+            step(action), completion=Completion(step("").completion.tokens, step("").completion.logprobs, text, "stop")
+        )
+
+    cooks = replace(episode("A"), steps=(thinking("The oven is on", "cook apple with oven"), thinking("roast it?", "look")))
+    waits = replace(episode("A"), steps=(thinking("hm", "cook apple with stove"), thinking("Fry!", "cook egg with stove")))
+    walks = replace(episode("A"), steps=(thinking("the stove", "look"), step("look at the oven")))
+    found = thought_and_action([cooks, waits, walks], r"cook|roast|fry|grill|stove|oven", r"cook .*")
+    assert found.mentions == 4 / 6 and found.acted == 2 / 4 and found.games == pytest.approx(2 / 3)
+    nothing = thought_and_action([], "cook", "cook")
+    assert nothing.mentions is None is nothing.games
 
 
 def test_broken_worlds_say_nothing_and_nothing_is_nothing():

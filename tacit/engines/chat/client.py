@@ -13,6 +13,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import ssl
 import threading
 import time
 import urllib.error
@@ -101,7 +103,8 @@ class ChatClient:
         except urllib.error.URLError as error:
             if isinstance(error.reason, TimeoutError):
                 raise _Again(f"no answer within {self.timeout_s:g} s") from error
-            raise _Again(str(error.reason), nobody_there=True) from error
+            nobody = isinstance(error.reason, ConnectionRefusedError | socket.gaierror | ssl.SSLError)
+            raise _Again(str(error.reason), nobody_there=nobody) from error
         except TimeoutError as error:
             raise _Again(f"no answer within {self.timeout_s:g} s") from error
         except (http.client.HTTPException, ConnectionError) as error:

@@ -1,0 +1,326 @@
+"""`tacit eval` as it is typed: the same everywhere, stopped and gone on with, over HTTP, on tasks of your own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from chat_server import says, serving
+
+from tacit.cli.evaluation_view import Progress
+from tacit.cli.main import main
+from tacit.cli.terminal import make_console
+from tacit.environments import get_environment
+from tacit.environments.countdown.expert import solve
+from tacit.evaluation.panels import Panel
+from tacit.training.run import code_version
+
+WORLD = get_environment("countdown")
+SIZES = ["--tiny.vocab", "512", "--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2"]
+TRAIN = [
+    *("train", "--world", "countdown", "--model", "tiny", "--tasks", "64", "--max-steps", "4", "--iterations", "0"),
+    *("--sft.steps", "60", "--sft.batch", "16", "--sft.tasks", "64", "--sft.lr", "3e-3", "--engine.threads", "1"),
+    *("--evaluation.tasks", "12", "--evaluation.max-steps", "4", "--no-evaluation.untrained", *SIZES),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        # Others may commit to the project while the tests run; what is tested here does not depend on which commit this is.
+        patch.setattr("tacit.cli.evaluate.code_version", lambda: "0.1.0+tests")
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "small"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", io.StringIO())
+        assert main([*TRAIN, "--out", str(path)]) == 0
+    return path
+
+
+def measure(capsys, *words: str | Path) -> dict:
+    assert main(["eval", *map(str, words), "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+
+def episodes(directory: Path, result: dict) -> dict[str, list]:
+    """task -> what was written, turn by turn"""
+    lines = (directory / result["episodes_file"]).read_text().splitlines()[1:]
+    return {r["task"]: [turn["wrote"] for turn in r["turns"]] for r in map(json.loads, lines)}
+
+
+def test_the_same_panel_twice_in_another_process_and_with_another_batch_size(run, capsys, tmp_path):
+    greedy = [run, "--temperature", "0", "--tasks", "24"]
+    first = measure(capsys, *greedy, "--out", tmp_path / "first")
+    others = [
+        measure(capsys, *greedy, "--out", tmp_path / "twice"),
+        measure(capsys, *greedy, "--out", tmp_path / "one", "--batch", "1"),
+        measure(capsys, *greedy, "--out", tmp_path / "seven", "--batch", "7"),
+    ]
+    command = [sys.executable, "-m", "tacit.cli.main", "eval", *map(str, greedy), "--out", str(tmp_path / "process"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    others.append(json.loads(done.stdout.strip().splitlines()[-1]))
+    written = episodes(tmp_path / "first", first)
+    assert len(written) == 24 and len({tuple(turns) for turns in written.values()}) > 5, "the policy says different things"
+    for other, place in zip(others, ("twice", "one", "seven", "process"), strict=True):
+        assert episodes(tmp_path / place, other) == written
+        for name in ("outcomes", "panel_hash", "fingerprint", "steps", "completion_tokens", "families", "behaviour"):
+            assert other[name] == first[name], (place, name)
+
+
+def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp_path):
+    words = ["eval", str(run), "--tasks", "40", "--repeats", "3", "--batch", "2", "--temperature", "1", "--out"]
+    place = tmp_path / "killed"
+    command = [sys.executable, "-m", "tacit.cli.main", *words, str(place)]
+    # Other processes have their own idea of the version, which the tests may not change under them.
+    process = subprocess.Popen(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline and kept(place) < 12:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = kept(place)
+    assert 12 <= before < 120, "killed on the way"
+    code = json.loads(next(place.glob("*.jsonl")).read_text().splitlines()[0])["code"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tacit.cli.evaluate.code_version", lambda: code)
+        assert main([*words, str(place), "--json"]) == 0
+        out = capsys.readouterr().out
+        assert f"{before} episodes were played before" in out or f"{before - 1} episodes were played before" in out
+        resumed = json.loads(out.strip().splitlines()[-1])
+        whole = measure(capsys, *words[1:], tmp_path / "whole")
+    assert kept(place) == 120 and resumed == whole
+    assert whole["repeats"] == 3 and set(whole["majority_at"]) == {"3"}
+
+
+def kept(directory: Path) -> int:
+    return max((len(file.read_text().splitlines()) - 1 for file in directory.glob("*.jsonl")), default=0)
+
+
+def test_an_interrupted_evaluation_says_that_it_can_go_on(run, capsys, tmp_path, monkeypatch):
+    from tacit.engines.local.policy import LocalPolicy
+
+    def interrupt(self, *arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalPolicy, "sample", interrupt)
+    assert main(["eval", str(run), "--out", str(tmp_path)]) == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+
+
+def test_a_result_says_all_it_was_measured_with(run, capsys, tmp_path):
+    file = tmp_path / "deep" / "result.json"
+    assert main(["eval", str(run), "--json", str(file), "--price-prompt", "2", "--price-completion", "10"]) == 0
+    out = capsys.readouterr().out
+    result = json.loads(file.read_text())
+    assert f"written to {file}" in out and result["equals_run"] is True
+    panel = Panel.of(WORLD, "test", 12)
+    assert (result["panel"], result["panel_version"], result["panel_hash"]) == (panel.name, panel.version, panel.hash)
+    assert result["code"] == "0.1.0+tests" and len(result["fingerprint"]) == 64 and result["reads"]["method"] == "grpo"
+    assert result["sampling"]["temperature"] == 0.4 and result["max_steps"] == 4 and result["panel_differs"] == ""
+    read, written = (12 * result[f"episode_{kind}_tokens"] for kind in ("prompt", "completion"))
+    assert result["cost"] == pytest.approx((2 * read + 10 * written) / 1e6) and "cost" in out
+    assert set(result["families"]) == {"three_numbers", "four_numbers"} and "three_numbers" in out and "macro" in out
+    assert result["behaviour"]["episodes"] == 12 and "failures" in out and "its final" in out
+
+
+def test_a_checkpoint_by_its_directory(run, capsys):
+    checkpoint = run / "checkpoints" / "sft-000060"
+    assert measure(capsys, checkpoint)["equals_run"] is True
+
+
+def test_a_run_that_has_not_ended_says_so(run, capsys, tmp_path):
+    import shutil
+
+    copy = tmp_path / "unfinished"
+    shutil.copytree(run, copy)
+    (copy / "summary.json").unlink()
+    assert main(["eval", str(copy)]) == 0
+    out = capsys.readouterr().out
+    assert "the run has not ended" in out and f"tacit train --resume {copy}" in out
+    shutil.rmtree(copy / "checkpoints")
+    assert main(["eval", str(copy)]) == 2
+    assert "has no checkpoint yet" in capsys.readouterr().err
+
+
+def test_families_of_a_panel(run, capsys):
+    result = measure(capsys, run, "--families", "four_numbers")
+    assert list(result["families"]) == ["four_numbers"] and result["panel"] == "countdown/test/12[four_numbers]"
+    assert main(["eval", str(run), "--families", "five_numbers"]) == 2
+    assert "unknown family of world 'countdown' 'five_numbers'" in capsys.readouterr().err
+
+
+def own_panel(path: Path, *targets: int) -> Path:
+    lines = [{"name": "my-own", "version": "2024", "world": "countdown"}]
+    lines += [
+        {
+            "id": f"own/{t}",
+            "family": f"own{t % 2}",
+            "goal": f"Use 2, 3, 4 to make {t}.",
+            "data": {"numbers": [2, 3, 4], "target": t},
+        }
+        for t in targets
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_tasks_of_your_own(run, capsys, tmp_path):
+    panel = own_panel(tmp_path / "mine.jsonl", 24, 9, 10)
+    expert = measure(capsys, "expert", "--panel", panel)
+    assert expert["success"] == 1.0 and (expert["panel"], expert["panel_version"]) == ("my-own", "2024")
+    assert measure(capsys, run, "--panel", panel)["panel_hash"] == expert["panel_hash"]
+    other = own_panel(tmp_path / "other.jsonl", 24, 9, 14)
+    assert measure(capsys, "expert", "--panel", other)["panel_hash"] != expert["panel_hash"]
+
+
+def test_a_task_the_world_cannot_set_up_is_a_crash_that_is_shown(capsys, tmp_path):
+    panel = own_panel(tmp_path / "mine.jsonl", 24)
+    with panel.open("a") as file:
+        file.write('{"id": "own/empty", "goal": "?", "data": {}}\n')
+    assert main(["eval", "tiny", "--panel", str(panel), "--max-steps", "1", "--out", str(tmp_path / "kept"), *SIZES]) == 0
+    out = capsys.readouterr().out
+    assert "1 episodes ended because the world broke" in out and "The first: KeyError" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--panel", "missing.jsonl"], "cannot read the panel missing.jsonl: No such file"),
+        (["--panel", "countdown/test"], "is no panel name"),
+        (["--panel", "alfworld/unseen/8"], "belongs to world 'alfworld'"),
+        (["--k", "3"], "--k 3 needs 3 episodes per task, and --repeats is 1: add --repeats 3"),
+        (["--k", "0", "--repeats", "2"], "each k must be at least 1"),
+        (["--k", "x"], "--k must be a whole number, not 'x'"),
+        (["--batch", "0"], "--batch 0 must be at least 1"),
+        (["--model", "m"], "names a model of an --endpoint"),
+        (["--endpoint", "http://x", "--model", "m"], "not both in one evaluation"),
+        (["--out", "x.json"], "--json FILE writes the result"),
+        (["--price-prompt", "-1"], "a price must not be negative"),
+        (["--timeout", "0"], "--timeout 0 must be above 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(run, capsys, words, message):
+    assert main(["eval", str(run), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_panel_of_another_world_is_refused(run, capsys, tmp_path):
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"name": "p", "version": "1"}\n{"id": "x", "world": "cooking", "goal": ""}\n')
+    assert main(["eval", str(run), "--panel", str(file)]) == 2
+    assert "is of world 'cooking', but" in capsys.readouterr().err
+
+
+def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
+    monkeypatch.setattr("tacit.evaluation.panels.HASHES", {"countdown/test": {4: "0123456789abcdef"}})
+    assert main(["eval", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "warning: this machine makes other tasks than the published panel countdown/test/4" in out and "0123456789abcdef" in out
+    )
+
+
+def test_what_another_version_played_is_not_mixed(run, capsys, tmp_path, monkeypatch):
+    measure(capsys, run, "--out", tmp_path)
+    monkeypatch.setattr("tacit.cli.evaluate.code_version", lambda: "0.2.0")
+    assert main(["eval", str(run), "--out", str(tmp_path)]) == 0
+    assert "note: earlier episodes were played by tacit 0.1.0+tests, and this is 0.2.0" in capsys.readouterr().out
+
+
+def solving(body: dict) -> tuple[int, dict]:
+    """What an expert would answer to the full prompt."""
+    prompt = body["messages"][0]["content"]
+    task = next(t for t in Panel.of(WORLD, "test", 6).tasks if str(t.data["target"]) in prompt)
+    plan = solve(tuple(task.data["numbers"]), task.data["target"])
+    return 200, says(f"<think>so</think><action>{plan[0]}</action>", prompt_tokens=50, completion_tokens=20)
+
+
+def test_a_model_behind_an_endpoint(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", "abc")
+    with serving(solving) as server:
+        words = ["--endpoint", server.url, "--model", "served", "--world", "countdown", "--tasks", "6", "--max-steps", "2"]
+        words += ["--key-variable", "TEST_KEY", "--concurrency", "3", "--out", str(tmp_path)]
+        result = measure(capsys, *words)
+        asked = len(server.asked)
+        assert set(server.keys) == {"Bearer abc"} and 0 < server.busiest <= 3 and asked > 6
+        again = measure(capsys, *words)
+        assert len(server.asked) == asked and again == result, "what was paid for is not asked again"
+    assert result["fingerprint"] == f"served at {server.url}" and result["invalid"] == 0.0
+    assert (result["prompt_tokens"], result["completion_tokens"]) == (50.0, 20.0) and result["crashed"] == 0
+
+
+def test_an_endpoint_that_goes_away_and_comes_back(capsys, tmp_path):
+    state = {"left": 5}
+
+    def falter(body):
+        state["left"] -= 1
+        return solving(body) if state["left"] >= 0 else (401, {"error": {"message": "the key has expired"}})
+
+    with serving(falter) as server:
+        words = [
+            "eval",
+            "--endpoint",
+            server.url,
+            "--model",
+            "served",
+            "--world",
+            "countdown",
+            "--tasks",
+            "6",
+            "--max-steps",
+            "2",
+        ]
+        words += ["--concurrency", "1", "--batch", "1", "--out", str(tmp_path)]
+        assert main(words) == 2
+        assert "refuses the key" in capsys.readouterr().err
+        before = kept(tmp_path)
+        state["left"] = 1000
+        result = measure(capsys, *words[1:])
+    assert 0 < before < 6 == result["episodes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required: TARGET"),
+        (["--endpoint", "http://localhost:1/v1", "--world", "countdown"], "add --model NAME"),
+        (["--endpoint", "localhost", "--model", "m", "--world", "countdown"], "must begin with http"),
+        (["--endpoint", "http://localhost:1/v1", "--model", "m"], "the world must be named"),
+        (
+            ["--endpoint", "http://x", "--model", "m", "--world", "countdown", "--checkpoint", "best"],
+            "--checkpoint best is for runs",
+        ),
+    ],
+)
+def test_endpoints_that_cannot_be_asked(capsys, words, message):
+    assert main(["eval", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then():
+    times = iter([0.0, 1.0, 11.0, 11.0, 12.0, 30.0])
+    console = make_console(io.StringIO())
+    progress = Progress(console, 8, clock=lambda: next(times))
+    for over in (0, 2, 4, 8):
+        progress(over)
+    progress.close()
+    assert console.file.getvalue() == "eval: 2 of 8 episodes, 33 s left\n"
+
+
+def test_the_version_names_the_code():
+    assert code_version().startswith("0.1.0")

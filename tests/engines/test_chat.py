@@ -1,0 +1,223 @@
+"""Models behind an endpoint, against a real HTTP server on this machine."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+
+import numpy as np
+import pytest
+from chat_server import says, serving
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.chat.client import PATIENCE, Broken, ChatClient
+from tacit.engines.chat.policy import ChatPolicy, cut
+from tacit.environments import get_environment
+from tacit.environments.countdown.expert import solve
+from tacit.evaluation.evaluate import play_panel
+from tacit.evaluation.panels import Panel
+from tacit.evaluation.scores import score_panel
+from tacit.rollout.worlds import InPlace
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def client(server, **more) -> ChatClient:
+    return ChatClient(server.url, "some-model", sleep=more.pop("sleep", lambda seconds: None), **more)
+
+
+def requests(policy, *texts: str) -> list[Request]:
+    return [Request(policy.encode_prompt(text), seed=i) for i, text in enumerate(texts)]
+
+
+def test_a_question_and_its_answer(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    with serving(lambda body: (200, says("hi", 12, 5, "length"))) as server:
+        answer = client(server, key_variable="MY_KEY").complete(HELLO, seed=3 + (1 << 40), temperature=0.5)
+    assert (answer.text, answer.finished, answer.prompt_tokens, answer.completion_tokens) == ("hi", False, 12, 5)
+    (asked,) = server.asked
+    assert asked["path"] == "/v1/chat/completions" and asked["messages"] == HELLO and asked["model"] == "some-model"
+    assert asked["seed"] == 3 and asked["temperature"] == 0.5 and server.keys == ["Bearer secret"]
+
+
+def test_no_key_is_no_header(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serving(lambda body: (200, says("hi"))) as server:
+        ChatClient(f"{server.url}/chat/completions", "m").complete(HELLO)
+    assert server.keys == [None] and server.asked[0]["path"] == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (200, b"<html>sorry</html>"),
+        (200, {}),
+        (200, {"choices": []}),
+        (200, says(None)),
+        (200, [1]),
+        (400, {"error": "too long"}),
+    ],
+)
+def test_answers_that_say_nothing_are_broken_and_not_asked_again(reply):
+    with serving(lambda body: reply) as server, pytest.raises(Broken):
+        client(server).complete(HELLO)
+    assert len(server.asked) == 1
+
+
+def test_a_refused_prompt_gives_the_servers_own_words():
+    message = "maximum context length is 4096 tokens"
+    with serving(lambda body: (400, {"error": {"message": message}})) as server, pytest.raises(Broken, match=message):
+        client(server).complete(HELLO)
+
+
+@pytest.mark.parametrize("trouble", [(429, {}), (500, {}), (503, b"busy"), (0, b"")])
+def test_what_may_pass_is_asked_again_after_growing_pauses(trouble):
+    number, pauses = count(), []
+    with serving(lambda body: trouble if next(number) < 3 else (200, says("at last"))) as server:
+        assert client(server, sleep=pauses.append).complete(HELLO).text == "at last"
+    assert len(server.asked) == 4 and len(pauses) == 3
+    for attempt, pause in enumerate(pauses):
+        assert 2**attempt <= pause <= 1.5 * 2**attempt
+
+
+def test_a_server_says_itself_how_long_to_wait():
+    number, pauses = count(), []
+    late = (429, {}, {"Retry-After": "7"})
+    with serving(lambda body: late if next(number) < 1 else (200, says("hi"))) as server:
+        client(server, sleep=pauses.append).complete(HELLO)
+    assert pauses == [7.0]
+
+
+def test_a_server_that_does_not_answer_in_time():
+    release = threading.Event()
+
+    def hang(body):
+        release.wait(5)
+        return 200, says("too late")
+
+    with serving(hang) as server:
+        with pytest.raises(Broken, match=r"no answer within 0\.1 s"):
+            client(server, timeout_s=0.1, retries=1).complete(HELLO)
+        release.set()
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (401, r"refuses the key \(key from \$OPENAI_API_KEY\): 401 who"),
+        (404, r"does not know.*\(model 'some-model'\): 404 who"),
+    ],
+)
+def test_what_will_never_work_stops_at_once(status, message):
+    reply = (status, {"error": {"message": "who are you?"}})
+    with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
+        client(server).complete(HELLO)
+    assert len(server.asked) == 1
+
+
+def test_nobody_there():
+    with serving(lambda body: (200, says("hi"))) as server:
+        url = server.url
+    pauses: list[float] = []
+    with pytest.raises(TacitError, match=r"nobody answers at http://127.0.0.1:\d+/v1: .*Is the server running"):
+        ChatClient(url, "m", retries=2, sleep=pauses.append).complete(HELLO)
+    assert len(pauses) == 2
+
+
+def test_a_server_that_only_fails_is_given_up():
+    with serving(lambda body: (500, {"error": "out of memory"})) as server:
+        one = client(server, retries=0)
+        for _ in range(PATIENCE - 1):
+            with pytest.raises(Broken):
+                one.complete(HELLO)
+        with pytest.raises(TacitError, match=f"failed {PATIENCE} requests in a row.*out of memory"):
+            one.complete(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("url", "model", "message"), [("localhost:8000", "m", "must begin with http"), ("http://x", "", "--model")]
+)
+def test_addresses_that_are_none(url, model, message):
+    with pytest.raises(TacitError, match=message):
+        ChatClient(url, model)
+
+
+def test_a_policy_asks_in_parallel_and_answers_in_order():
+    barrier = threading.Barrier(4)
+
+    def reply(body):
+        barrier.wait(5)  # only passes when four are here at once
+        return 200, says(f"re: {body['messages'][0]['content']}")
+
+    with serving(reply) as server:
+        policy = ChatPolicy(client(server), concurrency=4)
+        sampling = Sampling(temperature=0.3, top_p=0.9, max_tokens=11)
+        answers = policy.sample(requests(policy, *"abcdefgh"), sampling)
+    assert [a.text for a in answers] == [f"re: {letter}" for letter in "abcdefgh"] and server.busiest == 4
+    assert [len(a.tokens) for a in answers] == [3] * 8
+    assert {(a["temperature"], a["top_p"], a["max_tokens"]) for a in server.asked} == {(0.3, 0.9, 11)}
+    assert not any("top_k" in asked or "stop" in asked for asked in server.asked)
+    assert sorted(asked["seed"] for asked in server.asked) == list(range(8))
+
+
+def test_a_broken_answer_is_an_empty_completion():
+    number = count()
+    with serving(lambda body: (200, says(None)) if next(number) == 1 else (200, says("fine"))) as server:
+        policy = ChatPolicy(client(server), concurrency=1)
+        texts = [c.text for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
+    assert texts == ["fine", "", "fine"] and policy.broken == ["the answer's content is NoneType, not text"]
+    assert server.asked[0]["top_k"] == 5
+
+
+def test_a_key_that_is_refused_ends_the_whole_batch():
+    with serving(lambda body: (401, {"error": "no"})) as server:
+        policy = ChatPolicy(client(server), concurrency=2)
+        with pytest.raises(TacitError, match="refuses the key"):
+            policy.sample(requests(policy, *map(str, range(50))), Sampling())
+    assert len(server.asked) < 50
+
+
+def test_text_is_cut_after_the_first_stop_string_and_keeps_it():
+    assert cut("<action>go</action> and then", ("</action>",)) == "<action>go</action>"
+    assert cut("go east\nthen", ("</action>", "\n")) == "go east\n" and cut("go", ("\n",)) == "go" and cut("go", ()) == "go"
+
+
+def test_text_survives_the_way_through_tokens():
+    policy = ChatPolicy(ChatClient("http://localhost", "m"))
+    assert (
+        policy.decode(policy.encode_prompt("naïve ≠ 日本")) == "naïve ≠ 日本" and policy.encode_prompt("ab").dtype == np.int64
+    )
+
+
+def test_a_panel_played_over_http():
+    """Broken answers are turns that do not parse; the episode and the evaluation go on. Tokens are the server's count."""
+    world = get_environment("countdown")
+    panel = Panel.of(world, "test", 6)
+    context = History(world.wording("full"), turns=2, admissible=True, style="tags")
+    number = count()
+
+    def reply(body):
+        if next(number) % 7 == 3:
+            return 200, b"not json"
+        prompt = body["messages"][0]["content"]
+        task = next(
+            t for t in panel.tasks if t.goal.rstrip(".").removeprefix("Use ") in prompt or str(t.data["target"]) in prompt
+        )
+        plan = solve(tuple(task.data["numbers"]), task.data["target"])
+        return 200, says(f" \n<think>easy</think><action>{plan[0]}</action> more", prompt_tokens=100, completion_tokens=10)
+
+    with serving(reply) as server:
+        policy = ChatPolicy(client(server), concurrency=3)
+        played = play_panel(
+            panel, context, InPlace(world.make), policy, Sampling(max_tokens=64), 5, settle=policy.settle, batch=4
+        )
+    score = score_panel(panel, played, Sampling(), 0)
+    steps = [step for t in played for step in t.steps]
+    assert len(policy.broken) == sum(not step.valid for step in steps) > 0 and score.crashed == 0
+    assert {len(s.prompt_tokens) for s in steps if s.valid} == {100} and {
+        len(s.completion.tokens) for s in steps if s.valid
+    } == {10}
+    assert all(s.completion.text.startswith("<think>") and s.completion.text.endswith("</action>") for s in steps if s.valid)

@@ -1,0 +1,73 @@
+"""Alarms ring for what they are for, and for nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tacit.evaluation.alarms import Thresholds, alarms_at, first_alarms
+
+HEALTHY = {"entropy": 0.8, "completion_tokens": 20.0, "repeated": 0.1, "valid": 0.95}
+
+
+def run(*later: dict, healthy: int = 5) -> list[dict]:
+    return [{"step": i + 1, **HEALTHY, **change} for i, change in enumerate([{}] * healthy + list(later))]
+
+
+def names(records) -> list[str]:
+    return [alarm.name for alarm in alarms_at(records)]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        ({"entropy": 0.05}, "entropy_low", "from 0.8 to 0.05"),
+        ({"entropy": 4.0}, "entropy_high", "from 0.8 to 4"),
+        ({"completion_tokens": 60.0}, "length_high", "grew from 20.0 to 60.0 tokens"),
+        ({"completion_tokens": 4.0}, "length_low", "shrank from 20.0 to 4.0 tokens"),
+        ({"repeated": 0.7}, "repetition", "70% of all actions"),
+        ({"valid": 0.5}, "valid", "50% of all completions parse, 95% at best"),
+    ],
+)
+def test_each_alarm(change, name, words):
+    (alarm,) = alarms_at(run(*[change] * 3))
+    assert alarm.name == name and words in alarm.message and alarm.step == 8
+    assert names(run(change)) == [], "one odd iteration is no collapse"
+    assert names(run(*[change] * 3, *[{}] * 3)) == [], "and it falls silent when all is well again"
+
+
+def test_a_policy_that_learns_rings_nothing():
+    learning = [{"entropy": 0.8 - 0.02 * i, "completion_tokens": 20 + i, "repeated": 0.1, "valid": 0.95} for i in range(20)]
+    assert first_alarms(run(*learning)) == []
+    assert alarms_at([]) == [] and names(run()) == []
+
+
+def test_too_few_iterations_say_nothing():
+    assert names(run({"entropy": 0.0}, {"entropy": 0.0}, {"entropy": 0.0}, healthy=2)) == []
+
+
+def test_many_repeats_from_the_start_are_the_worlds_own_way():
+    records = [{"step": i, **HEALTHY, "repeated": 0.6} for i in range(10)]
+    assert names(records) == []
+    assert names([*records, *({"step": 10 + i, **HEALTHY, "repeated": 0.9} for i in range(3))]) == ["repetition"]
+
+
+def test_valid_is_compared_with_the_best_there_was():
+    rising = [{"valid": 0.3}] * 3 + [{"valid": 0.9}] * 3 + [{"valid": 0.6}] * 3
+    assert names([{"step": i, **r} for i, r in enumerate(rising)]) == ["valid"]
+
+
+def test_numbers_that_are_missing_or_no_numbers_are_passed_over():
+    strange = [{"entropy": None}, {"entropy": float("nan")}, {}]
+    assert names(run(*strange * 3)) == []
+    assert names([{"step": i} for i in range(9)]) == []
+
+
+def test_first_alarms_come_once_and_at_their_step():
+    records = run(*[{"valid": 0.2}] * 6, *[{"valid": 0.2, "entropy": 0.01}] * 6)
+    found = {alarm.name: alarm.step for alarm in first_alarms(records)}
+    assert found == {"valid": 6, "entropy_low": 14}
+    assert first_alarms(records, Thresholds(window=1))[0].step == 6
+
+
+def test_thresholds_can_be_others():
+    assert [a.name for a in alarms_at(run(*[{"completion_tokens": 30.0}] * 3), Thresholds(length_high=1.2))] == ["length_high"]

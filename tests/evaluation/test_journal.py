@@ -1,0 +1,150 @@
+"""Evaluations that stop and go on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from scripted import ScriptedPolicy, stumble_through_countdown
+
+from tacit.contexts.history import History
+from tacit.core.protocols import Sampling
+from tacit.environments import get_environment
+from tacit.evaluation.behaviour import behaviour
+from tacit.evaluation.evaluate import evaluate, play_panel
+from tacit.evaluation.journal import Journal, Measurement
+from tacit.evaluation.panels import Panel
+from tacit.evaluation.scores import score_panel
+from tacit.rollout.worlds import InPlace
+
+WORLD = get_environment("countdown")
+TERSE = History(WORLD.wording("terse"), turns=1, admissible=False, style="bare")
+PANEL = Panel.of(WORLD, "test", 10)
+SAMPLING = Sampling(temperature=0.4)
+MEASURED = Measurement.of(PANEL, "a policy", "f00d", SAMPLING, 4, 0, {"method": "grpo"}, "0.1.0+abc")
+
+
+class Killed(BaseException):
+    pass
+
+
+class Dying(ScriptedPolicy):
+    """Dies when it is asked once too often."""
+
+    def __init__(self, turns: int) -> None:
+        super().__init__(stumble_through_countdown)
+        self._turns = turns
+
+    def sample(self, requests, sampling, layer=None):
+        if len(self.asked) == self._turns:
+            raise Killed
+        return super().sample(requests, sampling, layer)
+
+
+def play(journal=None, policy=None, repeats=2, batch=4, progress=None):
+    policy = policy or ScriptedPolicy(stumble_through_countdown)
+    worlds = InPlace(WORLD.make)
+    return play_panel(PANEL, TERSE, worlds, policy, SAMPLING, 4, 0, repeats, batch, journal, progress), policy
+
+
+def table(played) -> tuple:
+    return score_panel(PANEL, played, SAMPLING, 0).to_json(), behaviour(played, WORLD.alphabet, WORLD.failure)
+
+
+def test_killed_at_every_turn_it_ends_in_the_same_table(tmp_path):
+    whole, policy = play()
+    turns = len(policy.asked)
+    assert 0 < sum(t.success for t in whole) < 20 and turns > 10
+    for dies_after in range(turns):
+        journal = Journal(tmp_path / str(dies_after), MEASURED)
+        with pytest.raises(Killed):
+            play(journal, Dying(dies_after))
+        played, again = play(Journal(tmp_path / str(dies_after), MEASURED))
+        assert table(played) == table(whole)
+        assert len(again.asked) <= turns and (dies_after < turns // 2 or len(again.asked) < turns), "not all of it again"
+
+
+def test_what_is_complete_is_not_played_again_and_more_repeats_only_add(tmp_path):
+    first, _ = play(Journal(tmp_path, MEASURED), repeats=1)
+    journal = Journal(tmp_path, MEASURED)
+    again, policy = play(journal, repeats=1)
+    assert policy.asked == [] and table(again) == table(first)
+    assert journal.notes == [f"10 episodes were played before and are in {journal.path}"]
+    more, policy = play(Journal(tmp_path, MEASURED), repeats=2)
+    assert table(more) == table(play()[0]) and sum(len(a) for a in policy.asked) < sum(len(a) for a in play()[1].asked)
+    fewer, policy = play(Journal(tmp_path, MEASURED), repeats=1)
+    assert policy.asked == [] and table(fewer) == table(first)
+
+
+def test_a_half_written_line_is_one_episode_to_play(tmp_path):
+    whole, _ = play(Journal(tmp_path, MEASURED))
+    path = Journal(tmp_path, MEASURED).path
+    text = path.read_text()
+    path.write_text(text[: len(text) - 40])
+    seen: list[int] = []
+    played, policy = play(Journal(tmp_path, MEASURED), progress=seen.append)
+    assert seen[0] == 19 and seen[-1] == 20 and {len(asked) for asked in policy.asked} == {1}
+    assert table(played) == table(whole)
+    assert play(Journal(tmp_path, MEASURED))[1].asked == [], "the new line did not become part of the half one"
+
+
+def test_files_are_named_by_what_is_measured(tmp_path):
+    names = {replace(MEASURED, **change).file_name for change in (
+        {}, {"panel_hash": "0"}, {"fingerprint": "beef"}, {"seed": 1}, {"max_steps": 5},
+        {"sampling": {"temperature": 0.0}}, {"reads": {"method": "rloo"}},
+    )}  # fmt: skip
+    assert len(names) == 7 and MEASURED.file_name.startswith(f"{PANEL.hash}-")
+    assert replace(MEASURED, code="another", model="in other words").file_name == MEASURED.file_name
+
+
+def test_episodes_of_another_version_are_put_aside_and_said(tmp_path):
+    play(Journal(tmp_path, MEASURED))
+    journal = Journal(tmp_path, replace(MEASURED, code="0.2.0+def"))
+    played, policy = play(journal)
+    assert policy.asked and len(played) == 20
+    (note,) = journal.notes
+    aside = journal.path.with_suffix(".0.1.0+abc.jsonl")
+    assert "played by tacit 0.1.0+abc, and this is 0.2.0+def" in note and str(aside) in note
+    assert len(aside.read_text().splitlines()) == 21, "nothing is lost"
+    assert json.loads(journal.path.read_text().splitlines()[0])["code"] == "0.2.0+def"
+
+
+@pytest.mark.parametrize("head", ["", "nonsense\n", "[1]\n", '{"format": 99, "code": "0.1.0+abc"}\n'])
+def test_a_file_that_cannot_be_continued_is_put_aside(tmp_path, head):
+    journal = Journal(tmp_path, MEASURED)
+    journal.path.write_text(head)
+    played, _ = play(journal)
+    (note,) = journal.notes
+    assert len(played) == 20 and ("put aside as" in note or "in format 99, not 1" in note)
+    assert any(path.read_text() == head for path in tmp_path.iterdir())
+
+
+def test_afresh_keeps_what_there_was(tmp_path):
+    play(Journal(tmp_path, MEASURED))
+    for _ in range(2):
+        journal = Journal(tmp_path, MEASURED)
+        journal.start_afresh()
+        assert play(journal)[1].asked
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_what_models_write_cannot_break_a_line(tmp_path):
+    def mumble(prompt: str, seed: int) -> str:
+        return '\u2028\x85\x0b hm \u2029 ["}\\'
+
+    whole, _ = play(Journal(tmp_path, MEASURED), ScriptedPolicy(mumble))
+    again, policy = play(Journal(tmp_path, MEASURED))
+    assert policy.asked == [] and table(again) == table(whole)
+    assert [s.action for t in again for s in t.steps] == [s.action for t in whole for s in t.steps]
+
+
+def test_progress_counts_up_to_all():
+    seen: list[int] = []
+    play(progress=seen.append)
+    assert seen == sorted(seen) and seen[0] == 0 and seen[-1] == 20 and len(set(seen)) > 5
+
+
+def test_evaluate_is_play_and_score():
+    score, played = evaluate(PANEL, TERSE, InPlace(WORLD.make), ScriptedPolicy(stumble_through_countdown), SAMPLING, 4, 0, 2)
+    assert table(played) == table(play()[0]) and score.to_json() == table(played)[0]

@@ -1,0 +1,124 @@
+"""Panels of your own, and the published hashes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.environments import WORLDS, get_environment
+from tacit.evaluation.panels import Panel, hash_tasks, read_panel
+from tacit.evaluation.standard_panels import HASHES, VERSION
+
+WORLD = get_environment("countdown")
+PANEL = Panel.of(WORLD, "test", 16)
+ONE = {"id": "mine/1", "goal": "Use 2, 3, 4 to make 24.", "data": {"numbers": [2, 3, 4], "target": 24}}
+GENERATED = [(name, split) for name in WORLDS for split in get_environment(name).splits if f"{name}/{split}" in HASHES]
+PUBLISHED = ("published_train", "valid_seen")
+
+
+@pytest.mark.parametrize(("name", "split"), [case for case in GENERATED if case[1] not in PUBLISHED])
+def test_this_machine_makes_the_published_tasks(name, split):
+    sizes = [size for size in HASHES[f"{name}/{split}"] if size <= 128]
+    tasks = Panel.of(get_environment(name), split, max(sizes)).tasks
+    assert {size: hash_tasks(tasks[:size]) for size in sizes} == {size: HASHES[f"{name}/{split}"][size] for size in sizes}
+
+
+def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatch):
+    monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
+    panel = Panel.of(get_environment("alfworld"), "valid_seen", 140)
+    assert panel.hash == HASHES["alfworld/valid_seen"][140] and panel.difference() == ""
+
+
+@pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking"])
+def test_every_split_has_a_hash_but_the_one_we_never_had(name):
+    missing = [s for s in get_environment(name).splits if f"{name}/{s}" not in HASHES and s != "valid_unseen"]
+    assert not missing, f"{name}: add the hashes of {missing} to standard_panels.py"
+
+
+def test_other_tasks_under_the_same_name_are_told_with_both_hashes():
+    changed = (replace(PANEL.tasks[0], goal="Use 1, 1 to make 2."), *PANEL.tasks[1:])
+    told = Panel(PANEL.name, changed).difference()
+    assert hash_tasks(changed) in told and HASHES["countdown/test"][16] in told and "countdown/test/16" in told
+    assert PANEL.difference() == ""
+
+
+def test_a_larger_panel_is_known_by_its_beginning_and_a_smaller_one_not_at_all():
+    larger = Panel.of(WORLD, "test", 20)
+    assert larger.difference() == ""
+    wrong = (*larger.tasks[:3], replace(larger.tasks[3], seed=1), *larger.tasks[4:])
+    assert "countdown/test/16" in Panel(larger.name, wrong).difference()
+    assert Panel("countdown/test/4", wrong[:4]).difference() == "", "nothing is published that it could begin with"
+
+
+def test_a_panel_of_another_name_or_version_has_nothing_published():
+    turned = tuple(reversed(PANEL.tasks))
+    assert Panel("mine", turned).difference() == "" and Panel(PANEL.name, turned, "of my own").difference() == ""
+    assert PANEL.version == VERSION
+
+
+def write(path: Path, *lines) -> Path:
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_panel_written_down_and_read_back_is_the_same(tmp_path):
+    whole = write(tmp_path / "p.json", json.dumps(PANEL.to_json()))
+    lines = write(tmp_path / "p.jsonl", {"name": "p", "version": "7"}, *(asdict(t) for t in PANEL.tasks))
+    assert read_panel(whole).hash == read_panel(lines).hash == PANEL.hash
+    assert read_panel(whole).name == PANEL.name and read_panel(lines).version == "7"
+
+
+def test_what_a_task_does_not_say(tmp_path):
+    file = write(tmp_path / "p.jsonl", {"name": "p", "version": "1"}, ONE)
+    (task,) = read_panel(file, "countdown").tasks
+    assert (task.world, task.family, task.split, task.seed) == ("countdown", "own", "own", 0)
+    file = write(tmp_path / "q.jsonl", {"name": "p", "version": "1", "world": "countdown"}, ONE)
+    assert read_panel(file).tasks == (task,)
+
+
+def test_a_line_separator_inside_a_goal_is_no_new_line(tmp_path):
+    told = {**ONE, "goal": "one\u2028two"}
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"name": "p", "version": "1"}\n' + json.dumps(told, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_panel(file, "countdown").tasks[0].goal == "one\u2028two"
+
+
+HEAD = {"name": "p", "version": "1", "world": "countdown"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((ONE,), "the first line of a panel names it"),
+        ((), "the first line of a panel names it"),
+        (({"name": "p"}, ONE), 'it has no "version"'),
+        ((HEAD,), "has no tasks"),
+        ((HEAD, ONE, "{half\n"), "line 3: not valid JSON"),
+        ((HEAD, ONE, ONE), r"line 3: task 'mine/1' was already there \(.*line 2\)"),
+        ((HEAD, {"goal": "x"}), 'line 2: it has no "id"'),
+        ((HEAD, {**ONE, "gaol": "x"}), "line 2: unknown field of a task 'gaol'. Did you mean 'goal'"),
+        ((HEAD, {**ONE, "seed": "3"}), "line 2: seed must be a whole number, not '3'"),
+        ((HEAD, {**ONE, "data": [1]}), "line 2: data must be an object"),
+        ((HEAD, {**ONE, "id": 3}), 'line 2: "id" must be text, not 3'),
+        ((HEAD, [1]), "line 2: a task is an object"),
+        (({"name": "p", "version": "1"}, ONE), "line 2: which world is it of"),
+        ((HEAD, ONE, {**ONE, "id": "2", "world": "cooking"}), r"tasks of several worlds \(cooking, countdown\)"),
+    ],
+)
+def test_what_is_wrong_with_a_panel_is_said(tmp_path, lines, message):
+    with pytest.raises(TacitError, match=message):
+        read_panel(write(tmp_path / "p.jsonl", *lines))
+
+
+def test_files_that_are_no_panel(tmp_path):
+    with pytest.raises(TacitError, match=r"cannot read the panel .*: No such file"):
+        read_panel(tmp_path / "nothing.json")
+    with pytest.raises(TacitError, match='an object with "name", "version" and a list "tasks"'):
+        read_panel(write(tmp_path / "list.json", "[1, 2]"))
+    (tmp_path / "noise.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TacitError, match="cannot read the panel"):
+        read_panel(tmp_path / "noise.json")

@@ -1,0 +1,95 @@
+"""A run says that it is collapsing, once, and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scripted import ScriptedPolicy, solve_countdown
+
+from tacit.core.method import Schedule
+from tacit.environments import get_environment
+from tacit.methods.grpo import GRPO
+from tacit.training.metrics import read_metrics
+from tacit.training.run import Run, code_version
+from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.train import Trainer
+from tacit.training.watching import ALARMS, Watcher, read_alarms
+
+WORLD = get_environment("countdown")
+HEALTHY = {"entropy": 1.0, "valid": 1.0}
+COLLAPSED = {"entropy": 0.01, "valid": 1.0}
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def stage(self, name, total, done) -> None: ...
+    def step(self, step, metrics) -> None: ...
+    def close(self) -> None: ...
+    def say(self, text) -> None:
+        self.said.append(text)
+
+
+def test_a_watcher_says_it_once_and_keeps_it(tmp_path):
+    watcher = Watcher(tmp_path)
+    rung = [watcher.see(step, COLLAPSED if step > 5 else HEALTHY) for step in range(1, 12)]
+    (alarm,) = [alarm for alarms in rung for alarm in alarms]
+    assert alarm.name == "entropy_low" and alarm.step == 8 and read_alarms(tmp_path) == [alarm]
+    assert read_alarms(tmp_path / "elsewhere") == []
+
+
+def test_a_healthy_run_has_no_file(tmp_path):
+    watcher = Watcher(tmp_path)
+    watcher.restore([])
+    assert not any(watcher.see(step, HEALTHY) for step in range(1, 12)) and not (tmp_path / ALARMS).exists()
+
+
+def test_a_watcher_resumed_anywhere_ends_with_the_same_file(tmp_path):
+    metrics = [HEALTHY] * 5 + [COLLAPSED] * 4 + [{**COLLAPSED, "valid": 0.1}] * 6
+    whole = Watcher(tmp_path / "whole")
+    (tmp_path / "whole").mkdir()
+    for step, record in enumerate(metrics, 1):
+        whole.see(step, record)
+    expected = (tmp_path / "whole" / ALARMS).read_text()
+    assert len(expected.splitlines()) == 2
+    for cut in range(len(metrics)):
+        place = tmp_path / str(cut)
+        place.mkdir()
+        first = Watcher(place)
+        for step, record in enumerate(metrics[: min(len(metrics), cut + 2)], 1):  # two iterations beyond the checkpoint
+            first.see(step, record)
+        resumed = Watcher(place)
+        resumed.restore([{"step": step, **record} for step, record in enumerate(metrics[:cut], 1)])
+        for step, record in enumerate(metrics[cut:], cut + 1):
+            resumed.see(step, record)
+        assert (place / ALARMS).read_text() == expected
+
+
+class Fading(ScriptedPolicy):
+    """Writes an action at first, then only mumbles; its entropy fades too."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt, seed: "mumble" if len(self.updates) >= 6 else solve_countdown(prompt))
+
+    def freeze_reference(self) -> None: ...
+
+    def update(self, batch, losses, lr):
+        return {**super().update(batch, losses, lr), "entropy": 0.001 if len(self.updates) > 5 else 1.0}
+
+
+def test_a_run_that_collapses_says_so_and_ends_as_planned(tmp_path: Path):
+    schedule = Schedule(groups=2, group_size=2, iterations=10)
+    method = GRPO(wording="terse", style="bare", history=0, admissible=False, schedule=schedule).build(WORLD)
+    settings = TrainSettings(
+        tasks=8, max_steps=6, evaluation=EvaluationSettings(tasks=3, every=0, untrained=False, max_steps=4)
+    )
+    listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
+    summary = Trainer(run, Fading(), method, WORLD, settings, listener).train()
+    run.close()
+    warnings = [text for text in listener.said if text.startswith("warning at rl")]
+    assert {alarm.name for alarm in read_alarms(tmp_path / "run")} == {"entropy_low", "repetition"} and len(warnings) == 2
+    assert summary["iterations"] == 10 and summary["final"]["code"] == code_version()
+    assert summary["final"]["fingerprint"] == summary["digest"] and summary["panel_version"] == "1"
+    repeated = [record["repeated"] for record in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert repeated[0] == 0.0 and repeated[-1] > 0.7
