@@ -16,6 +16,7 @@ from tacit.core.method import Method
 from tacit.core.world import Environment
 from tacit.credit.episode import BatchRelative
 from tacit.credit.gae import GeneralisedAdvantage
+from tacit.engines.local.bases import BASES
 from tacit.engines.local.tiny import TINY_SIZES
 from tacit.environments import WORLDS, get_environment
 from tacit.training.run import SETTINGS
@@ -159,7 +160,7 @@ def check_new_run(out: Path) -> None:
 def check_model(model: str) -> None:
     """Refuse a model that cannot exist, before anything heavy is imported. A hub id is only looked up when it is loaded."""
     path = Path(model).expanduser()
-    if model in TINY_SIZES:
+    if model in TINY_SIZES or model in BASES:
         return
     if path.is_dir():
         if (path / "settings.json").exists():
@@ -172,7 +173,7 @@ def check_model(model: str) -> None:
     if model.count("/") != 1:
         if model.lower().startswith("smol"):
             raise TacitError(f"unknown model {model!r}. Make it with `tacit prepare smollm2 DIR`, then give --model DIR.")
-        raise unknown("model", model, [*TINY_SIZES, "path/to/checkpoint", "owner/name"])
+        raise unknown("model", model, [*BASES, *TINY_SIZES, "path/to/checkpoint", "owner/name"])
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:

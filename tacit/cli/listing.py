@@ -9,6 +9,7 @@ from tacit.cli.checks import open_world
 from tacit.cli.options import Parser
 from tacit.core.errors import TacitError, unknown
 from tacit.core.world import Environment
+from tacit.engines.local.bases import BASES, FOLDER, read_manifest
 from tacit.engines.local.tiny import TINY_SIZES
 from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel
@@ -80,6 +81,10 @@ def list_models() -> Table:
         (name, f"from scratch, {s.layers} layers of width {s.hidden}, {_millions(name)} parameters, reads {s.context} tokens")
         for name, s in TINY_SIZES.items()
     ]
+    for name in BASES:
+        about = read_manifest(FOLDER / name)
+        size = f"{about['parameters'] / 1e6:.1f}M parameters, reads {about['sizes']['context']} tokens"
+        rows.append((name, f"pretrained on random play and questions in {', '.join(about['episodes'])}; {size}"))
     rows.append(("smollm2", "SmolLM2-135M-Instruct: `tacit prepare smollm2 DIR` makes a checkpoint, then --model DIR"))
     rows.append(("path/to/checkpoint", "any causal language model saved by transformers"))
     rows.append(("owner/name", "any causal language model of the Hugging Face hub"))

@@ -16,6 +16,7 @@ from tacit.core.protocols import LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local import checkpoints
 from tacit.engines.local.adapters import FROZEN, MAIN
+from tacit.engines.local.bases import BASES, base_path
 from tacit.engines.local.engine import LocalEngine, Member
 from tacit.engines.local.models import LanguageModel, find_pretrained, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.settings import EngineSettings
@@ -31,7 +32,7 @@ def load_policy(
     world_texts: Texts | None = None,
     tiny: TinySettings | None = None,
 ) -> LocalPolicy:
-    """A policy from a checkpoint directory, a hub id, or a tiny size (`tiny`, `tiny-0.5m`, `tiny-4m`).
+    """A policy from a checkpoint directory, a hub id, a packaged base (`tiny-base`), or a tiny size (`tiny`, `tiny-0.5m`, `tiny-4m`).
 
     A tiny policy trains its tokenizer on `world_texts` (texts, or a function that makes them) and takes its weights from
     the seed; `tiny` overrides its sizes. The seed also initialises LoRA adapters.
@@ -46,6 +47,8 @@ def load_policy(
 def find_checkpoint(model: str, seed: int = 0, world_texts: Texts | None = None, tiny: TinySettings | None = None) -> str:
     """The checkpoint that a model's name stands for: its directory (a tiny one is built where it is not there yet), or a hub
     id as it is."""
+    if model in BASES:
+        return str(base_path(model))
     if model not in TINY_SIZES:
         return find_pretrained(model)
     if world_texts is None:
