@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_modules import train_modules, write_recipe
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def modules(cache, tmp_path_factory) -> Path:
+    """Adapters for heat and for pick (and pick2). Not to be written to."""
+    directory = tmp_path_factory.mktemp("small")
+    assert train_modules(write_recipe(directory), directory / "modules", "--skills", "heat,pick") == 0
+    return directory / "modules"

@@ -1,0 +1,131 @@
+"""The directory of a module: what is in it, what damages it, and who else can open it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.environments import get_environment
+from tacit.modules import find_modules, read_module
+from tacit.modules.module import is_modules
+from tacit.modules.prompting import describe_context, make_context, tracker_version
+from tacit.modules.router import Router
+from tacit.training.run import read_summary
+
+WORLD = get_environment("alfworld")
+
+
+def test_a_module_says_what_it_is(modules: Path) -> None:
+    module = read_module(modules / "pick")
+    run = modules / "runs" / "pick"
+    summary = read_summary(run)
+    assert (module.world, module.skill, module.families) == ("alfworld", "pick", ("pick", "pick2"))
+    assert WORLD.tracker is not None and module.tracker == WORLD.tracker.version
+    assert module.adapter and module.base.model == "tiny" and len(module.fingerprint) == 64
+    assert module.digest == summary["digest"] and module.run["checkpoint"] == "rl-000002"
+    assert module.run["settings"] == json.loads((run / "settings.json").read_text())
+    assert module.scores["rl"] == summary["evaluations"][-1] and set(module.scores) == {"sft", "rl"}
+    assert module.scores["sft"]["panel"] == "alfworld/seen/4[pick,pick2]" and len(module.scores["sft"]["interval"]) == 2
+    assert module.context["kind"] == "state_block" and module.context["wording"] == "terse"
+    assert module.sampling.temperature == 0.4 and module.max_steps == 4 and module.code["tacit"]
+    assert set(module.files) == {"adapter_model.safetensors", "adapter_config.json"}
+    assert module.to_json() == json.loads((modules / "pick" / "module.json").read_text())
+
+
+def test_both_sit_on_one_base(modules: Path) -> None:
+    heat, pick = find_modules(modules).values()
+    assert heat.fingerprint == pick.fingerprint and heat.digest != pick.digest
+
+
+def test_found_one_by_one_or_together(modules: Path, tmp_path: Path) -> None:
+    assert list(find_modules(modules)) == ["heat", "pick"] and list(find_modules(modules / "heat")) == ["heat"]
+    assert is_modules(modules) and is_modules(modules / "heat") and not is_modules(tmp_path)
+    with pytest.raises(TacitError, match="holds no module"):
+        find_modules(tmp_path)
+    with pytest.raises(TacitError, match="there is no directory"):
+        find_modules(tmp_path / "nowhere")
+    shutil.copytree(modules / "heat", tmp_path / ".heat.1.tmp")
+    shutil.copytree(modules / "heat", tmp_path / "heat")
+    assert list(find_modules(tmp_path)) == ["heat"]
+    shutil.copytree(modules / "heat", tmp_path / "again")
+    with pytest.raises(TacitError, match="are both modules of skill 'heat'"):
+        find_modules(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_flipped_byte_is_found_and_the_file_named(modules: Path, tmp_path: Path, name: str) -> None:
+    place = Path(shutil.copytree(modules / "heat", tmp_path / "heat"))
+    file = place / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    module = read_module(place)
+    (problem,) = module.damage()
+    assert problem.startswith(f"{file} is damaged") and module.files[name] in problem
+    router = Router({"heat": module}, WORLD)
+    with pytest.raises(TacitError, match=f"{name} is damaged"):
+        router.policy(module)
+    assert router.loads.models == 0
+    file.unlink()
+    with pytest.raises(TacitError, match=f"{name} is missing"):
+        module.check_files()
+
+
+def test_a_manifest_that_cannot_be_read_is_named(modules: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(modules / "heat", tmp_path / "heat"))
+    file = place / "module.json"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps({**whole, "format": 2}))
+    with pytest.raises(TacitError, match=r"module.json has format 2; this version of tacit reads format 1"):
+        read_module(place)
+    del whole["families"]
+    file.write_text(json.dumps(whole))
+    with pytest.raises(TacitError, match=r"cannot read the module .*module.json: KeyError: 'families'"):
+        read_module(place)
+    file.write_text("{")
+    with pytest.raises(TacitError, match=r"cannot read the module .*module.json"):
+        read_module(place)
+
+
+def test_peft_opens_the_adapter_and_computes_the_same(modules: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    module = read_module(modules / "heat")
+    policy = Router({"heat": module}, WORLD).policy(module)
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(module.base.source(WORLD)), modules / "heat")
+    prompt, completion = policy.encode_prompt("put a hot mug in cabinet."), policy.encode_completion("go to microwave 1")
+    (ours,) = policy.logprobs([prompt], [completion])
+    tokens = np.concatenate([prompt, completion])
+    with torch.no_grad():
+        logits = theirs(torch.from_numpy(tokens)[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        bare = theirs.get_base_model()
+        theirs.base_model.disable_adapter_layers()
+        without = bare(torch.from_numpy(tokens)[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    picked = torch.from_numpy(completion)[:, None]
+    assert np.allclose(ours, logits.gather(1, picked)[:, 0].numpy(), atol=1e-4)
+    assert not np.allclose(ours, without.gather(1, picked)[:, 0].numpy(), atol=1e-3), "the adapter changes nothing"
+
+
+def test_a_context_is_kept_as_data() -> None:
+    history = History(WORLD.wordings["full"], None, True, "tags")
+    kept = describe_context(history, WORLD)
+    assert kept == {"kind": "history", "wording": "full", "turns": None, "admissible": True, "style": "tags"}
+    assert make_context(json.loads(json.dumps(kept)), WORLD) == history and tracker_version(history) is None
+    block = make_context({"kind": "state_block", "wording": "terse", "block": True}, WORLD)
+    assert make_context(describe_context(block, WORLD), WORLD) == block and tracker_version(block) == WORLD.tracker.version
+    assert tracker_version(make_context({"kind": "state_block", "wording": "terse", "block": False}, WORLD)) is None
+    with pytest.raises(TacitError, match=r"setting of the context 'history' 'turn'. Did you mean 'turns'"):
+        make_context({"kind": "history", "wording": "full", "turn": 1}, WORLD)
+    with pytest.raises(TacitError, match="has no tracker here"):
+        make_context({"kind": "state_block", "wording": "terse"}, replace(WORLD, tracker=None))
+    with pytest.raises(TacitError, match="reads by object"):
+        describe_context(object(), WORLD)  # type: ignore[arg-type]

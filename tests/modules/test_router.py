@@ -1,0 +1,119 @@
+"""Which module plays what, on which base, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Task
+from tacit.environments import get_environment
+from tacit.modules import Agent, find_modules
+from tacit.modules.base import Base
+from tacit.modules.module import UNIFIED
+from tacit.modules.router import Router
+
+WORLD = get_environment("alfworld")
+
+
+def scores(router: Router, skill: str) -> np.ndarray:
+    policy = router.policy(router.modules[skill])
+    (logprobs,) = policy.logprobs([policy.encode_prompt("put a mug in cabinet.")], [policy.encode_completion("go to bed 1")])
+    return logprobs
+
+
+def test_only_the_active_adapter_is_loaded_and_the_base_once(modules: Path) -> None:
+    router = Router(find_modules(modules), WORLD)
+    assert (router.loads.models, router.loads.adapters) == (0, 0)
+    heat = scores(router, "heat")
+    assert np.array_equal(scores(router, "heat"), heat) and (router.loads.models, router.loads.adapters) == (1, 1)
+    pick = scores(router, "pick")
+    assert not np.allclose(pick, heat) and (router.loads.models, router.loads.adapters) == (1, 2)
+    assert np.array_equal(scores(router, "heat"), heat) and (router.loads.models, router.loads.adapters) == (1, 3)
+    engine = router.policy(router.modules["heat"]).engine
+    assert list(engine.members) == ["default"], "one adapter in memory, whichever it is"
+
+
+def test_sampling_follows_the_switch(modules: Path) -> None:
+    """The sampler keeps copies of weights; after a switch they must be the other module's."""
+    heat, pick = WORLD.tasks_of("seen", 1, 1, ("heat",))[0], WORLD.tasks_of("seen", 1, 1, ("pick",))[0]
+
+    def played(agent: Agent) -> list[list[float]]:
+        return [step.completion.logprobs.tolist() for step in agent.play(WORLD.make(), heat, seed=3).steps]
+
+    agent = Agent.load(modules)
+    routed = played(agent)
+    agent.play(WORLD.make(), pick)
+    assert agent.router.loads.adapters == 2 and played(agent) == routed and agent.router.loads.adapters == 3
+    assert played(Agent.load(modules / "heat")) == routed
+    assert played(Agent.load(modules / "pick", fallback="pick")) != routed
+
+
+def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path: Path) -> None:
+    module = find_modules(modules)["heat"]
+    other = replace(module.base, seed=1)
+    with pytest.raises(TacitError) as caught:
+        Agent.load(modules, base=other.source(WORLD))
+    assert module.fingerprint in str(caught.value) and other.fingerprint(WORLD) in str(caught.value)
+    assert module.fingerprint != other.fingerprint(WORLD)
+
+
+def test_the_base_may_lie_elsewhere(modules: Path, tmp_path: Path) -> None:
+    module = find_modules(modules)["heat"]
+    moved = shutil.copytree(module.base.source(WORLD), tmp_path / "moved")
+    gone = {"heat": replace(module, base=Base("/no/such/model"))}
+    with pytest.raises(TacitError, match="/no/such/model"):
+        Router(gone, WORLD)
+    assert np.array_equal(scores(Router(gone, WORLD, base=str(moved)), "heat"), scores(Router({"heat": module}, WORLD), "heat"))
+
+
+def test_another_tracker_is_refused_with_both_versions(modules: Path) -> None:
+    assert WORLD.tracker is not None
+    newer = replace(WORLD, tracker=SimpleNamespace(version="alfworld-99"))  # type: ignore[arg-type]
+    with pytest.raises(TacitError, match=rf"tracker '{re.escape(WORLD.tracker.version)}'.*tracker 'alfworld-99'"):
+        Agent.load(modules, world=newer)
+    with pytest.raises(TacitError, match="has no tracker here"):
+        Agent.load(modules, world=replace(WORLD, tracker=None))
+
+
+def test_a_missing_family_is_refused_unless_a_fallback_is_named(modules: Path) -> None:
+    router = Router(find_modules(modules), WORLD)
+    with pytest.raises(TacitError, match=r"no module serves family 'cool'; there are heat \(heat\), pick \(pick, pick2\)"):
+        router.choose("cool")
+    assert router.choose("pick2").skill == "pick"
+    told = Router(find_modules(modules), WORLD, fallback="pick")
+    assert told.choose("cool").skill == "pick" and told.choose("heat").skill == "heat"
+    with pytest.raises(TacitError, match=r"fallback 'look' is no module here; there are heat \(heat\), pick"):
+        Router(find_modules(modules), WORLD, fallback="look")
+
+
+def test_the_more_special_module_is_chosen_and_equals_are_refused(modules: Path) -> None:
+    heat, pick = find_modules(modules).values()
+    every = replace(pick, skill=UNIFIED, families=WORLD.families)
+    router = Router({"heat": heat, UNIFIED: every}, WORLD)
+    assert router.choose("heat").skill == "heat" and router.choose("pick").skill == UNIFIED
+    twin = replace(heat, skill="twin", path=heat.path.parent / "twin")
+    with pytest.raises(TacitError, match="both serve family 'heat'"):
+        Router({"heat": heat, "twin": twin}, WORLD).choose("heat")
+
+
+def test_an_agent_is_of_one_world(modules: Path, tmp_path: Path) -> None:
+    shutil.copytree(modules / "heat", tmp_path / "heat")
+    other = Path(shutil.copytree(modules / "pick", tmp_path / "pick")) / "module.json"
+    other.write_text(other.read_text().replace('"world": "alfworld"', '"world": "cooking"'))
+    with pytest.raises(TacitError, match=r"of several worlds \(alfworld, cooking\)"):
+        Agent.load(tmp_path)
+
+
+def test_a_task_names_its_player(modules: Path) -> None:
+    router = Router(find_modules(modules), WORLD)
+    task = Task("alfworld", "x", "pick2", "seen", 0, "put two mug in cabinet.")
+    assert router.name(task) == "pick"
+    context, policy = router.player("pick")
+    assert context.style == "bare" and policy is router.policy(router.modules["pick"])
