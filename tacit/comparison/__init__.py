@@ -42,14 +42,16 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
     table           a list in the order world, method, of
         world, method, seeds (finished ones), missing (seeds that are not)
         start, final, peak, score, success_length, invalid, ineffective, area
-                        each {mean, low, high, per_seed} or null; a share's interval holds both the t interval over seeds
-                        and the Wilson interval over all episodes
+                        each {mean, low, high, per_seed} or null. The interval of start, final and peak holds both the t
+                        interval over seeds and the Wilson interval over all episodes; the others have the t interval
+                        alone, and null ends where there is one seed or all seeds are alike
         bootstrap       {low, high} of final success, resampling seeds and, within them, tasks; null without outcomes
         steps_to        [{threshold, reached, of, median}]: how many of the seeds got there, and the median iteration,
                         null where half of them or more did not
         against         null for the baseline, and where no seed of both is finished; else
             method, seeds           the baseline, and the seeds both have
-            difference              {mean, low, high, per_seed} of final success, paired by seed
+            difference              {mean, low, high, per_seed} of final success, paired by seed; its interval holds both
+                                    the t interval over seeds and the paired one over all episodes (Agresti and Min)
             won, lost, p, p_holm    episodes only this method, only the baseline succeeded in; exact McNemar over
                                     seeds × tasks, and corrected for all comparisons in the table; null without outcomes
             p_seeds, p_seeds_holm   sign-flip test over the seeds alone: what holds for a new seed

@@ -71,8 +71,8 @@ def carry_out(
     plan: Plan, wanted: Sequence[Planned], directory: Path, jobs: int, tell: Callable[[Happening], None]
 ) -> list[Planned]:
     """Do the wanted runs, and the starts they need, `jobs` at a time; returns those that failed."""
-    starts = [s for s in plan.starts if any(plan.start_of(run) is s for run in wanted)]
-    waiting = [run for run in [*starts, *wanted] if status_of(directory / run.place, run.iterations) != "finished"]
+    waiting = _undone(wanted, directory)
+    waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
     processes = Processes(jobs)
     working: list[_Working] = []
     failed: list[Planned] = []
@@ -83,7 +83,9 @@ def carry_out(
                 failed.append(run)
                 _note_failure(directory / run.place, "the run it starts from failed")
                 tell(Happening("failed", run, 0.0, "the run it starts from failed", len(working), len(waiting)))
-            for run in [r for r in waiting if _ready(plan, r, directory)][: max(0, jobs - len(working))]:
+            undone = [*waiting, *(work.run for work in working)]
+            ready = [run for run in waiting if plan.start_of(run) not in undone]
+            for run in ready[: max(0, jobs - len(working))]:
                 waiting.remove(run)
                 resumed = (directory / run.place / SETTINGS).exists()
                 working.append(_begin(run, directory, processes))
@@ -104,9 +106,8 @@ def carry_out(
     return failed
 
 
-def _ready(plan: Plan, run: Planned, directory: Path) -> bool:
-    start = plan.start_of(run)
-    return start is None or status_of(directory / start.place, start.iterations) == "finished"
+def _undone(runs: Sequence[Planned], directory: Path) -> list[Planned]:
+    return [run for run in runs if status_of(directory / run.place, run.iterations) != "finished"]
 
 
 def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:

@@ -206,7 +206,7 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
         # The start has done the imitation and was measured: each run goes on from there.
         begun = {"sft": {"steps": 0}, "evaluation": {"untrained": shared.get("evaluation", {}).get("untrained", False)}}
         shared = merge(shared, begun)
-    return merge(shared, sections, {"method": {**told, **own}, "seed": 0})
+    return merge(shared, {"method": None}, sections, {"method": {**told, **own}, "seed": 0})
 
 
 def _resolved(resolve: Resolve, document: Document, where: str) -> Document:

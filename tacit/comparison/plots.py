@@ -23,8 +23,9 @@ def draw(found: Found, directory: Path) -> list[Path]:
 
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
-    # Ids in an SVG are random unless salted: the same comparison gives the same file.
-    with pyplot.rc_context({"svg.hashsalt": "tacit", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+    # Ids in an SVG are random unless salted (the same comparison gives the same file); its words stay words.
+    plain = {"svg.hashsalt": "tacit", "svg.fonttype": "none", "font.size": 9}
+    with pyplot.rc_context(plain | {"axes.spines.top": False, "axes.spines.right": False}):
         for world in found["worlds"]:
             cells = [c for c in found["cells"] if c["world"] == world and c["status"] == "finished" and len(c["curve"]) > 1]
             if not cells:

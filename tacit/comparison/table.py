@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tacit.evaluation.curves import median_steps_to
-from tacit.evaluation.intervals import hierarchical_bootstrap, share_interval, t_interval
+from tacit.evaluation.intervals import hierarchical_bootstrap, paired_interval, share_interval, t_interval
 from tacit.evaluation.significance import holm, mcnemar, sign_flip
 
 Found = dict[str, Any]
@@ -73,15 +73,20 @@ def _against(ours: Sequence[Found], theirs: Sequence[Found], name: str) -> Found
     if not pairs:
         return None
     differences = [a["final"]["success"] - b["final"]["success"] for a, b in pairs]
+    difference = _mean(differences, (-1.0, 1.0)) or {}
     won = lost = p = None
     if all(c["outcomes"] is not None for pair in pairs for c in pair):
         first = [x for a, _ in pairs for x in a["outcomes"]]
         second = [x for _, b in pairs for x in b["outcomes"]]
         won, lost, p = mcnemar(first, second)
+        # As for a share: at least as wide as the episodes alone would have it.
+        low, high = paired_interval(won, lost, len(first), CONFIDENCE)
+        ends = {"low": (min, low), "high": (max, high)}
+        difference |= {k: v if difference[k] is None else widest(difference[k], v) for k, (widest, v) in ends.items()}
     return {
         "method": name,
         "seeds": [a["seed"] for a, _ in pairs],
-        "difference": _mean(differences, (-1.0, 1.0)),
+        "difference": difference,
         "won": won,
         "lost": lost,
         "p": p,
@@ -107,11 +112,12 @@ def _share(evaluations: Sequence[Found | None]) -> Found | None:
 
 
 def _mean(values: Sequence[float | None], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Found | None:
+    """With the t interval over seeds. Values that are all alike say nothing about their spread, so they have none."""
     there = [v for v in values if v is not None]
     if not there:
         return None
     low, high = (None, None)
-    if len(there) > 1:
+    if len(set(there)) > 1:
         t_low, t_high = t_interval(there, CONFIDENCE)
         low, high = max(bounds[0], t_low), min(bounds[1], t_high)
     return {"mean": float(np.mean(there)), "low": low, "high": high, "per_seed": list(values)}

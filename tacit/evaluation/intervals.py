@@ -55,6 +55,19 @@ def share_interval(successes_S: Sequence[int], trials_S: Sequence[int], confiden
     return max(0.0, low), min(1.0, high)
 
 
+def paired_interval(won: int, lost: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Of the difference of two success shares on the same episodes, `won` by the one alone and `lost` by it alone.
+
+    Agresti and Min (2005): half an episode is added to each of the four outcomes of a pair, n* = n + 2, and then
+    (won − lost)/n* ± z √(won + lost + 1 − (won − lost)²/n*) / n*. No trials: (−1, 1), nothing is known.
+    """
+    if trials == 0:
+        return -1.0, 1.0
+    n, gap = trials + 2, won - lost
+    half = normal_quantile((1 + confidence) / 2) * math.sqrt(won + lost + 1 - gap * gap / n) / n
+    return max(-1.0, gap / n - half), min(1.0, gap / n + half)
+
+
 def bootstrap(
     values_S: Sequence[float], confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:

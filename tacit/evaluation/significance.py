@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,8 +21,11 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, fl
         raise ValueError(f"{len(first)} episodes cannot be paired with {len(second)}")
     b = sum(bool(x) and not y for x, y in zip(first, second, strict=True))
     c = sum(bool(y) and not x for x, y in zip(first, second, strict=True))
-    tail = sum(math.comb(b + c, k) for k in range(min(b, c) + 1))
     # Whole numbers to the end: 2ⁿ leaves the range of floats at a thousand episodes.
+    ways = tail = 1
+    for k in range(min(b, c)):
+        ways = ways * (b + c - k) // (k + 1)
+        tail += ways
     return b, c, min(1.0, 2 * tail / (1 << (b + c)))
 
 

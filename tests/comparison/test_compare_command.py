@@ -1,0 +1,231 @@
+"""`tacit compare` for real: whole, killed in the middle, with a run that fails, and with panels that do not fit."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_comparison import SMALL, write
+
+from tacit.cli.main import main
+from tacit.training.files import write_json
+from tacit.training.run import read_settings, read_summary
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """One cache for all processes of these tests, and one thread for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("COLUMNS", "160")
+        yield
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    return write(tmp_path_factory.mktemp("file") / "small.toml")
+
+
+def begin(file: Path, out: Path, *words: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tacit.cli.main", "compare", str(file), "--out", str(out), "--jobs", "2", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    return output
+
+
+def read(out: Path) -> dict[str, Any]:
+    return json.loads((out / "comparison.json").read_text())
+
+
+def finished(out: Path) -> int:
+    return len(list(out.glob("runs/*/*/*/summary.json")))
+
+
+@pytest.fixture(scope="module")
+def whole(file, tmp_path_factory) -> tuple[Path, str]:
+    """A comparison that nobody disturbed, and what it printed."""
+    out = tmp_path_factory.mktemp("whole") / "comparison"
+    return out, finish(begin(file, out))
+
+
+def test_a_comparison_ends_in_a_table_of_everything(whole):
+    out, printed = whole
+    found = read(out)
+    assert found["complete"] and len(found["cells"]) == 18 and len(found["table"]) == 6
+    assert {c["status"] for c in found["cells"]} == {"finished"} and found["starts"]["same"]["checkpoint"] == "sft-000050"
+    for name in ("table.md", "table.csv", "plots/learning-same.png", "plots/thresholds-next.svg"):
+        assert (out / name).stat().st_size > 100
+    assert "next/ppo/2 finished" in printed and printed.count("begins") == 19 and "resumes" not in printed
+    for cell in found["cells"]:
+        summary = read_summary(out / cell["run"])
+        assert cell["final"] == summary["final"] and cell["digest"] == summary["digest"]
+        assert sum(cell["outcomes"]) == summary["final"]["successes"] and len(cell["outcomes"]) == 24
+        assert [p["step"] for p in cell["curve"]] == [0, 1, 2] and cell["command"][:2] == ["tacit", "train"]
+        assert cell["settings"]["seed"] == cell["seed"] and cell["versions"]["tacit"]
+    assert len({c["digest"] for c in found["cells"]}) == 18
+
+
+def test_all_runs_of_a_world_with_a_start_begin_where_it_ended(whole):
+    out, _ = whole
+    found = read(out)
+    taught = found["starts"]["same"]["evaluation"]
+    assert taught["stage"] == "sft" and all(c["start"] == taught for c in found["cells"] if c["world"] == "same")
+    # It knew something when they began: a policy that had lost its lessons would not.
+    assert taught["success"] > 0.3
+    ppo = read_settings(out / "runs/same/ppo/0")
+    assert ppo["engine"]["value_head"] and ppo["method"]["style"] == "bare" and ppo["method"]["wording"] == "terse"
+    assert all(c["start"]["seed"] == c["seed"] for c in found["cells"] if c["world"] == "next")
+
+
+def test_the_runs_are_ordinary_ones(whole, capsys):
+    out, _ = whole
+    assert main(["eval", str(out / "runs/same/ppo/1"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["equals_run"] is True
+
+
+def test_done_again_it_only_says_so(whole, file):
+    out, _ = whole
+    before = (out / "table.csv").read_bytes()
+    printed = finish(begin(file, out))
+    assert "begins" not in printed and "resumes" not in printed and (out / "table.csv").read_bytes() == before
+
+
+def test_killed_in_the_middle_and_resumed_it_ends_in_the_same_table(whole, file, tmp_path):
+    out = tmp_path / "killed"
+    for count in (3, 9):
+        process = begin(file, out)
+        deadline = time.monotonic() + 200
+        while finished(out) < count and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL and count <= finished(out) < 18
+    printed = finish(begin(file, out))
+    assert 1 <= printed.count("begins") + printed.count("resumes") < 18
+    for name in ("table.csv", "plots/learning-same.svg", "plots/thresholds-next.svg"):
+        assert (out / name).read_bytes() == (whole[0] / name).read_bytes()
+    ours, theirs = read(out), read(whole[0])
+    assert ours["table"] == theirs["table"] and ours["complete"]
+    assert [c["digest"] for c in ours["cells"]] == [c["digest"] for c in theirs["cells"]]
+
+
+def test_asked_to_stop_it_stops_its_runs_and_writes_what_there_is(file, tmp_path):
+    out = tmp_path / "stopped"
+    process = begin(file, out)
+    deadline = time.monotonic() + 100
+    while finished(out) < 1 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)  # the command alone: its runs are its own to stop
+    assert "stopped. The same command goes on" in finish(process, code=130)
+    assert not read(out)["complete"] and (out / "table.md").exists()
+    for lock in out.glob("runs/**/.lock"):
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused where somebody still writes
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
+    method = tmp_path / "broken.py"
+    method.write_text(
+        "from dataclasses import dataclass\n"
+        "from tacit.core.errors import TacitError\n"
+        "from tacit.methods.grpo import GRPO\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class Broken(GRPO):\n"
+        "    def credits(self):\n"
+        "        return (Stumbles(),)\n\n\n"
+        "class Stumbles:\n"
+        "    def __call__(self, *anything, **more):\n"
+        "        raise TacitError('the ladder was pulled away.')\n"
+    )
+    text = SMALL.replace("seeds = [0, 1, 2]", "seeds = [0]")
+    text = text.replace("[methods.ppo]\n", f"[methods.broken]\nname = '{method}:Broken'\n")
+    out = tmp_path / "out"
+    printed = finish(begin(write(tmp_path / "failing.toml", text), out), code=1)
+    assert "same/broken/0 failed after" in printed and "the ladder was pulled away." in printed
+    assert "2 of 6 runs failed; the same command tries them again." in printed
+    found = read(out)
+    assert not found["complete"]
+    states = {(c["world"], c["method"]): c["status"] for c in found["cells"]}
+    assert [state for (_, method), state in states.items() if method == "broken"] == ["failed", "failed"]
+    assert all(state == "finished" for (_, method), state in states.items() if method != "broken")
+    row = next(r for r in found["table"] if r["method"] == "broken")
+    assert row["missing"] == [0] and row["final"] is None and row["against"] is None
+    assert "- broken, seed 0: failed: the ladder was pulled away." in (out / "table.md").read_text()
+
+
+def test_a_panel_that_changed_is_refused_with_both_hashes(whole, file, tmp_path, capsys):
+    out = tmp_path / "changed"
+    shutil.copytree(whole[0] / "runs", out / "runs")
+    place = out / "runs/next/plain/1"
+    summary = read_summary(place)
+    known = summary["final"]["panel_hash"]
+    for evaluation in summary["evaluations"]:
+        evaluation["panel_hash"] = "0123456789abcdef"
+    write_json(place / "summary.json", summary)
+    for settings in out.glob("runs/same/*/*/settings.json"):  # the start has moved with them
+        document = json.loads(settings.read_text())
+        write_json(settings, document | {"model": document["model"].replace(str(whole[0]), str(out))})
+    assert main(["compare", str(file), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert known in said and "0123456789abcdef" in said and "runs/next/plain/1" in said and not (out / "table.md").exists()
+
+
+def test_only_what_is_asked_for_is_done_and_the_rest_is_shown_missing(file, tmp_path):
+    out = tmp_path / "some"
+    printed = finish(begin(file, out, "--only", "next/plain/0,next/grpo/0"))
+    assert printed.count("begins") == 2 and "same/start" not in printed
+    found = read(out)
+    assert [c["status"] for c in found["cells"]].count("missing") == 16 and not found["complete"]
+    assert "Nothing has been measured here yet." in (out / "table.md").read_text()
+
+
+def test_a_dry_run_touches_nothing(file, tmp_path, capsys):
+    assert main(["compare", str(file), "--out", str(tmp_path / "none"), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "same: 50 steps of imitation, once, seed 0" in printed and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["{file}", "--jobs", "0"], "--jobs 0 must be at least 1"),
+        (["{file}", "--only", "grop"], "Did you mean 'grpo'"),
+        (["missing.toml"], "cannot read the settings file missing.toml"),
+        (["{file}", "--job", "2"], "Did you mean --jobs"),
+        ([], "required: FILE"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_explained(file, words, reason, capsys):
+    assert main(["compare", *(word.format(file=file) for word in words)]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_help_shows_the_shape_of_the_file(capsys):
+    assert main(["compare", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "[methods.grpo]" in printed and "--jobs N" in printed and max(map(len, printed.splitlines())) <= 120
+
+
+def test_the_example_can_be_done():
+    from tacit.cli.compare import resolve
+    from tacit.cli.recipe import read_document
+    from tacit.comparison.plan import make_plan
+
+    plan = make_plan(read_document(Path(__file__).parents[2] / "recipes" / "compare-example.toml"), resolve)
+    assert len(plan.cells) == 18 and len(plan.starts) == 2 and plan.notes == ()

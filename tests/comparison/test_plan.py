@@ -1,0 +1,147 @@
+"""What a file stands for, and what is refused before anything is run."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from small_comparison import SMALL
+
+from tacit.cli.compare import check_stored, choose, resolve
+from tacit.comparison.plan import Plan, make_plan, merge
+from tacit.core.errors import TacitError
+
+
+def plan_of(text: str) -> Plan:
+    return make_plan(tomllib.loads(text), resolve)
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return plan_of(SMALL)
+
+
+def cell(plan: Plan, label: str):
+    return next(c for c in plan.cells if c.label == label)
+
+
+def test_every_method_world_and_seed_is_one_run_and_all_methods_of_a_seed_come_first(small):
+    assert len(small.cells) == 18 and small.baseline == "grpo"
+    assert [c.label for c in small.cells[:7]] == [
+        "same/grpo/0", "same/plain/0", "same/ppo/0", "next/grpo/0", "next/plain/0", "next/ppo/0", "same/grpo/1",
+    ]  # fmt: skip
+    assert cell(small, "next/ppo/2").document["seed"] == 2
+    assert cell(small, "next/ppo/2").place == Path("runs/next/ppo/2")
+
+
+def test_what_is_said_more_closely_wins():
+    text = SMALL + "\n[worlds.next.methods.plain]\nkl = 0.5\n[worlds.next.schedule]\ngroups = 6\n[common.method]\nkl = 0.2\n"
+    plan = plan_of(text)
+    assert cell(plan, "same/grpo/0").document["method"]["kl"] == 0.2
+    assert cell(plan, "same/plain/0").document["method"]["kl"] == 0.0
+    assert cell(plan, "next/plain/0").document["method"]["kl"] == 0.5
+    assert cell(plan, "next/ppo/0").document["schedule"] | {"lr": 0} == {
+        **cell(plan, "same/ppo/0").document["schedule"], "groups": 6, "lr": 0,
+    }  # fmt: skip
+    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
+
+
+def test_a_shared_start_imitates_once_and_its_runs_go_on_from_its_checkpoint(small, tmp_path):
+    (start,) = small.starts
+    assert start.document["sft"]["steps"] == 50 and start.iterations == 0 and start.place == Path("runs/same/start")
+    began = cell(small, "same/ppo/1")
+    document = began.with_start(tmp_path)
+    assert document["model"] == str(tmp_path / "runs/same/start/checkpoints/sft-000050/policy")
+    assert "tiny" not in document and document["sft"]["steps"] == 0 and document["evaluation"]["untrained"] is False
+    assert document["engine"]["value_head"] is True
+    # What a tiny policy is told without being asked is told to those who continue from it.
+    told = {"wording": "terse", "style": "bare", "admissible": False}
+    assert told.items() <= document["method"].items() and told.items() <= start.document["method"].items()
+    alone = cell(small, "next/ppo/1").with_start(tmp_path)
+    assert alone["model"] == "tiny" and alone["sft"]["steps"] == 50 and "tiny" in alone
+
+
+def test_those_who_continue_read_what_the_start_was_taught_with():
+    plan = plan_of(SMALL + "\n[worlds.same.start.method]\nhistory = 0\n[methods.long]\nname = 'grpo'\nhistory = 3\n")
+    histories = {c.method: c.document["method"]["history"] for c in plan.cells if c.world == "same"}
+    assert histories == {"grpo": 0, "plain": 0, "ppo": 0, "long": 3}
+    assert cell(plan, "next/grpo/0").document["method"]["history"] == 2
+
+
+def test_settings_for_all_methods_are_for_those_that_have_them():
+    plan = plan_of(SMALL + "\n[common.method]\nlam = 0.5\n")
+    assert cell(plan, "same/ppo/0").document["method"]["lam"] == 0.5
+    assert "lam" not in cell(plan, "same/grpo/0").document["method"]
+
+
+def test_different_budgets_are_said():
+    plan = plan_of(SMALL + "\n[methods.more]\nname = 'grpo'\nschedule.group_size = 8\n")
+    assert (
+        plan.notes[0].startswith("budgets differ in same: grpo practises 64 episodes") and "more practises 128" in plan.notes[0]
+    )
+    assert plan_of(SMALL).notes == ()
+
+
+REFUSED = {
+    "no seeds": ("seeds = [0, 1, 2]", "", "seeds must be a list of whole numbers"),
+    "empty seeds": ("seeds = [0, 1, 2]", "seeds = []", "seeds must be a list"),
+    "a seed twice": ("seeds = [0, 1, 2]", "seeds = [0, 0]", "names a seed twice"),
+    "unknown top key": ("seeds =", "seed = 1\nseeds =", "unknown key in the file 'seed'. Did you mean 'seeds'"),
+    "unknown method": ("[methods.plain]\nname = \"grpo\"", "[methods.plain]\nname = 'gppo'", "unknown method 'gppo'"),
+    "unknown world": (f"world = \"{SMALL.split('world = ')[1].split(':')[0][1:]}:SAME\"", "", "unknown world 'same'"),
+    "unknown method setting": ("std = \"none\"", "stdd = 'none'", "same/plain: unknown setting 'stdd'"),
+    "unknown common setting": ("tasks = 64\ncheck", "taks = 64\ncheck", "unknown setting 'taks'"),
+    "setting no method has": ("[methods.grpo]", "[common.method]\nhistori = 1\n[methods.grpo]", "Did you mean 'history'"),
+    "bad threshold": ("thresholds = [0.2, 0.9]", "thresholds = [20]", "thresholds must be"),
+    "own panel": ("[methods.grpo]", "[methods.grpo]\nevaluation.tasks = 3", "all methods of a world share it"),
+    "own seed": ("[common]", "[common]\nseed = 3", "the comparison gives every run its own"),
+    "bad value": ("group_size = 4", "group_size = 1", "group_size = 1"),
+    "start as a method": ("[methods.grpo]", "[methods.start]", "cannot be called 'start'"),
+    "bad name": ("[methods.grpo]", "[methods.\"a/b\"]", "becomes a directory"),
+    "start with adapters": (".start.sft]", ".start.engine]\nlora_rank = 4\n[worlds.same.start.sft]", "LoRA"),
+    "start without lessons": ("steps = 50\nbatch", "steps = 0\nbatch", "same/start: sft.steps and iterations are both 0"),
+    "method of another file": ("[methods.grpo]", "[worlds.next.methods.gpro]\n[methods.grpo]", "Did you mean 'grpo'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_refused_with_the_reason(case):
+    before, after, reason = REFUSED[case]
+    assert before in SMALL
+    with pytest.raises(TacitError) as refused:
+        plan_of(SMALL.replace(before, after, 1))
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["worlds", "methods"])
+def test_a_file_without_methods_or_worlds_is_refused(kind):
+    document = {key: value for key, value in tomllib.loads(SMALL).items() if key != kind}
+    with pytest.raises(TacitError, match=f"names no {kind}"):
+        make_plan(document, resolve)
+
+
+def test_only_some_of_the_runs(small):
+    assert len(choose(small, "")) == 18
+    assert {c.world for c in choose(small, "next")} == {"next"} and len(choose(small, "next")) == 9
+    assert [c.label for c in choose(small, "same/ppo, next/grpo/1")] == [
+        "same/ppo/0",
+        "same/ppo/1",
+        "next/grpo/1",
+        "same/ppo/2",
+    ]
+    with pytest.raises(TacitError, match="Did you mean 'plain'"):
+        choose(small, "plan")
+
+
+def test_a_run_made_with_other_settings_is_not_taken_for_this_one(small, tmp_path):
+    from tacit.training.files import write_json
+
+    made = cell(small, "next/grpo/0")
+    path = tmp_path / made.place
+    path.mkdir(parents=True)
+    write_json(path / "settings.json", {**made.with_start(tmp_path), "out": "elsewhere"})
+    check_stored(small, tmp_path)
+    write_json(path / "settings.json", merge(made.with_start(tmp_path), {"schedule": {"lr": 1.0, "iterations": 1}}))
+    with pytest.raises(TacitError, match=r"other settings .*schedule.lr=0.003\)"):
+        check_stored(small, tmp_path)

@@ -1,0 +1,174 @@
+"""The table from cells made up so that every number can be worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from tacit.comparison.collect import check_alike
+from tacit.comparison.pages import cells_of, columns, csv_text, markdown, p_text
+from tacit.comparison.plots import apart, draw, look
+from tacit.comparison.table import make_table
+from tacit.core.errors import TacitError
+from tacit.evaluation.intervals import share_interval, t_interval, wilson
+
+THRESHOLDS = [0.25, 0.75]
+
+
+def evaluation(stage: str, step: int, outcomes: str, seed: int = 0, **more: Any) -> dict[str, Any]:
+    successes = outcomes.count("1")
+    return {
+        "stage": stage, "step": step, "panel": "w/test/4", "panel_hash": "aaaa", "episodes": len(outcomes), "seed": seed,
+        "successes": successes, "success": successes / len(outcomes), "score": successes / len(outcomes), "steps": 3.0,
+        "success_steps": 2.0 + seed if successes else 0.0, "invalid": 0.1 * seed, "ineffective": 0.0,
+        "sampling": {"temperature": 1}, **more,
+    }  # fmt: skip
+
+
+START = evaluation("sft", 9, "1000")
+
+
+def make_cell(method: str, seed: int, *rl: str, world: str = "w", start: dict[str, Any] | None = START) -> dict[str, Any]:
+    """Finished where it has evaluations of practice, every fifth iteration."""
+    practised = [evaluation("rl", 5 * (i + 1), outcomes, seed) for i, outcomes in enumerate(rl)]
+    curve = [(0, START["success"]), *((e["step"], e["success"]) for e in practised)]
+    return {
+        "world": world, "method": method, "seed": seed, "run": f"runs/{world}/{method}/{seed}",
+        "status": "finished" if rl else "failed", "error": None if rl else "out of luck", "versions": None,
+        "evaluations": practised, "start": start, "final": practised[-1] if rl else None,
+        "peak": max(practised, key=lambda e: e["success"]) if rl else None,
+        "curve": [{"step": s, "success": v, "score": v} for s, v in curve] if rl else [],
+        "steps_to": [{"threshold": t, "step": next((s for s, v in curve if v >= t), None)} for t in THRESHOLDS],
+        "area": 0.5 if rl else None, "outcomes": [d == "1" for d in rl[-1]] if rl else None,
+    }  # fmt: skip
+
+
+CELLS = [
+    make_cell("grpo", 0, "1100", "1000"),
+    make_cell("grpo", 1, "1100", "1100"),
+    make_cell("better", 0, "1110", "1110"),
+    make_cell("better", 1, "1111", "1110"),
+    make_cell("lost", 0, "1000", "0100"),
+    make_cell("lost", 1),
+]
+
+
+@pytest.fixture
+def rows() -> dict[str, dict[str, Any]]:
+    return {row["method"]: row for row in make_table(CELLS, ["w"], ["grpo", "better", "lost"], THRESHOLDS)}
+
+
+def test_final_and_peak_are_kept_apart_and_the_start_is_one_measurement(rows):
+    grpo, better = rows["grpo"], rows["better"]
+    assert grpo["final"]["mean"] == 0.375 and grpo["peak"]["mean"] == 0.5
+    assert grpo["final"]["per_seed"] == [0.25, 0.5] and better["peak"]["per_seed"] == [0.75, 1.0]
+    assert (grpo["final"]["low"], grpo["final"]["high"]) == share_interval([1, 2], [4, 4])
+    # Two seeds began from one start that was measured once on four episodes, not on eight.
+    assert (grpo["start"]["low"], grpo["start"]["high"]) == pytest.approx(wilson(1, 4))
+    assert grpo["success_length"]["mean"] == 2.5 and grpo["invalid"]["mean"] == 0.05
+
+
+def test_values_that_agree_have_no_interval_of_their_own(rows):
+    assert rows["better"]["score"] == {"mean": 0.75, "low": None, "high": None, "per_seed": [0.75, 0.75]}
+    assert rows["grpo"]["score"]["low"] == pytest.approx(t_interval([0.25, 0.5])[0])
+
+
+def test_what_is_missing_is_said(rows):
+    assert rows["lost"]["seeds"] == [0] and rows["lost"]["missing"] == [1]
+    assert rows["lost"]["against"]["seeds"] == [0] and rows["lost"]["against"]["p_seeds"] is None
+
+
+def test_differences_are_paired_by_seed_and_by_task(rows):
+    against = rows["better"]["against"]
+    assert rows["grpo"]["against"] is None
+    assert against["difference"]["per_seed"] == [0.5, 0.25]
+    assert (against["won"], against["lost"]) == (3, 0) and against["p"] == 2 / 8
+    assert against["p_seeds"] == 2 / 4
+    lost = rows["lost"]["against"]
+    assert (lost["won"], lost["lost"], lost["p"]) == (1, 1, 1.0)
+    # Two questions were asked over seeds × tasks, one over seeds.
+    assert against["p_holm"] == 2 * against["p"] and lost["p_holm"] == 1.0 and against["p_seeds_holm"] == against["p_seeds"]
+
+
+def test_steps_to_thresholds_count_who_never_got_there(rows):
+    first, second = rows["better"]["steps_to"]
+    assert (first["median"], first["reached"], first["of"]) == (0, 2, 2)  # the start was there already
+    assert (second["median"], second["reached"], second["of"]) == (5, 2, 2)
+    assert (rows["grpo"]["steps_to"][1]["median"], rows["grpo"]["steps_to"][1]["reached"]) == (None, 0)
+
+
+def test_a_difference_all_seeds_agree_on_still_has_the_doubt_of_its_episodes():
+    cells = [make_cell(m, s, o) for s in (0, 1) for m, o in (("grpo", "1000"), ("same", "1000"))]
+    difference = make_table(cells, ["w"], ["grpo", "same"], THRESHOLDS)[1]["against"]["difference"]
+    assert difference["mean"] == 0.0 and difference["low"] < -0.1 and difference["high"] > 0.1
+
+
+def test_panels_with_different_hashes_do_not_share_a_table():
+    other = evaluation("rl", 5, "1000", panel_hash="bbbb")
+    with pytest.raises(TacitError, match=r"aaaa in runs/one, and w/test/4 with panel_hash bbbb in runs/two"):
+        check_alike("w", {"runs/one": START, "runs/two": other})
+    with pytest.raises(TacitError, match="sampling"):
+        check_alike("w", {"runs/one": START, "runs/two": evaluation("rl", 5, "1000", sampling={"temperature": 0})})
+    assert check_alike("w", {"a": START, "b": START}) == {"name": "w/test/4", "hash": "aaaa", "episodes": 4}
+    assert check_alike("w", {}) is None
+
+
+def found() -> dict[str, Any]:
+    methods = ["grpo", "better", "lost"]
+    return {
+        "name": "made up", "description": "", "worlds": ["w"], "methods": methods, "seeds": [0, 1], "thresholds": THRESHOLDS,
+        "baseline": "grpo", "notes": ["budgets differ."], "panels": {"w": check_alike("w", {"a": START})}, "starts": {},
+        "cells": CELLS, "table": make_table(CELLS, ["w"], methods, THRESHOLDS),
+    }  # fmt: skip
+
+
+def test_the_page_says_everything_in_words():
+    text = markdown(found())
+    lines = text.splitlines()
+    assert "Panel `w/test/4` (hash `aaaa`), 4 episodes at every evaluation." in lines
+    assert "- lost, seed 1: failed: out of luck" in lines and "Note: budgets differ." in lines
+    (row,) = [line for line in lines if line.startswith("| better")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert len(cells) == len(columns(THRESHOLDS))
+    assert cells[1] == "2/2" and cells[3].startswith("75.0 [") and cells[-5:-3] == ["0 (2/2)", "5 (2/2)"]
+    assert cells[-3].startswith("+37.5 [") and cells[-2:] == ["0.500", "0.500"]
+
+
+def test_thresholds_in_words():
+    row = make_table(CELLS, ["w"], ["grpo"], THRESHOLDS)[0]
+    assert cells_of(row, 2)[8:10] == ["0 (2/2)", "never (0/2)"]
+    row["steps_to"][1] |= {"reached": 1}
+    assert cells_of(row, 2)[9] == "later (1/2)"
+    assert (p_text(None), p_text(0.0004), p_text(1.0)) == ("–", "<0.001", "1.000")
+
+
+def test_the_csv_can_be_read_back():
+    rows = list(csv.DictReader(io.StringIO(csv_text(found()))))
+    assert [r["method"] for r in rows] == ["grpo", "better", "lost"]
+    assert float(rows[1]["final"]) == 0.75 and float(rows[1]["p"]) == 0.25 and rows[0]["p"] == ""
+    assert rows[0]["steps_to_0.75"] == "" and rows[0]["reached_0.75"] == "0" and rows[2]["missing"] == "1"
+
+
+def test_pictures_name_every_method_and_are_the_same_every_time(tmp_path):
+    first, second = draw(found(), tmp_path / "a"), draw(found(), tmp_path / "b")
+    assert [p.name for p in first] == [
+        "learning-w.png", "learning-w.svg", "thresholds-w.png", "thresholds-w.svg",
+    ]  # fmt: skip
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    curves, steps = first[1].read_text(), first[3].read_text()
+    assert all(f">{method}  " in curves for method in ("grpo", "better", "lost")) and "grpo  37.5" in curves
+    assert all(word in steps for word in (">better<", ">never<", "≥ 75%"))
+
+
+def test_a_world_without_curves_is_not_drawn(tmp_path):
+    nothing = {**found(), "cells": [make_cell("grpo", 0)]}
+    assert draw(nothing, tmp_path) == []
+
+
+def test_labels_keep_apart_and_looks_differ():
+    assert apart([3.0, 1.0, 1.2], 1.0) == [3.0, 1.0, 2.0]
+    assert len({look(i) for i in range(20)}) == 20
