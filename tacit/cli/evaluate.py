@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.cli.module_settings import add_module_flags
 from tacit.cli.options import Parser, options_of
-from tacit.cli.panel_choice import open_panel, panel_settings, run_of
+from tacit.cli.panel_choice import PANEL, PICKS, open_panel, panel_settings, run_of
 from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
 from tacit.cli.values import from_text
 from tacit.core.errors import TacitError
@@ -38,6 +38,8 @@ def run(argv: Sequence[str]) -> int:
     _check(parser, arguments)
     if arguments.panel:
         said = {**said, **panel_settings(arguments.panel, arguments.target or "", dict(said))}
+    elif any(place in said for place in PICKS):
+        said = {**said, PANEL: ""}
     from tacit.cli.evaluation_view import Progress, show
     from tacit.cli.terminal import make_console, say
     from tacit.cli.tokens_view import check_tokens, report_tokens
@@ -51,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
     target = _open(arguments, said)
     if arguments.tokens:
         check_tokens(target)
-    panel = open_panel(target, arguments.panel, ("families",) in said)
+    panel = open_panel(target)
     sampling, repeats = target.sampling, target.recipe.train.evaluation.repeats
     if ks and max(ks) > repeats:
         raise TacitError(

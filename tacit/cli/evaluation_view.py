@@ -128,7 +128,8 @@ def _crashes(score: PanelScore, played: Sequence[Trajectory]) -> Pairs:
     if not score.crashed:
         return []
     first = next(t.detail for t in played if t.stop.crashed)
-    return [("crashed", f"{score.crashed} episodes ended because the world broke; they count as failures. The first: {first}")]
+    what = "episode" if score.crashed == 1 else "episodes"
+    return [("crashed", f"{score.crashed} {what} ended because the world broke, counted as failures. The first: {first}")]
 
 
 def _broken(target: Target) -> Pairs:

@@ -13,30 +13,33 @@ if TYPE_CHECKING:
     from tacit.evaluation.panels import Panel
 
 
-def open_panel(target: Target, name: str | None, families_said: bool = False) -> Panel:
-    """The panel that the settings or a file describe."""
-    from tacit.evaluation.panels import Panel, is_panel_file, read_panel
+PANEL = ("evaluation", "panel")
+PICKS = (("evaluation", "split"), ("evaluation", "tasks"), ("families",))
+"""settings that say which tasks of a split"""
 
-    train, world = target.recipe.train, target.world
-    if not name or not is_panel_file(name):
-        return Panel.of(world, train.evaluation.split, train.evaluation.tasks, train.family_names)
-    if families_said:
-        raise TacitError(f"--families picks from a split; take what you do not want out of {name} instead.")
-    panel = read_panel(Path(name).expanduser(), world.name)
-    if panel.tasks[0].world != world.name:
-        raise TacitError(f"the panel {name} is of world {panel.tasks[0].world!r}, but {target.label} plays {world.name!r}.")
-    return panel
+
+def open_panel(target: Target) -> Panel:
+    """The panel that the settings describe."""
+    from tacit.evaluation.panels import choose_panel
+
+    train = target.recipe.train
+    chosen = train.evaluation
+    return choose_panel(target.world, chosen.split, chosen.tasks, train.family_names, chosen.panel)
 
 
 def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """`countdown/test/128` as the settings it stands for; of a file, at least the world it is of."""
+    """`countdown/test/128`, or a file, as the settings it stands for."""
     from tacit.cli.checks import open_world
     from tacit.evaluation.panels import is_panel_file, read_panel
 
     run = run_of(target) if target else None
     played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
     if is_panel_file(name):
-        return {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
+        picked = next((place[-1] for place in PICKS if place in said), None)
+        if picked:
+            raise TacitError(f"--{picked} picks from a split; take what you do not want out of {name} instead.")
+        of = {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
+        return {**of, PANEL: name}
     place, _, count = name.rpartition("/")
     world, _, split = place.rpartition("/")
     if not world or not split or not count.isdigit():
@@ -48,7 +51,7 @@ def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> 
         raise unknown("panel", name, [f"{world}/{s}/{count}" for s in open_world(world).splits])
     if played and played != world:
         raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
-    return {("world",): world, ("evaluation", "split"): split, ("evaluation", "tasks"): int(count)}
+    return {("world",): world, ("evaluation", "split"): split, ("evaluation", "tasks"): int(count), PANEL: ""}
 
 
 def run_of(word: str) -> Path | None:

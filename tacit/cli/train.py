@@ -216,7 +216,8 @@ def show_header(console: Console, recipe: Recipe, world: Environment) -> None:
     if schedule.iterations:
         size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
         pairs.append(("rl", f"{schedule.iterations} iterations of {size}, lr {schedule.lr:g}"))
-    panel = panel_name(world.name, train.evaluation.split, train.evaluation.tasks, train.family_names)
+    measured = train.evaluation
+    panel = measured.panel or panel_name(world.name, measured.split, measured.tasks, train.family_names)
     pairs += [("panel", f"{panel}, temperature {train.evaluation.temperature:g}"), ("seed", str(train.seed))]
     pairs += [("run", str(recipe.out)), *(("note", note) for note in recipe.notes)]
     say_pairs(console, pairs)

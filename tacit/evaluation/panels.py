@@ -71,6 +71,16 @@ class Panel:
         return {"name": self.name, "version": self.version, "tasks": [asdict(task) for task in self.tasks]}
 
 
+def choose_panel(world: Environment, split: str, count: int, families: Sequence[str] = (), file: str = "") -> Panel:
+    """The panel of a file where one is named, which must be of this world; else of the split."""
+    if not file:
+        return Panel.of(world, split, count, families)
+    panel = read_panel(Path(file).expanduser(), world.name)
+    if panel.tasks[0].world != world.name:
+        raise TacitError(f"the panel {file} is of world {panel.tasks[0].world!r}, and cannot be played in {world.name!r}.")
+    return panel
+
+
 def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:
     """
     >>> panel_name("alfworld", "unseen", 64, ("heat", "cool"))

@@ -33,6 +33,8 @@ class EvaluationSettings:
     """split the panel is taken from"""
     tasks: int = 128
     """tasks on the panel"""
+    panel: str = ""
+    """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
     repeats: int = 1
     """episodes per task"""
     every: int = 5

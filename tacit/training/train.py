@@ -16,7 +16,7 @@ from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.evaluation.behaviour import repeated
 from tacit.evaluation.evaluate import evaluate
-from tacit.evaluation.panels import Panel
+from tacit.evaluation.panels import Panel, choose_panel
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace, WorldPool
@@ -59,8 +59,8 @@ class Course:
     @classmethod
     def of(cls, world: Environment, settings: TrainSettings) -> Course:
         """Found before anything is written, so that a world without its data costs nothing."""
-        families = settings.family_names
-        panel = Panel.of(world, settings.evaluation.split, settings.evaluation.tasks, families)
+        families, measured = settings.family_names, settings.evaluation
+        panel = choose_panel(world, measured.split, measured.tasks, families, measured.panel)
         tasks = world.tasks_of(settings.split, settings.tasks, settings.seed, families)
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""

@@ -188,19 +188,33 @@ def test_tasks_of_your_own(run, capsys, tmp_path):
     assert measure(capsys, "expert", "--panel", other)["panel_hash"] != expert["panel_hash"]
 
 
+def test_a_run_measured_on_tasks_of_your_own(capsys, tmp_path):
+    panel = own_panel(tmp_path / "mine.jsonl", 24, 9, 10)
+    place = tmp_path / "run"
+    assert main([*TRAIN, "--sft.steps", "2", "--evaluation.panel", str(panel), "--out", str(place)]) == 0
+    assert f"panel  {panel}" in capsys.readouterr().out
+    result = measure(capsys, place)
+    assert result["panel"] == "my-own" and result["episodes"] == 3 and result["equals_run"] is True
+    assert measure(capsys, place, "--tasks", "4")["panel"] == "countdown/test/4", "what is said wins"
+    assert measure(capsys, place, "--panel", "countdown/hard/2")["panel"] == "countdown/hard/2"
+    assert main([*TRAIN, "--evaluation.panel", str(tmp_path / "none.json"), "--out", str(tmp_path / "other")]) == 2
+    assert "cannot read the panel" in capsys.readouterr().err and not (tmp_path / "other").exists()
+
+
 def test_a_task_the_world_cannot_set_up_is_a_crash_that_is_shown(capsys, tmp_path):
     panel = own_panel(tmp_path / "mine.jsonl", 24)
     with panel.open("a") as file:
         file.write('{"id": "own/empty", "goal": "?", "data": {}}\n')
     assert main(["eval", "tiny", "--panel", str(panel), "--max-steps", "1", "--out", str(tmp_path / "kept"), *SIZES]) == 0
     out = capsys.readouterr().out
-    assert "1 episodes ended because the world broke" in out and "The first: KeyError" in out
+    assert "1 episode ended because the world broke" in out and "its data has no 'numbers'" in out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--panel", "missing.jsonl"], "cannot read the panel missing.jsonl: No such file"),
+        (["--panel", "missing.jsonl", "--tasks", "3"], "--tasks picks from a split"),
         (["--panel", "countdown/test"], "is no panel name"),
         (["--panel", "alfworld/unseen/8"], "belongs to world 'alfworld'"),
         (["--k", "3"], "--k 3 needs 3 episodes per task, and --repeats is 1: add --repeats 3"),
@@ -223,7 +237,7 @@ def test_a_panel_of_another_world_is_refused(run, capsys, tmp_path):
     file = tmp_path / "p.jsonl"
     file.write_text('{"name": "p", "version": "1"}\n{"id": "x", "world": "cooking", "goal": ""}\n')
     assert main(["eval", str(run), "--panel", str(file)]) == 2
-    assert "is of world 'cooking', but" in capsys.readouterr().err
+    assert "is of world 'cooking', and cannot be played in 'countdown'" in capsys.readouterr().err
 
 
 def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
