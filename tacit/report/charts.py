@@ -15,8 +15,8 @@ from tacit.report.numbers import percent, short
 
 WIDTH, HEIGHT = 360, 190
 TOP, BOTTOM, LEFT, RIGHT = 8, 32, 44, 8
-LETTER = 6.1
-"""mean width of a letter of a label"""
+LETTER = 6.9
+"""mean width of a letter of a label, which is bold"""
 COLOURS = 8
 """series colours of page.css; further series begin again with other dashes"""
 DASHES = ("", "6 3", "2 3")

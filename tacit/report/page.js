@@ -130,7 +130,10 @@
     state.episode = episode;
     const last = episode < 0 ? 0 : episodes[episode].turns.length - 1;
     state.step = Math.max(0, Math.min(last, step));
+    const focused = document.activeElement, inside = viewer.contains(focused);
     render();
+    // Drawing anew takes the focus away with the button that had it; whoever was here stays here.
+    if (inside && (!viewer.contains(focused) || focused.disabled)) strip.querySelector("[aria-current]")?.focus({ preventScroll: true });
     if (episode >= 0) history.replaceState(null, "", `#episode=${episode + 1}&step=${state.step + 1}`);
   }
 

@@ -1,0 +1,132 @@
+"""The pages in a real browser, opened from disk: no complaints, nothing fetched, and steps that can be stepped through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from browser import Browser, find_chromium
+from written import HOSTILE, episode, write_comparison, write_run
+
+from tacit.report.comparison_page import comparison_page
+from tacit.report.run_page import run_page
+
+WHERE = "document.getElementById('where').textContent"
+WROTE = "document.querySelectorAll('#step .text pre')[1].textContent"
+HASH = "location.hash"
+WIDTH = "document.documentElement.scrollWidth"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine; install one (Debian: apt-get install chromium), or name it in $CHROMIUM")
+    found = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> dict[str, str]:
+    place = tmp_path_factory.mktemp("pages")
+    hostile = episode(1, True, text=HOSTILE, goal=HOSTILE)
+    texts = {
+        "run": run_page(write_run(place / "run")),
+        "hostile": run_page(write_run(place / "hostile", episodes=[hostile, episode(2, False, 0)])),
+        "comparison": comparison_page(write_comparison(place / "compared")),
+    }
+    return {name: _written(place / f"{name}.html", text) for name, text in texts.items()}
+
+
+def _written(file: Path, text: str) -> str:
+    file.write_text(text, encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.mark.parametrize("name", ["run", "hostile", "comparison"])
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_opens_from_disk_without_a_complaint_and_fits(browser, pages, name, width, dark):
+    browser.open(pages[name], width, 800, dark)
+    assert browser.evaluate("document.readyState") == "complete" and browser.complaints == []
+    assert browser.evaluate(WIDTH) == width, "the page itself never scrolls sideways"
+    paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
+
+
+def test_keys_and_buttons_step_through_an_episode(browser, pages):
+    browser.open(pages["run"])
+    browser.evaluate("document.getElementById('viewer').scrollIntoView()")
+    total = browser.evaluate(WHERE).rpartition(" ")[2]
+    assert browser.evaluate(WHERE) == f"step 1 of {total}" and browser.evaluate(WROTE) == "wrote 0"
+    browser.press("ArrowRight")
+    assert browser.evaluate(WHERE) == f"step 2 of {total}" and browser.evaluate(WROTE) == "wrote 1"
+    browser.click("#viewer button[aria-label='next step']")
+    assert browser.evaluate(WROTE) == "wrote 2" and browser.evaluate(HASH) == "#episode=1&step=3"
+    browser.press("ArrowLeft")
+    browser.press("ArrowLeft")
+    browser.press("ArrowLeft")
+    assert browser.evaluate(WHERE) == f"step 1 of {total}", "it stops at the first"
+    browser.click("#viewer .strip button:last-child")
+    assert browser.evaluate(WHERE) == f"step {total} of {total}"
+    assert browser.evaluate("document.querySelector('#viewer button[aria-label=\"next step\"]').disabled") is True
+    browser.press("PageDown")
+    assert browser.evaluate(HASH) == "#episode=2&step=1" and browser.complaints == []
+
+
+def test_an_address_names_the_step(browser, pages):
+    browser.open(pages["run"] + "#episode=3&step=4")
+    assert browser.evaluate(WHERE).startswith("step 4 of") and browser.evaluate(WROTE) == "wrote 3"
+    assert "credit" in browser.evaluate("document.querySelector('.facts').textContent")
+    browser.open(pages["run"] + "#episode=999&step=4")
+    assert browser.evaluate(WHERE).startswith("step 1 of") and browser.complaints == []
+
+
+def test_filters_leave_what_was_asked_for(browser, pages):
+    browser.open(pages["run"])
+    box = "const b = document.querySelectorAll('.choices select')[n]"
+    choose = f"(n, v) => {{ {box}; b.value = v; b.dispatchEvent(new Event('change')); }}"
+    shown = "[...document.querySelectorAll('.choices select')[3].options].map(o => o.textContent)"
+    browser.evaluate(f"({choose})(0, 'lost')")
+    browser.evaluate(f"({choose})(1, 'place')")
+    told = browser.evaluate(shown)
+    assert told and all(". lost," in name for name in told)
+    browser.evaluate(f"({choose})(2, 'training, iteration 10')")
+    assert browser.evaluate(shown) == [] and browser.evaluate(WHERE) == "No episode here is like that."
+    browser.evaluate(f"({choose})(1, '')")
+    assert browser.evaluate(WHERE).startswith("step 1 of") and browser.complaints == []
+
+
+def test_charts_tell_the_value_under_the_pointer_and_under_the_keys(browser, pages):
+    browser.open(pages["run"])
+    chart = "document.querySelector('svg[data-chart]')"
+    output = f"{chart}.closest('figure').querySelector('output').textContent"
+    resting = browser.evaluate(output)
+    browser.evaluate(f"{chart}.scrollIntoView({{block: 'center'}})")
+    box = browser.evaluate(f"(b => [b.x, b.y, b.width, b.height])({chart}.getBoundingClientRect())")
+    browser.hover(box[0] + box[2] * 0.55, box[1] + box[3] / 2)
+    assert browser.evaluate(output) == "iteration 5: 77.5% [62.5%, 87.7%]" != resting
+    browser.hover(0, 0)
+    assert browser.evaluate(output) == resting
+    browser.evaluate(f"{chart}.focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    assert browser.evaluate(output).startswith("iteration 5: 77.5%") and browser.complaints == []
+
+
+def test_hostile_text_is_shown_and_never_run(browser, pages):
+    browser.open(pages["hostile"] + "#episode=1&step=1")
+    assert browser.evaluate("document.querySelector('.goal').textContent") == HOSTILE
+    assert HOSTILE in browser.evaluate("document.getElementById('step').textContent")
+    assert browser.evaluate("document.images.length") == 0 and browser.evaluate("document.title") == "hostile: a run"
+    # Even markup that found its way in could not run: the page's policy allows its own script only.
+    browser.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
+    browser.evaluate("new Promise(done => setTimeout(done, 100))")
+    assert browser.evaluate("document.title") == "hostile: a run"
+    assert any("Content Security Policy" in c for c in browser.complaints)
+
+
+def test_an_episode_without_steps_can_be_looked_at(browser, pages):
+    browser.open(pages["hostile"] + "#episode=3")
+    assert browser.evaluate(WHERE) == "This episode ended before its first step." and browser.complaints == []

@@ -1,0 +1,121 @@
+"""The page of a comparison: the table, what is missing from it, and the way to every run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from parsed import Page
+from written import HOSTILE, write_comparison
+
+from tacit.cli.main import main
+from tacit.core.errors import TacitError
+from tacit.report.comparison_page import comparison_page
+from tacit.report.comparison_parts import mean_curve
+from tacit.report.comparison_reading import read_comparison
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    return write_comparison(tmp_path / "compared")
+
+
+def rewrite(place: Path, **changes) -> None:
+    found = json.loads((place / "comparison.json").read_text())
+    (place / "comparison.json").write_text(json.dumps({**found, **changes}))
+
+
+def test_the_table_has_means_intervals_and_significance(place):
+    text = Page(comparison_page(place)).text
+    found = json.loads((place / "comparison.json").read_text())
+    for row in found["table"]:
+        final = row["final"]
+        told = f"{100 * final['mean']:.1f}% [{100 * final['low']:.1f}, {100 * final['high']:.1f}]"
+        assert told in text, told
+    assert "bipace 73.3%" in text and "+23.3 [+13.3, +33.3] 21 : 9 0.042 0.500 3 / 3" in text
+    assert "grpo baseline" in text and "hash 0123456789abcdef" in text
+
+
+def test_what_is_missing_is_said(place):
+    page = Page(comparison_page(place))
+    assert "alfworld / reuserl / seed 1 failed: tacit: the loss is not a number at iteration 21." in page.text
+    assert (
+        "alfworld / reuserl / seed 2 was never begun." in page.text
+        and "alfworld / bipace / seed 2 stopped half way." in page.text
+    )
+    assert "Budgets differ between the methods." in page.text and "15 / 18" in page.text and "not complete" in page.text
+
+
+def test_curves_are_means_over_finished_seeds_with_the_range_as_band(place):
+    found = read_comparison(place)
+    series = mean_curve(found, "countdown", "grpo")
+    assert [p.x for p in series.points] == list(range(0, 41, 5))
+    last = series.points[-1]
+    assert (last.low, last.y, last.high) == pytest.approx((0.55, 0.565, 0.58))
+    (only,) = {(p.low, p.high) for p in mean_curve(found, "alfworld", "reuserl").points if p.x == 40}
+    assert only[0] == only[1], "one seed has finished"
+
+
+def test_a_method_without_a_finished_run_is_drawn_from_what_there_is(place):
+    found = json.loads((place / "comparison.json").read_text())
+    cells = [c for c in found["cells"] if c["status"] == "unfinished"]
+    rewrite(place, cells=cells, table=[])
+    page = Page(comparison_page(place))
+    assert "There is no table" in page.text and "unfinished runs count where nothing is finished" in page.text
+    assert any("Success on the panel, alfworld" in (svg["aria-label"] or "") for svg in page.all("svg"))
+
+
+def test_links_lead_to_the_runs_from_wherever_the_page_lies(place, tmp_path):
+    links = [a["href"] for a in Page(comparison_page(place)).all("a") if not a["href"].startswith("#")]
+    assert "runs/countdown/grpo/0/" in links and not any("alfworld/reuserl/2" in link for link in links), (
+        "nothing leads nowhere"
+    )
+    (place / "runs" / "countdown" / "grpo" / "0" / "report.html").write_text("")
+    elsewhere = [a["href"] for a in Page(comparison_page(place, beside=tmp_path)).all("a")]
+    assert "compared/runs/countdown/grpo/0/report.html" in elsewhere and "compared/runs/countdown/grpo/1/" in elsewhere
+
+
+def test_thresholds_behaviour_and_settings(place):
+    text = Page(comparison_page(place)).text
+    assert "≥ 25% ≥ 50%" in text and "10 3 of 3 not reached 0 of 3" in text
+    assert "step limit 100.0% 100.0% 100.0%" in text and "Prompt tokens by turn" in text
+    assert "--kl 0.04 0.06 0.07" in text
+
+
+def test_hostile_names_stay_text(place):
+    found = json.loads((place / "comparison.json").read_text())
+    for cell in found["cells"]:
+        cell |= {"method": HOSTILE, "error": HOSTILE, "run": "javascript:alert(1)"}
+    table = [{**row, "method": HOSTILE} for row in found["table"]]
+    rewrite(place, cells=found["cells"], table=table, name=HOSTILE, description=HOSTILE, methods=[HOSTILE], notes=[HOSTILE])
+    html = comparison_page(place)
+    page = Page(html)
+    assert "<img" not in html and not page.all("img") and "\x1b" not in html
+    assert not [a for a in page.all("a") if "javascript" in (a["href"] or "")]
+
+
+def test_other_formats_and_broken_cells_are_said(place):
+    found = json.loads((place / "comparison.json").read_text())
+    rewrite(
+        place,
+        format=7,
+        cells=[*found["cells"], "nonsense", {"world": "x"}],
+        starts={"countdown": {"status": "failed", "error": "no"}},
+    )
+    text = Page(comparison_page(place)).text
+    assert "is of format 7, this version reads 1" in text and "2 of 20 cells cannot be read" in text
+    assert "The run that every cell of countdown starts from is failed: no." in text and "73.3%" in text
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"cells": 3}'])
+def test_a_file_that_is_no_comparison_is_refused(place, content):
+    (place / "comparison.json").write_text(content)
+    with pytest.raises(TacitError, match="tacit compare"):
+        comparison_page(place)
+
+
+def test_the_command_writes_it(place, capsys):
+    assert main(["report", str(place)]) == 0
+    page = Page((place / "report.html").read_text())
+    assert "three methods" in page.text and str(place / "report.html") in capsys.readouterr().out
