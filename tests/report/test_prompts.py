@@ -48,7 +48,7 @@ def test_prompts_written_anew_are_the_ones_that_were_read(context):
         told = prompts_of(trajectory_record(trajectory), replace(KNOWN, context=context))
         assert told.turns == [sections(step.prompt) for step in trajectory.steps] and "written anew" in told.source
     assert max(len(t.steps) for t in played) > 3, "long enough for history to be left out"
-    assert any(not step.valid for t in played for step in t.steps), "what does not parse is played again too"
+    assert any(not step.effective for t in played for step in t.steps), "what was refused is played again too"
 
 
 def test_a_world_that_answers_differently_claims_nothing(played):
