@@ -147,8 +147,8 @@ TOP_OPTIONS = (
            "package.module:OBJECT or path/to/file.py:OBJECT"),
     Option("method", ("method", "name"), str, DEFAULT_METHOD, "how to learn: a name of `tacit list methods`, or your own as "
            "package.module:Class or path/to/file.py:Class"),
-    Option("model", ("model",), str, DEFAULT_MODEL, "who plays: tiny-base (pretrained, packaged), tiny (made from scratch), the directory of a checkpoint, or a "
-           "hub id (owner/name)"),
+    Option("model", ("model",), str, DEFAULT_MODEL, "who plays: tiny-base (pretrained, packaged), tiny (made from "
+           "scratch), the directory of a checkpoint, or a hub id (owner/name)"),
     Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory, which must not hold a run yet"),
 )  # fmt: skip
 

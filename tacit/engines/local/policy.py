@@ -32,7 +32,7 @@ def load_policy(
     world_texts: Texts | None = None,
     tiny: TinySettings | None = None,
 ) -> LocalPolicy:
-    """A policy from a checkpoint directory, a hub id, a packaged base (`tiny-base`), or a tiny size (`tiny`, `tiny-0.5m`, `tiny-4m`).
+    """A policy from a checkpoint directory, a hub id, a packaged base (`tiny-base`), or a tiny size (`tiny`, `tiny-4m`).
 
     A tiny policy trains its tokenizer on `world_texts` (texts, or a function that makes them) and takes its weights from
     the seed; `tiny` overrides its sizes. The seed also initialises LoRA adapters.
