@@ -86,7 +86,7 @@ def make_parser() -> Parser:
         "--only",
         default="",
         metavar="NAME,…",
-        help="do only these now: methods, worlds, WORLD/METHOD or WORLD/METHOD/SEED; the table shows all there is",
+        help="do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED; the table shows all there is",
     )
     parser.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
     return parser
@@ -109,7 +109,10 @@ def choose(plan: Plan, only: str) -> list[Planned]:
     names = [name.strip() for name in only.split(",") if name.strip()]
     if not names:
         return list(plan.cells)
-    meant = [{cell.world, cell.method, f"{cell.world}/{cell.method}", cell.label} for cell in plan.cells]
+    meant = [
+        {cell.world, cell.method, f"{cell.world}/{cell.method}", f"{cell.method}/{cell.seed}", cell.label}
+        for cell in plan.cells
+    ]
     known = set().union(*meant)
     for name in names:
         if name not in known:

@@ -16,9 +16,9 @@
     [worlds.household.methods.bipace]    optional: settings of one method in this world
 
     [methods.grpo]                       the first is what the others are compared with
-    [methods.bipace-hash]                plain values are settings of the method, tables are sections of the document
+    [methods.bipace-ngram]                plain values are settings of the method, tables are sections of the document
     name = "bipace"                      the method's name, where it is not the one in the heading
-    embedder = "hash"
+    embedder = "ngram"
     schedule.lr = 1e-4
 
 What is said more closely wins: common, then world, then method, then the method in the world.

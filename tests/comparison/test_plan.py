@@ -75,6 +75,14 @@ def test_settings_for_all_methods_are_for_those_that_have_them():
     assert "lam" not in cell(plan, "same/grpo/0").document["method"]
 
 
+def test_the_page_about_it_shows_a_file_that_works():
+    page = (Path(__file__).parents[2] / "docs" / "comparing.md").read_text()
+    plan = plan_of(page.split("```toml\n")[1].split("```")[0])
+    assert plan.name == "step-credit" and plan.methods == ("grpo", "gigpo", "bipace-ngram") and len(plan.cells) == 30
+    assert cell(plan, "puzzles/bipace-ngram/4").document["method"]["embedder"] == "ngram"
+    assert cell(plan, "kitchen/gigpo/0").document["method"]["step_weight"] == 0.5
+
+
 def test_different_budgets_are_said():
     plan = plan_of(SMALL + "\n[methods.more]\nname = 'grpo'\nschedule.group_size = 8\n")
     assert (
@@ -130,6 +138,7 @@ def test_only_some_of_the_runs(small):
         "next/grpo/1",
         "same/ppo/2",
     ]
+    assert [c.label for c in choose(small, "ppo/1")] == ["same/ppo/1", "next/ppo/1"]
     with pytest.raises(TacitError, match="Did you mean 'plain'"):
         choose(small, "plan")
 
