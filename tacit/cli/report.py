@@ -10,7 +10,7 @@ from typing import Any
 from tacit.cli.options import Parser
 from tacit.core.errors import TacitError
 from tacit.report.known import Known
-from tacit.report.run_page import MOST_TRAJECTORIES
+from tacit.report.run_page import MOST_TRAJECTORIES, run_page
 
 SUMMARY_LINE = "Write one self-contained HTML page of a run or a comparison: results, curves, behaviour, trajectories to read."
 SETTINGS, COMPARISON = "settings.json", "comparison.json"
@@ -23,13 +23,11 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
     path: Path = arguments.path.expanduser()
     out: Path = (arguments.out or path / PAGE).expanduser()
-    html = page_of(path, arguments.trajectories, out.parent)
-    from tacit.training.files import write_text
-
-    if not out.parent.is_dir():
+    if path.is_dir() and not out.parent.is_dir():
         raise TacitError(f"there is no directory {out.parent} to write {out.name} to; make it, or name another --out.")
-    write_text(out, html)
-    print(f"{out}  ({len(html.encode()) / 1024:,.0f} KiB)")
+    if arguments.runs:
+        _write_pages_of_runs(path, arguments.trajectories)
+    _write(out, page_of(path, arguments.trajectories, out.parent))
     if arguments.open:
         import webbrowser
 
@@ -46,21 +44,37 @@ def make_parser() -> Parser:
         "--trajectories", type=int, default=MOST_TRAJECTORIES, metavar="N",
         help=f"most episodes to embed in the page of a run (default: {MOST_TRAJECTORIES})",
     )  # fmt: skip
+    parser.add_argument("--runs", action="store_true", help="of a comparison: write the page of each of its runs as well")
     return parser
 
 
 def page_of(path: Path, trajectories: int = MOST_TRAJECTORIES, beside: Path | None = None) -> str:
     """`beside` is where the page will lie: a comparison's links to its runs lead from there."""
     if (path / SETTINGS).is_file():
-        from tacit.report.reading import read_run
-        from tacit.report.run_page import run_page
-
-        return run_page(path, what_is_known(read_run(path).settings), trajectories)
+        return run_page(path, what_is_known, trajectories)
     if (path / COMPARISON).is_file():
         from tacit.report.comparison_page import comparison_page
 
         return comparison_page(path, what_is_known, beside)
     raise _neither(path)
+
+
+def _write_pages_of_runs(path: Path, trajectories: int) -> None:
+    from tacit.report.comparison_reading import read_comparison
+
+    if not (path / COMPARISON).is_file():
+        raise TacitError(f"--runs is for comparisons, and {path} has no {COMPARISON}.")
+    for cell in read_comparison(path).cells:
+        place = path / str(cell.get("run") or "")
+        if (place / SETTINGS).is_file():
+            _write(place / PAGE, page_of(place, trajectories))
+
+
+def _write(out: Path, html: str) -> None:
+    from tacit.training.files import write_text
+
+    write_text(out, html)
+    print(f"{out}  ({len(html.encode()) / 1024:,.0f} KiB)")
 
 
 def what_is_known(settings: Any) -> Known:

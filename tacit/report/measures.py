@@ -68,7 +68,7 @@ def evaluations(run: RunFiles) -> Markup:
         parts.append(table(COLUMNS, rows, _panel(run.evaluations[-1]), marked))
     if run.later:
         names = [str(r.get("checkpoint") or r.get("target") or "?") for r in run.later]
-        rows = [[*_row(name, r), _panel(r)] for name, r in zip(names, run.later, strict=True)]
+        rows = [[*_row(name, r), _panel(r, brief=True)] for name, r in zip(names, run.later, strict=True)]
         parts.append(table([*COLUMNS, Column("panel", False)], rows, "Measured later with tacit eval"))
     parts.append(_tries([*run.evaluations, *run.later]))
     return join(parts)
@@ -137,12 +137,17 @@ def _row(label: Child, e: Record) -> list[Child]:
     ]
 
 
-def _panel(e: Record) -> str:
+def _panel(e: Record, brief: bool = False) -> str:
+    """What was measured on, and how; in brief, without what seldom differs."""
     sampling = e.get("sampling")
     how = ""
     if isinstance(sampling, Mapping):
-        how = ", " + ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in sampling.items() if isinstance(v, int | float))
-    return f"Panel {e.get('panel', '?')}, hash {e.get('panel_hash', '?')}{how}"
+        how = ", " + ", ".join(
+            f"{k.replace('_', ' ')} {v}"
+            for k, v in sampling.items()
+            if isinstance(v, int | float) and not (brief and k != "temperature")
+        )
+    return f"{'' if brief else 'Panel '}{e.get('panel', '?')}, hash {e.get('panel_hash', '?')}{how}"
 
 
 def _said_by_family(score: Record | None) -> dict[str, tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tacit.report.assembly import headline, page
@@ -15,16 +15,17 @@ from tacit.report.measures import evaluations, families, final
 from tacit.report.measures import headline as scores
 from tacit.report.numbers import count, duration, is_number
 from tacit.report.provenance import provenance
-from tacit.report.reading import Episodes, RunFiles, newest_episodes, read_run
+from tacit.report.reading import Episodes, Record, RunFiles, newest_episodes, read_run
 
 EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")
 MOST_TRAJECTORIES = 24
 
 
-def run_page(path: Path, known: Known | None = None, most_trajectories: int = MOST_TRAJECTORIES) -> str:
-    """HTML of the run in `path`. What is broken or missing there is said on the page; the rest is shown."""
-    known = known or Known()
+def run_page(path: Path, known_of: Callable[[Record], Known] | None = None, most_trajectories: int = MOST_TRAJECTORIES) -> str:
+    """HTML of the run in `path`. What is broken or missing there is said on the page; the rest is shown. `known_of` tells what
+    is known of a run with these settings."""
     run = read_run(path)
+    known = known_of(run.settings) if known_of else Known()
     notices = [*run.notices, *known.notices]
     measured = newest_episodes(path, EVALUATIONS, notices)
     practised = newest_episodes(path, ("rl",), notices)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from parsed import Page
-from written import HOSTILE, write_comparison
+from written import HOSTILE, write_comparison, write_run
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
@@ -119,3 +120,15 @@ def test_the_command_writes_it(place, capsys):
     assert main(["report", str(place)]) == 0
     page = Page((place / "report.html").read_text())
     assert "three methods" in page.text and str(place / "report.html") in capsys.readouterr().out
+
+
+def test_the_pages_of_its_runs_too(place, capsys):
+    shutil.rmtree(place / "runs" / "countdown" / "grpo" / "0")
+    write_run(place / "runs" / "countdown" / "grpo" / "0")
+    assert main(["report", str(place), "--runs"]) == 0
+    links = [a["href"] for a in Page((place / "report.html").read_text()).all("a")]
+    assert "runs/countdown/grpo/0/report.html" in links and "runs/countdown/grpo/1/" in links, "the others hold no settings"
+    assert "57.5%" in Page((place / "runs" / "countdown" / "grpo" / "0" / "report.html").read_text()).text
+    capsys.readouterr()
+    assert main(["report", str(place / "runs" / "countdown" / "grpo" / "0"), "--runs"]) == 2
+    assert "--runs is for comparisons" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_curves_have_axes_a_sentence_and_a_table(tmp_path):
     page = Page(run_page(write_run(tmp_path / "run")))
     told = [svg["aria-label"] for svg in page.all("svg")]
     assert any(t.startswith("Success on the panel. 5.0% at iteration 0, 57.5% at 10.") for t in told)
-    assert any(t.startswith("Entropy, nats per token. 1.4 at iteration 1, 0.5 at 10.") for t in told)
+    assert any(t.startswith("Entropy, nats/token. 1.4 at iteration 1, 0.5 at 10.") for t in told)
     assert any(t.startswith("KL to the reference") for t in told) and "Values of every iteration as a table" in page.text
     (chart,) = [
         json.loads(svg["data-chart"]) for svg in page.all("svg") if svg["aria-label"].startswith("Success on the panel")

@@ -1,0 +1,68 @@
+"""From `tacit train` to the page: the real files of a real run, in a world that is here."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from parsed import Page
+
+from tacit.cli.main import main
+from tacit.report.numbers import interval, percent
+from tacit.training.run import read_summary
+
+TRAIN = (
+    "train --world countdown --model tiny-0.5m --method grpo --tasks 4 --max-steps 4 --groups 2 --group-size 2 --iterations 2 "
+    "--lr 1e-4 --history 1 --sft.steps 3 --sft.batch 4 --sft.tasks 4 --evaluation.tasks 6 --evaluation.every 1 "
+    "--evaluation.max-steps 4 --engine.device cpu --engine.threads 1 --tiny.vocab 512 --tiny.hidden 32 --tiny.layers 1 "
+    "--tiny.heads 2 --tiny.kv-heads 2 --tiny.intermediate 64"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("real") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(sys, "stdout", io.StringIO())
+        assert main([*TRAIN.split(), "--out", str(place)]) == 0
+        assert main(["report", str(place)]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return Page((run / "report.html").read_text(encoding="utf-8"))
+
+
+def test_there_is_nothing_to_complain_of(page):
+    assert "Please note" not in page.text
+
+
+def test_every_evaluation_is_on_the_page(run, page):
+    evaluations = read_summary(run)["evaluations"]
+    assert [e["stage"] for e in evaluations] == ["untrained", "sft", "rl", "rl"]
+    for e in evaluations:
+        assert f"{percent(e['success'])} {interval(e['interval'])} {e['successes']} / {e['episodes']}" in page.text
+        assert e["panel_hash"] in page.text
+
+
+def test_chosen_settings_come_first_and_repeat_it(page):
+    assert "--sft.steps 3 0" in page.text and "--group-size 2 8" in page.text, "here, then the default"
+    assert "tacit train --world countdown --method grpo --model tiny-0.5m --seed 0" in page.text
+
+
+def test_prompts_are_written_anew_with_their_history(page):
+    shown = page.blocks["episodes"]
+    for episode in shown["episodes"]:
+        assert episode["prompts"].startswith("written anew"), episode["prompts"]
+        names = [[name for name, _ in turn["prompt"]] for turn in episode["turns"]]
+        assert "history" not in names[0] and all("history" in told for told in names[1:])
+    trained = [e for e in shown["episodes"] if e["from"] == "training, iteration 2"]
+    assert trained and all("credit" in turn and "reward" in turn for e in trained for turn in e["turns"])
+
+
+def test_behaviour_has_a_column_for_the_beginning_the_end_and_practice(page):
+    assert "evaluation, untrained evaluation after rl 2 training, iteration 2" in page.text
+    assert "why episodes failed" in page.text
