@@ -12,7 +12,6 @@ from rich.console import Console
 from tacit.cli.progress import LiveReporter
 from tacit.cli.terminal import after, duration, interval, percent, say, say_pairs, table
 from tacit.core.types import Trajectory
-from tacit.evaluation.intervals import wilson
 from tacit.evaluation.scores import final_and_peak
 from tacit.training.run import SUMMARY, read_summary
 
@@ -162,7 +161,7 @@ def _families(score: PanelScore) -> Any:
         (
             name,
             percent(family.success),
-            interval(wilson(family.successes, family.episodes)),
+            interval(family.interval),
             f"{family.score:.3f}",
             f"{family.steps:.1f}",
             str(family.episodes),

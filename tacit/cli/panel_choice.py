@@ -38,8 +38,8 @@ def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> 
         picked = next((place[-1] for place in PICKS if place in said), None)
         if picked:
             raise TacitError(f"--{picked} picks from a split; take what you do not want out of {name} instead.")
-        of = {} if played else {("world",): read_panel(Path(name).expanduser()).tasks[0].world}
-        return {**of, PANEL: name}
+        named: dict[tuple[str, ...], Any] = {PANEL: name}
+        return named if played else {**named, ("world",): read_panel(Path(name).expanduser()).tasks[0].world}
     place, _, count = name.rpartition("/")
     world, _, split = place.rpartition("/")
     if not world or not split or not count.isdigit():

@@ -11,7 +11,7 @@ RESAMPLES = 10_000
 """of a bootstrap: its ends then move by a few hundredths of the interval's width from seed to seed"""
 
 
-def wilson(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson(successes: float, trials: float, z: float = 1.959963984540054) -> tuple[float, float]:
     """The Wilson score interval of a proportion, 95% by default. No trials: (0, 1), nothing is known.
 
     centre = (p + z²/2n) / (1 + z²/n),  half = z / (1 + z²/n) · √(p(1−p)/n + z²/4n²)

@@ -1,4 +1,4 @@
-"""What several tries at a task say: pass@k and SC@k, unbiased, from n tries of which c succeeded.
+"""What several tries at a task say: pass@k and SC@k, unbiased, from n tries of which c succeeded; and how sure their mean is.
 
 A score of k tries is its mean over every choice of k among the n that were played, so that all of them count and n may be
 larger than k. Written with exact fractions of binomials: no draw is made, and n = k is the plain rule.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from math import comb
 
 from tacit.core.errors import TacitError
+from tacit.evaluation.intervals import wilson
 
 
 def pass_at(k: int, tries: int, successes: int) -> float:
@@ -32,6 +33,26 @@ def over_tasks(rule: Callable[[int, int, int], float], k: int, outcomes: Sequenc
     """The mean of a rule over tasks, each with the outcomes of its tries. No task: 0."""
     scores = [rule(k, len(tries), sum(tries)) for tries in outcomes]
     return sum(scores) / len(scores) if scores else 0.0
+
+
+def interval_over_tasks(outcomes: Sequence[Sequence[bool]]) -> tuple[float, float]:
+    """The Wilson interval of the success rate of T tasks with n tries each, as wide as tries at one task that are alike demand.
+
+    Tries at one task are not independent: seven at an easy task tell little more than one. The variance of the mean is that of
+    the tasks' own rates, s²/T; that of N independent episodes would be p(1−p)/N; so the tries are worth N = p(1−p) T / s²
+    episodes, at least T and at most Tn. Where none or all succeed they are worth T. One try each is plain Wilson.
+    """
+    tasks, tries = len(outcomes), sum(map(len, outcomes))
+    if not tries:
+        return wilson(0, 0)
+    p = sum(map(sum, outcomes)) / tries
+    rates = [sum(own) / len(own) for own in outcomes]
+    spread = sum((rate - p) ** 2 for rate in rates) / max(1, tasks - 1)
+    if tries == tasks or not 0 < p < 1:
+        worth = float(tasks)
+    else:
+        worth = min(float(tries), max(float(tasks), p * (1 - p) * tasks / spread)) if spread else float(tries)
+    return wilson(p * worth, worth)
 
 
 def check_k(k: int, tries: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import Trajectory
 from tacit.evaluation.intervals import wilson
 from tacit.evaluation.panels import Panel
-from tacit.evaluation.repeats import check_k, majority_at, over_tasks, pass_at
+from tacit.evaluation.repeats import check_k, interval_over_tasks, majority_at, over_tasks, pass_at
 
 MILLION = 1_000_000
 
@@ -37,6 +38,8 @@ class FamilyScore:
     success: float
     score: float
     steps: float
+    interval: tuple[float, float] = (0.0, 1.0)
+    """95%, of the success"""
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,12 @@ class PanelScore:
     def success(self) -> float:
         return self.successes / self.episodes if self.episodes else 0.0
 
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float]:
-        return wilson(self.successes, self.episodes)
+        """95%, of the success; tries at one task count for less than as many tasks."""
+        if sum(map(len, self.outcomes)) != self.episodes or len(set(map(len, self.outcomes))) != 1:
+            return wilson(self.successes, self.episodes)
+        return interval_over_tasks([[digit == "1" for digit in tries] for tries in zip(*self.outcomes, strict=True)])
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "success": self.success, "interval": list(self.interval), "outcomes": list(self.outcomes)}
@@ -121,7 +127,7 @@ def score_panel(
     prompt = [sum(len(s.prompt_tokens) for s in t.steps) for t in played]
     written = [t.completion_tokens for t in played]
     tries = [[t.success for t in played[i::size]] for i in range(min(size, len(played)))]
-    families = score_families(played)
+    families = score_families(played, size)
     return PanelScore(
         panel=panel.name,
         panel_hash=panel.hash,
@@ -150,14 +156,15 @@ def score_panel(
     )
 
 
-def score_families(played: Sequence[Trajectory]) -> dict[str, FamilyScore]:
-    """By family, in the order of their names."""
+def score_families(played: Sequence[Trajectory], size: int) -> dict[str, FamilyScore]:
+    """By family, in the order of their names; the same task comes again after `size` episodes."""
     found = {}
     for family in sorted({t.task.family for t in played}):
         own = [t for t in played if t.task.family == family]
+        tries = [[t.success for t in played[i::size]] for i, t in enumerate(played[:size]) if t.task.family == family]
         won = sum(t.success for t in own)
         scores, lengths = [t.score for t in own], [len(t) for t in own]
-        found[family] = FamilyScore(len(own), won, won / len(own), _mean(scores), _mean(lengths))
+        found[family] = FamilyScore(len(own), won, won / len(own), _mean(scores), _mean(lengths), interval_over_tasks(tries))
     return found
 
 
