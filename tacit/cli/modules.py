@@ -145,9 +145,7 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
             (
                 skill,
                 ", ".join(module.families),
-                f"{module.base.model} {module.fingerprint[:12]}"
-                if module.adapter
-                else f"own weights (from {module.base.model})",
+                f"{module.base.model} {module.fingerprint[:12]}" if module.adapter else "own weights",
                 module.tracker or "-",
                 _score(module.scores.get("sft")),
                 _score(module.scores.get("rl")),

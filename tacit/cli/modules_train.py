@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> int:
     skills_help = "all (default), unified (one module for all families), or names: heat,cool"
     parser.add_argument("--skills", default=ALL, metavar="NAMES", help=skills_help)
     parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=f"what to export: {CHECKPOINT_HELP}")
-    add_training_options(parser, *glance(argv))
+    add_training_options(parser, *glance(argv, resumable=False))
     arguments, said = parser.parse(argv)
     recipe = Recipe.resolve(arguments.config, said)
     world = open_world(recipe.world)
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError("a module's skill decides its families; leave `families` out, and choose skills with --skills.")
     out = _out(arguments.config, said, recipe)
     skills = choose_skills(world, arguments.skills)
-    planned = [(skill, *check_training(_recipe_of(recipe, skill, families, out), world)) for skill, families in skills.items()]
+    planned = [(skill, *check_training(_recipe_of(recipe, skill, skills[skill], world, out), world)) for skill in skills]
     for skill, own, method in planned:
         place = own.out
         started = (place / SETTINGS).exists()
@@ -76,8 +76,10 @@ def choose_skills(world: Environment, names: str) -> dict[str, tuple[str, ...]]:
     return {name: known[name] for name in chosen}
 
 
-def _recipe_of(recipe: Recipe, skill: str, families: tuple[str, ...], out: Path) -> Recipe:
-    return replace(recipe, out=out / RUNS / skill, train=replace(recipe.train, families=",".join(families)))
+def _recipe_of(recipe: Recipe, skill: str, families: tuple[str, ...], world: Environment, out: Path) -> Recipe:
+    """All families together are none in particular: such a run is measured on the panel that any other is."""
+    named = "" if set(families) == set(world.families) else ",".join(families)
+    return replace(recipe, out=out / RUNS / skill, train=replace(recipe.train, families=named))
 
 
 def _out(config: Path | None, said: dict[tuple[str, ...], object], recipe: Recipe) -> Path:

@@ -101,7 +101,7 @@ def add_training_options(parser: Parser, method: str, model: str) -> None:
         parser.add_options(titles[section], options)
 
 
-def glance(argv: Sequence[str]) -> tuple[str, str]:
+def glance(argv: Sequence[str], resumable: bool = True) -> tuple[str, str]:
     """(method, model), which decide what other flags there are."""
     glance = Parser("train", "", add_help=False)
     for flag in ("--config", "--resume"):
@@ -110,7 +110,7 @@ def glance(argv: Sequence[str]) -> tuple[str, str]:
         glance.add_argument(flag)
     seen, _ = glance.parse_known_args(argv)
     document: Document = {}
-    if seen.resume is not None:
+    if seen.resume is not None and resumable:
         document = read_settings(seen.resume)
     elif seen.config is not None:
         document = read_document(seen.config)

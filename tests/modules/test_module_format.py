@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +39,12 @@ def test_a_module_says_what_it_is(modules: Path) -> None:
     assert module.sampling.temperature == 0.4 and module.max_steps == 4 and module.code["tacit"]
     assert set(module.files) == {"adapter_model.safetensors", "adapter_config.json"}
     assert module.to_json() == json.loads((modules / "pick" / "module.json").read_text())
+
+
+def test_reading_modules_takes_no_torch(modules: Path) -> None:
+    words = f"import sys; from tacit.modules import find_modules; found = find_modules({str(modules)!r})"
+    code = f"{words}; print(len(found), 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["2", "False"]
 
 
 def test_both_sit_on_one_base(modules: Path) -> None:

@@ -1,0 +1,237 @@
+"""`tacit modules`, and modules in `tacit eval` and `tacit play`, as a person types them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from small_modules import RECIPE, train_modules, write_recipe
+
+from tacit.cli.main import main
+from tacit.cli.modules_train import choose_skills
+from tacit.environments import get_environment
+from tacit.modules import read_module
+from tacit.training.run import read_settings, read_summary
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    return write_recipe(tmp_path_factory.mktemp("recipe"))
+
+
+@pytest.fixture(scope="module")
+def trained(recipe, tmp_path_factory) -> tuple[Path, str]:
+    """Two modules, and what was printed while they were trained. Not to be written to."""
+    out = tmp_path_factory.mktemp("trained") / "modules"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", io.StringIO())
+        assert train_modules(recipe, out, "--skills", "heat,pick") == 0
+        return out, sys.stdout.getvalue()
+
+
+@pytest.fixture
+def copy(trained, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained[0], tmp_path / "modules"))
+
+
+def test_train_makes_a_run_and_a_module_for_each_skill(trained) -> None:
+    out, said = trained
+    for skill, families in (("heat", "heat"), ("pick", "pick,pick2")):
+        run = out / "runs" / skill
+        assert read_settings(run)["families"] == families and read_summary(run)["panel"].endswith(f"[{families}]")
+        assert read_module(out / skill).digest == read_summary(run)["digest"]
+        assert f"{skill}: rl-000002 exported to {out / skill}" in said
+    assert said.index("after SFT") > said.index("pick: rl-000002") and f"tacit eval {out}" in said
+
+
+def test_given_again_it_does_nothing_but_what_is_missing(trained, recipe, copy, capsys) -> None:
+    before = {file: file.stat().st_mtime_ns for file in copy.rglob("*") if file.is_file() and file.name != ".lock"}
+    shutil.rmtree(copy / "heat")
+    assert train_modules(recipe, copy, "--skills", "heat,pick") == 0
+    out = capsys.readouterr().out
+    assert "heat: " in out and "is finished" in out and "imitation" not in out
+    assert "heat: rl-000002 exported" in out and "pick: rl-000002 exported" not in out
+    changed = [f for f, at in before.items() if f.stat().st_mtime_ns != at and f.parent != copy / "heat"]
+    assert not changed
+    assert read_module(copy / "heat").digest == read_module(trained[0] / "heat").digest
+
+
+def test_a_damaged_module_is_written_anew(recipe, copy, capsys) -> None:
+    (copy / "heat" / "adapter_model.safetensors").write_bytes(b"")
+    assert train_modules(recipe, copy, "--skills", "heat") == 0
+    assert "heat: rl-000002 exported" in capsys.readouterr().out and not read_module(copy / "heat").damage()
+
+
+def test_other_settings_are_refused_and_more_iterations_are_not(recipe, copy, capsys) -> None:
+    assert train_modules(recipe, copy, "--skills", "heat", "--sft.steps", "9") == 2
+    assert "sft.steps=9 is not what" in capsys.readouterr().err
+    assert train_modules(recipe, copy, "--skills", "heat", "--iterations", "3") == 0
+    assert "resuming after rl 2" in capsys.readouterr().out
+    assert read_module(copy / "heat").run["checkpoint"] == "rl-000003"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--skills", "haet"], "unknown skill of world 'alfworld' 'haet'. Did you mean 'heat'?"),
+        (["--skills", ","], "--skills names none; there are all, pick, look, clean, heat, cool, unified."),
+        (["--families", "heat"], "leave `families` out, and choose skills with --skills"),
+        (["--sft.steps", "0", "--iterations", "0"], "nothing would be trained"),
+        (["--resume", "x"], "unknown flag --resume"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(recipe, tmp_path, capsys, flags, message) -> None:
+    assert train_modules(recipe, tmp_path / "new", *flags) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def test_a_place_must_be_named(recipe, capsys) -> None:
+    assert main(["modules", "train", "--config", str(recipe)]) == 2
+    assert "--out DIR" in capsys.readouterr().err
+
+
+def test_the_skills_of_a_world() -> None:
+    household, countdown = get_environment("alfworld"), get_environment("countdown")
+    assert list(choose_skills(household, "all")) == ["pick", "look", "clean", "heat", "cool"]
+    assert choose_skills(household, "unified, heat") == {"unified": household.families, "heat": ("heat",)}
+    assert list(choose_skills(countdown, "all")) == list(countdown.families)
+
+
+def test_whole_models_of_tiny_policies_in_one_unified_module(tmp_path, capsys) -> None:
+    recipe = write_recipe(tmp_path, RECIPE.replace("lora_rank = 4", "").replace("steps = 60", "steps = 5"))
+    out = tmp_path / "modules"
+    assert train_modules(recipe, out, "--skills", "unified", "--iterations", "1") == 0
+    module = read_module(out / "unified")
+    assert not module.adapter and module.families == get_environment("alfworld").families
+    assert module.scores["rl"]["panel"] == "alfworld/seen/4"
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(module.files)
+    capsys.readouterr()
+    assert main(["eval", str(out), "--json", "--out", str(tmp_path / "kept")]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for name in ("successes", "steps", "prompt_tokens", "completion_tokens", "panel_hash", "seed"):
+        assert result[name] == module.scores["rl"][name]
+    assert main(["modules", "verify", str(out), "--base", "tiny-0.5m"]) == 0, "a whole model needs no base"
+    assert main(["modules", str(out)]) == 0
+    assert "own weights" in capsys.readouterr().out
+
+
+def test_list(trained, capsys) -> None:
+    out, _ = trained
+    assert main(["modules", "list", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert main(["modules", str(out)]) == 0
+    assert capsys.readouterr().out == shown
+    module = read_module(out / "pick")
+    row = next(line for line in shown.splitlines() if line.startswith("pick "))
+    assert "pick, pick2" in row and f"tiny {module.fingerprint[:12]}" in row and str(module.tracker) in row
+    success, (low, high) = module.scores["rl"]["success"], module.scores["rl"]["interval"]
+    assert f"{100 * success:.1f}% [{100 * low:.1f}, {100 * high:.1f}]" in row and "kB" in row
+    assert f"panel alfworld/seen/4[pick,pick2] (hash {module.scores['rl']['panel_hash']})" in shown
+    assert main(["modules", "list", str(out / "heat"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["heat"] == read_module(out / "heat").to_json()
+    assert main(["modules", "nowhere"]) == 2 and "there is no directory nowhere" in capsys.readouterr().err
+
+
+def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch) -> None:
+    assert main(["modules", "verify", str(copy)]) == 0
+    assert "heat: 2 files as they were written" in capsys.readouterr().out
+    file = copy / "pick" / "adapter_model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert main(["modules", "verify", str(copy)]) == 2
+    printed = capsys.readouterr()
+    assert f"pick: {file} is damaged" in printed.out and "heat: 2 files as they were written" in printed.out
+    assert "1 of the modules" in printed.err
+    assert main(["modules", "verify", str(trained[0]), "--base", "tiny-0.5m"]) == 2
+    assert f"with fingerprint {read_module(copy / 'heat').fingerprint}, but base 'tiny-0.5m' has" in capsys.readouterr().out
+    monkeypatch.setattr(type(get_environment("alfworld").tracker), "version", "alfworld-99")
+    assert main(["modules", "verify", str(trained[0])]) == 2
+    assert "tracker 'alfworld-99'" in capsys.readouterr().out
+
+
+def test_export_of_a_checkpoint_of_ones_choice(trained, tmp_path, capsys) -> None:
+    run = trained[0] / "runs" / "heat"
+    assert main(["modules", "export", str(run), "--out", str(tmp_path), "--checkpoint", "sft", "--skill", "warm"]) == 0
+    module = read_module(tmp_path / "warm")
+    assert module.run["checkpoint"] == "sft-000060" and set(module.scores) == {"sft"} and module.families == ("heat",)
+    assert module.digest != read_module(trained[0] / "heat").digest
+    assert main(["modules", "export", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert "is it a run directory?" in capsys.readouterr().err
+
+
+def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> None:
+    out, _ = trained
+    assert main(["eval", str(out / "pick"), "--json", "--out", str(tmp_path)]) == 0
+    result, said = json.loads(capsys.readouterr().out.splitlines()[-1]), read_module(out / "pick").scores["rl"]
+    for name in (
+        "successes",
+        "interval",
+        "steps",
+        "invalid",
+        "prompt_tokens",
+        "completion_tokens",
+        "panel",
+        "panel_hash",
+        "seed",
+    ):
+        assert result[name] == said[name], name
+
+
+def test_eval_of_a_directory_routes_by_family(trained, tmp_path, capsys) -> None:
+    """Families without a module are refused or played by the one that is named, and the two are never mixed up."""
+    out, _ = trained
+    flags = ["--tasks", "6", "--temperature", "0", "--json", "--out", str(tmp_path)]
+    assert main(["eval", str(out), "--families", "heat,pick", *flags]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(result["families"]) == {"heat", "pick"} and result["panel"] == "alfworld/seen/6[heat,pick]"
+    assert main(["eval", str(out), *flags]) == 2
+    assert "no module serves family" in (error := capsys.readouterr().err) and "heat (heat), pick (pick, pick2)" in error
+    fingerprints = set()
+    for skill in ("heat", "pick"):
+        assert main(["eval", str(out), "--fallback", skill, *flags]) == 0
+        fingerprints.add(json.loads(capsys.readouterr().out.splitlines()[-1])["fingerprint"])
+    assert len(fingerprints | {result["fingerprint"]}) == 3, "episodes of one are never taken for those of another"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--history", "0"], "method.history = 0: a module reads and acts as it was trained to"),
+        (["--world", "cooking"], "for world 'alfworld', not 'cooking'"),
+        (["--checkpoint", "best"], "--checkpoint best is for runs"),
+        (["--base", "tiny-0.5m"], "but base 'tiny-0.5m' has"),
+        (["--fallback", "cool"], "fallback 'cool' is no module here; there are heat (heat), pick (pick, pick2)"),
+    ],
+)
+def test_eval_refuses_what_modules_cannot_do(trained, capsys, flags, message) -> None:
+    assert main(["eval", str(trained[0]), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_play_shows_who_plays(trained, capsys) -> None:
+    out, _ = trained
+    assert main(["play", "--policy", str(out), "--families", "pick2", "--max-steps", "1"]) == 0
+    assert capsys.readouterr().out.startswith(f"{out} (pick) plays seen/pick2-")
+    assert main(["play", "--policy", str(out / "heat"), "--max-steps", "1"]) == 0
+    assert capsys.readouterr().out.startswith(f"{out / 'heat'} (heat) plays seen/heat-")
+    assert main(["play", "--policy", str(out), "--families", "cool", "--fallback", "heat", "--max-steps", "1"]) == 0
+    assert "(heat) plays seen/cool-" in capsys.readouterr().out
+
+
+def test_help_says_what_there_is(capsys) -> None:
+    assert main(["modules"]) == 0
+    assert "tacit modules train" in capsys.readouterr().out
+    assert main(["modules", "train", "--help"]) == 0
+    assert "--skills" in (shown := capsys.readouterr().out) and "--engine.lora-rank" in shown and "--sft.steps" in shown
