@@ -1,0 +1,46 @@
+"""The page on evaluation: its commands parse, its table has every number, its panel can be played."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.evaluate import make_parser
+from tacit.environments import get_environment
+from tacit.evaluation.behaviour import Behaviour
+from tacit.evaluation.panels import read_panel
+from tacit.evaluation.scores import PanelScore
+from tacit.rollout.worlds import InPlace
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluation.md").read_text()
+COMMANDS = re.findall(r"^    tacit eval ([^#\n]+)", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_parse(command):
+    arguments, _ = make_parser("grpo").parse(shlex.split(command))
+    assert arguments.target or arguments.endpoint
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) >= 6
+
+
+def test_every_number_is_on_the_page():
+    told = set(re.findall(r"`(?:behaviour\.)?(\w+)`", PAGE))
+    names = {field.name for field in (*fields(PanelScore), *fields(Behaviour))}
+    assert not names - told
+
+
+def test_the_panel_shown_can_be_played(tmp_path):
+    lines = re.findall(r"^    (\{\".*\})$", PAGE, re.MULTILINE)
+    file = tmp_path / "shown.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    panel = read_panel(file)
+    world = get_environment("countdown")
+    (first,) = InPlace(world.make).reset(panel.tasks)
+    assert "24" in first.text and panel.name == "my-puzzles"
