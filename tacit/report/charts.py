@@ -83,10 +83,13 @@ def draw(chart: Chart) -> Markup:
     merged = max(math.ceil(len(s.points) / MOST_POINTS) for s in chart.series)
     notes = [chart.band, chart.note, f"each point is the mean of {merged} neighbours" if merged > 1 else ""]
     said = "; ".join(note for note in notes if note)
-    last = [(s.name if labels else "", s.points[-1].y) for s in drawn]
-    reading = ", ".join(f"{name} {_value(chart, y)}".strip() for name, y in last) if not labels else ""
-    caption = tag("figcaption", tag("b", chart.title), tag("output", reading))
-    return tag("figure", caption, picture, tag("p", said, cls="quiet") if said else None, cls="chart")
+    # What the pointer reads must not move the drawing under it: one value has room in the caption, several go below.
+    title = tag("b", chart.title, title=chart.title)
+    note = tag("p", said, cls="quiet") if said else None
+    if labels:
+        return tag("figure", tag("figcaption", title), picture, note, tag("output", cls="several"), cls="chart")
+    reading = tag("output", _value(chart, drawn[0].points[-1].y))
+    return tag("figure", tag("figcaption", title, reading), picture, note, cls="chart")
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:

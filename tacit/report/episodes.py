@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from tacit.report.known import Known
-from tacit.report.markup import Markup, data_block, join, tag
+from tacit.report.markup import Child, Markup, data_block, join, tag
 from tacit.report.numbers import count, is_number
 from tacit.report.prompts import Sections, prompts_of
 from tacit.report.reading import Episodes, Record
@@ -55,15 +55,14 @@ def viewer(found: Sequence[Episodes], known: Known, most: int) -> Markup:
     families = {record.get("family", "") for e in found for record in e.records}
     shown = {record.get("family", "") for _, record in chosen}
     left = f" Families with none here: {', '.join(sorted(map(str, families - shown)))}." if families - shown else ""
-    rest = (
-        f"the other {count(total - len(chosen))} are not on this page; --trajectories N embeds more"
-        if total > len(chosen)
-        else ""
-    )
-    lead = f"{len(chosen)} episodes, chosen from {sources}{': ' + rest if rest else ''}.{left}"
+    lead: list[Child] = [f"{len(chosen)} episodes, chosen from {sources}"]
+    if total > len(chosen):
+        flag = tag("code", "--trajectories N", cls="whole")
+        lead.append([f": the other {count(total - len(chosen))} are not on this page; ", flag, " embeds more"])
+    lead.append(f".{left} Left and right arrow keys step; page up and page down change the episode.")
     return join(
         [
-            tag("p", lead, " Left and right arrow keys step; page up and page down change the episode.", cls="quiet"),
+            tag("p", lead, cls="quiet"),
             tag("noscript", tag("p", "Reading step by step needs JavaScript; everything above does not.")),
             tag("div", id="viewer", hidden=True),
             data_block("episodes", embedded(chosen, known)),

@@ -46,7 +46,7 @@
         const dot = document.createElementNS(SVG, "circle");
         for (const [key, value] of [["cx", placeX(x)], ["cy", placeY(point[1])], ["r", 3.5], ["class", "c" + series.colour]]) dot.setAttribute(key, value);
         pointer.append(dot);
-        const band = point.length > 2 ? ` [${shown(point[2])}, ${shown(point[3])}]` : "";
+        const band = point.length > 2 && chart.series.length === 1 ? ` [${shown(point[2])}, ${shown(point[3])}]` : "";
         told.push((chart.series.length > 1 ? series.name + " " : "") + shown(point[1]) + band);
       }
       output.textContent = `${chart.label} ${x}: ${told.join(", ")}`;

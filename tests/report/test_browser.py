@@ -115,6 +115,22 @@ def test_charts_tell_the_value_under_the_pointer_and_under_the_keys(browser, pag
     assert browser.evaluate(output).startswith("iteration 5: 77.5%") and browser.complaints == []
 
 
+@pytest.mark.parametrize("name", ["run", "comparison"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_reading_a_chart_does_not_move_it(browser, pages, name, width):
+    browser.open(pages[name], width)
+    for number in range(browser.evaluate("document.querySelectorAll('svg[data-chart]').length")):
+        chart = f"document.querySelectorAll('svg[data-chart]')[{number}]"
+        if not browser.evaluate(f"{chart}.checkVisibility()"):
+            continue  # folded away
+        place = f"(b => [b.x, b.y, b.width, b.height])({chart}.getBoundingClientRect())"
+        browser.evaluate(f"{chart}.scrollIntoView({{block: 'center'}})")
+        before = browser.evaluate(place)
+        browser.hover(before[0] + before[2] / 2, before[1] + before[3] / 2)
+        assert ": " in browser.evaluate(f"{chart}.closest('figure').querySelector('output').textContent")
+        assert browser.evaluate(place) == before and browser.evaluate(WIDTH) == width
+
+
 def test_hostile_text_is_shown_and_never_run(browser, pages):
     browser.open(pages["hostile"] + "#episode=1&step=1")
     assert browser.evaluate("document.querySelector('.goal').textContent") == HOSTILE
