@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.cli.module_settings import add_module_flags
 from tacit.cli.options import Parser, options_of
 from tacit.cli.panel_choice import PANEL, PICKS, open_panel, panel_settings, run_of
-from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
+from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, Recipe, method_name, method_options, section_options
 from tacit.cli.values import from_text
 from tacit.core.errors import TacitError
 from tacit.training.files import write_json
@@ -248,6 +248,10 @@ def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
         return None
     from tacit.cli.targets import UNTRAINED
 
+    own = Recipe.from_json(read_settings(target.run))
+    steps = own.train.evaluation.max_steps or target.world.max_steps
+    if (own.settings, steps) != (target.recipe.settings, target.max_steps):
+        return None
     if (target.run / SUMMARY).exists():
         evaluations = read_summary(target.run)["evaluations"]
     else:

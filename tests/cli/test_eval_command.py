@@ -143,6 +143,11 @@ def test_a_checkpoint_by_its_directory(run, capsys):
     assert measure(capsys, checkpoint)["equals_run"] is True
 
 
+@pytest.mark.parametrize("words", [["--max-steps", "2"], ["--history", "3"], ["--method", "rloo"]])
+def test_what_was_played_otherwise_is_not_compared_with_the_runs_own(run, capsys, words):
+    assert measure(capsys, run, *words)["equals_run"] is None
+
+
 def test_a_run_that_has_not_ended_says_so(run, capsys, tmp_path):
     import shutil
 
