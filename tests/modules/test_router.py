@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
+from tacit.engines.local.fingerprint import hash_file
 from tacit.environments import get_environment
-from tacit.modules import Agent, find_modules
+from tacit.modules import Agent, Module, find_modules
 from tacit.modules.base import Base
 from tacit.modules.module import UNIFIED
 from tacit.modules.router import Router
@@ -53,6 +58,34 @@ def test_sampling_follows_the_switch(modules: Path) -> None:
     assert agent.router.loads.adapters == 2 and played(agent) == routed and agent.router.loads.adapters == 3
     assert played(Agent.load(modules / "heat")) == routed
     assert played(Agent.load(modules / "pick", fallback="pick")) != routed
+
+
+def rewritten(module: Module, place: Path, change: Callable[[str, torch.Tensor], torch.Tensor], **config) -> Module:
+    """The module with other tensors and another adapter_config.json, as if it had been trained so."""
+    shutil.copytree(module.path, place)
+    tensors = load_file(place / "adapter_model.safetensors")
+    save_file({name: change(name, t).contiguous() for name, t in tensors.items()}, place / "adapter_model.safetensors")
+    said = json.loads((place / "adapter_config.json").read_text())
+    (place / "adapter_config.json").write_text(json.dumps({**said, **config}))
+    return replace(module, path=place, skill=place.name, files={name: hash_file(place / name) for name in module.files})
+
+
+def test_an_adapter_of_another_number_format_is_taken_over(modules: Path, tmp_path: Path) -> None:
+    heat = find_modules(modules)["heat"]
+    rounded = rewritten(heat, tmp_path / "rounded", lambda name, t: t.to(torch.bfloat16))
+    router = Router({"heat": heat, "rounded": rounded}, WORLD)
+    exact, coarse = scores(router, "heat"), scores(router, "rounded")
+    assert not np.array_equal(exact, coarse) and np.allclose(exact, coarse, atol=0.05) and router.loads.models == 1
+
+
+def test_an_adapter_of_another_shape_opens_the_base_anew(modules: Path, tmp_path: Path) -> None:
+    """Half the ranks of the same adapter."""
+    heat = find_modules(modules)["heat"]
+    half = rewritten(heat, tmp_path / "half", lambda name, t: t[:2] if "lora_A" in name else t[:, :2], r=2, lora_alpha=4)
+    router = Router({"heat": heat, "half": half}, WORLD)
+    whole = scores(router, "heat")
+    assert not np.allclose(scores(router, "half"), whole) and (router.loads.models, router.loads.adapters) == (2, 2)
+    assert np.array_equal(scores(router, "heat"), whole) and (router.loads.models, router.loads.adapters) == (3, 3)
 
 
 def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path: Path) -> None:
