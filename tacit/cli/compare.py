@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tacit.comparison.plan import Plan, Planned
     from tacit.comparison.write import Results
 
-SUMMARY_LINE = "Compare several methods in several worlds over several seeds, all from one file and under one budget."
+SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
 the file (docs/comparing.md says more; recipes/compare-example.toml is one):
   seeds = [0, 1, 2]           one run for each method, world and seed
@@ -128,6 +128,8 @@ def check_stored(plan: Plan, directory: Path) -> None:
             continue
         before = {key: value for key, value in read_settings(path).items() if key != "out"}
         after = planned.with_start(directory)
+        if planned.starts_from and before["model"].endswith(f"/{planned.start_place.as_posix()}"):
+            before["model"] = after["model"]  # the comparison may have been moved since
         changed = [d for d in differences(before, after) if d.partition("=")[0] not in ON_RESUME]
         if changed:
             raise TacitError(

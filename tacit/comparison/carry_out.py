@@ -5,17 +5,18 @@ What is finished is left alone, what was stopped goes on exactly where it stoppe
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from tacit.comparison.plan import Plan, Planned
 from tacit.comparison.processes import Command, Processes
 from tacit.core.errors import TacitError
-from tacit.training.files import write_json, write_text
+from tacit.training.files import disk_errors, write_json, write_text
 from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary
 
 RECIPE, LOG, FAILURE = "recipe.json", "console.log", "failure.txt"
@@ -71,6 +72,7 @@ def carry_out(
     plan: Plan, wanted: Sequence[Planned], directory: Path, jobs: int, tell: Callable[[Happening], None]
 ) -> list[Planned]:
     """Do the wanted runs, and the starts they need, `jobs` at a time; returns those that failed."""
+    lock = _lock(directory)
     waiting = _undone(wanted, directory)
     waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
     processes = Processes(jobs)
@@ -103,7 +105,22 @@ def carry_out(
                 time.sleep(POLL_S)
     finally:
         _stop(working)
+        lock.close()
     return failed
+
+
+def _lock(directory: Path) -> IO[str]:
+    """Two commands in one directory would each take the other's runs for abandoned ones."""
+    with disk_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise TacitError(
+            f"another `tacit compare` is at work in {directory}; wait for it. --jobs does several runs."
+        ) from error
+    return file
 
 
 def _undone(runs: Sequence[Planned], directory: Path) -> list[Planned]:
@@ -112,13 +129,15 @@ def _undone(runs: Sequence[Planned], directory: Path) -> list[Planned]:
 
 def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:
     path = directory / run.place
-    try:
+    with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TacitError(f"cannot make the run directory {path}: {error.strerror}. Name another --out.") from error
     (path / FAILURE).unlink(missing_ok=True)
+    document = run.with_start(directory)
     if not (path / SETTINGS).exists():
-        write_json(path / RECIPE, run.with_start(directory))
+        write_json(path / RECIPE, document)
+    elif (stored := read_settings(path))["model"] != document["model"]:
+        # The comparison has been moved since, and the checkpoint it starts from with it.
+        write_json(path / SETTINGS, stored | {"model": document["model"]})
     return _Working(run, processes.start(words_for(run, directory), path / LOG))
 
 

@@ -70,6 +70,11 @@ class Planned:
         return Path("runs", *parts)
 
     @property
+    def start_place(self) -> Path:
+        """of the checkpoint it starts from, in the comparison's directory"""
+        return Path("runs", self.world, START, self.starts_from)
+
+    @property
     def label(self) -> str:
         return "/".join(self.place.parts[1:])
 
@@ -87,7 +92,7 @@ class Planned:
         """The document to train with, for a comparison that lies in `directory`."""
         if not self.starts_from:
             return self.document
-        model = (directory / "runs" / self.world / START / self.starts_from).resolve()
+        model = (directory / self.start_place).resolve()
         # Sizes belong to a model made from scratch; the checkpoint brings its own, and its tokenizer.
         return {key: value for key, value in self.document.items() if key != "tiny"} | {"model": str(model)}
 
@@ -214,6 +219,11 @@ def _resolved(resolve: Resolve, document: Document, where: str) -> Document:
         complete = resolve(document)
     except TacitError as error:
         raise TacitError(f"{where}: {error}") from error
+    if complete["wandb"]:
+        # There a run is known by the name of its directory, and those here are called 0, 1, 2.
+        raise TacitError(
+            "wandb would take all runs of a seed for one; leave it out of a comparison, which keeps its own records."
+        )
     return {key: value for key, value in complete.items() if key != "out"}
 
 

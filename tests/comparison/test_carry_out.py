@@ -1,0 +1,145 @@
+"""The order in which runs are done, and what is said of those that end badly, with processes that only pretend."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_comparison import SMALL
+
+from tacit.cli.compare import resolve
+from tacit.comparison import carry_out as module
+from tacit.comparison.carry_out import FAILURE, carry_out, failure_of, status_of, words_for
+from tacit.comparison.plan import Plan, make_plan
+from tacit.core.errors import TacitError
+from tacit.training.files import write_json
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(tomllib.loads(SMALL.replace("[0, 1, 2]", "[0]")), resolve)
+
+
+class Pretended:
+    """Ends when looked at for the second time."""
+
+    def __init__(self, end: Callable[[], int]) -> None:
+        self._end, self._looks = end, 0
+        self.stopped = False
+
+    @property
+    def code(self) -> int | None:
+        self._looks += 1
+        return self._end() if self._looks > 1 else None
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def wait(self, seconds: float) -> None:
+        pass
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """Records what is started; a run ends as `ends` says: 0 and finished, a code and an error in its log, or a signal."""
+
+    class World:
+        def __init__(self) -> None:
+            self.started: list[str] = []
+            self.ends: dict[str, tuple[int, str]] = {}
+            self.directory = tmp_path
+            self.commands: list[Pretended] = []
+
+        def start(self, words: list[str], log: Path) -> Pretended:
+            label = log.parent.relative_to(tmp_path / "runs").as_posix()
+            self.started.append(label)
+
+            def end() -> int:
+                code, said = self.ends.get(label, (0, ""))
+                log.write_text(said)
+                if code == 0:
+                    iterations = json.loads((log.parent / "recipe.json").read_text())["schedule"]["iterations"]
+                    write_json(log.parent / "summary.json", {"iterations": iterations})
+                return code
+
+            self.commands.append(Pretended(end))
+            return self.commands[-1]
+
+    made = World()
+    monkeypatch.setattr(module, "Processes", lambda jobs: made)
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    return made
+
+
+def test_a_start_comes_before_its_runs_and_no_more_are_at_work_than_allowed(plan, world):
+    most = []
+    failed = carry_out(plan, plan.cells, world.directory, 2, lambda event: most.append(event.running))
+    assert failed == [] and max(most) == 2 and len(world.started) == 7
+    assert world.started[0] == "same/start"
+    assert world.started[1].startswith("next/")  # it need not wait
+    assert {status_of(world.directory / run.place, run.iterations) for run in (*plan.starts, *plan.cells)} == {"finished"}
+    assert carry_out(plan, plan.cells, world.directory, 2, most.append) == [] and len(world.started) == 7
+
+
+def test_runs_whose_start_fails_are_not_begun(plan, world):
+    world.ends["same/start"] = (2, "much\nerror: no expert came.\nmore\n")
+    told = []
+    failed = carry_out(plan, plan.cells, world.directory, 1, told.append)
+    assert [run.label for run in failed] == ["same/start", "same/grpo/0", "same/plain/0", "same/ppo/0"]
+    assert not any(label.startswith("same/") for label in world.started[1:]) and len(world.started) == 4
+    assert failure_of(world.directory / "runs/same/start") == "no expert came."
+    assert failure_of(world.directory / "runs/same/ppo/0") == "the run it starts from failed"
+    world.ends.clear()
+    assert carry_out(plan, plan.cells, world.directory, 1, told.append) == []
+    assert not list(world.directory.glob(f"runs/**/{FAILURE}"))
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "reason"),
+    [
+        (-9, "rl 3/40\n", "killed by SIGKILL"),
+        (1, "Traceback\n  File\nValueError: odd\n", "exit status 1: ValueError: odd"),
+        (3, "", "exit status 3: nothing was said"),
+    ],
+)
+def test_what_a_failed_run_is_said_to_have_died_of(plan, world, code, said, reason):
+    world.ends["next/grpo/0"] = (code, said)
+    told = []
+    (failed,) = carry_out(plan, [c for c in plan.cells if c.world == "next"], world.directory, 3, told.append)
+    assert failed.label == "next/grpo/0" and failure_of(world.directory / failed.place) == reason
+    assert [event.reason for event in told if event.kind == "failed"] == [reason]
+    assert status_of(world.directory / failed.place, failed.iterations) == "failed"
+
+
+def test_what_is_at_work_is_stopped_when_the_command_is(plan, world):
+    def interrupt(event) -> None:
+        if event.running == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(plan, plan.cells, world.directory, 2, interrupt)
+    assert [command.stopped for command in world.commands] == [True, True]
+
+
+def test_two_commands_do_not_share_a_directory(plan, world):
+    with (world.directory / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(TacitError, match="another `tacit compare` is at work"):
+            carry_out(plan, plan.cells, world.directory, 1, lambda event: None)
+
+
+def test_a_run_that_is_to_be_longer_goes_on(plan, tmp_path):
+    run = plan.cells[0]
+    path = tmp_path / run.place
+    assert words_for(run, tmp_path)[:2] == ["train", "--config"]
+    path.mkdir(parents=True)
+    write_json(path / "settings.json", run.document)
+    assert words_for(run, tmp_path) == ["train", "--resume", str(path)]
+    write_json(path / "settings.json", run.document | {"schedule": {"iterations": 1}})
+    assert words_for(run, tmp_path) == ["train", "--resume", str(path), "--iterations", "2"]
+    write_json(path / "summary.json", {"iterations": 1})
+    assert status_of(path, run.iterations) == "unfinished"
