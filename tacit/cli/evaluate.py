@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.cli.evaluation_results import PRINTED, directory_for, keep, own_evaluation, result_name, result_of
 from tacit.cli.module_settings import add_module_flags
 from tacit.cli.options import Parser, options_of
 from tacit.cli.panel_choice import PANEL, PICKS, open_panel, panel_settings, run_of
-from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, Recipe, method_name, method_options, section_options
+from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
 from tacit.cli.values import from_text
 from tacit.core.errors import TacitError
-from tacit.training.files import write_json
-from tacit.training.run import SUMMARY, code_version, read_settings, read_summary
+from tacit.training.run import code_version, read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
 if TYPE_CHECKING:
     from tacit.cli.targets import Target
-    from tacit.evaluation.scores import PanelScore, Prices
+    from tacit.evaluation.scores import Prices
 
 SUMMARY_LINE = "Measure a run, a model, the expert or an endpoint on a fixed panel; a run's settings make it repeat its number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 RUN_SETTINGS = ("seed", "max_tokens", "workers", "world_timeout_s")
-PRINTED = "-"
-KEPT_IN = Path("evaluations")
-"""where episodes of what is no run are kept"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -62,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
     measured = Measurement.of(
         panel, target.label, target.fingerprint, sampling, target.max_steps, target.seed, target.reads, code_version()
     )
-    console, directory = make_console(), arguments.out or _directory(target)
+    console, directory = make_console(), arguments.out or directory_for(target)
     journal = Journal(directory, measured) if directory else None
     if journal and arguments.fresh:
         journal.start_afresh()
@@ -96,8 +91,9 @@ def run(argv: Sequence[str]) -> int:
     how = behaviour(played, target.world.alphabet, target.world.failure)
     earlier = own_evaluation(target, score)
     result = {
-        **_result(target, score, earlier),
+        **result_of(target, score, earlier),
         "fingerprint": measured.fingerprint,
+        "settings_hash": measured.settings_hash,
         "code": measured.code,
         "max_steps": measured.max_steps,
         "reads": measured.reads,
@@ -112,7 +108,7 @@ def run(argv: Sequence[str]) -> int:
     if arguments.tokens:
         picture = directory / result_name(result).replace(".json", ".tokens.png") if directory else None
         result["tokens"] = report_tokens(console, target, played, picture)
-    _keep(arguments, directory, result)
+    keep(arguments, directory, result)
     return 0
 
 
@@ -240,84 +236,6 @@ def _open(arguments: Namespace, said: dict[tuple[str, ...], Any]) -> Target:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
     key, concurrency, timeout = arguments.key_variable, arguments.concurrency, arguments.timeout
     return open_endpoint(Endpoint(arguments.endpoint, arguments.model or "", key, concurrency, timeout), said)
-
-
-def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
-    """The run's own evaluation of this checkpoint, where it played the same episodes in the same way."""
-    if target.run is None:
-        return None
-    from tacit.cli.targets import UNTRAINED
-
-    own = Recipe.from_json(read_settings(target.run))
-    steps = own.train.evaluation.max_steps or target.world.max_steps
-    if (own.settings, steps) != (target.recipe.settings, target.max_steps):
-        return None
-    if (target.run / SUMMARY).exists():
-        evaluations = read_summary(target.run)["evaluations"]
-    else:
-        evaluations = target.checkpoint.state()["evaluations"] if target.checkpoint else []
-    stage, step = (target.checkpoint.stage, target.checkpoint.step) if target.checkpoint else (UNTRAINED, 0)
-    now = json.loads(json.dumps(score.to_json()))
-    alike = ("panel_hash", "episodes", "sampling", "seed")
-    for evaluation in evaluations:
-        if (evaluation["stage"], evaluation["step"]) == (stage, step) and all(evaluation[k] == now[k] for k in alike):
-            return evaluation
-    return None
-
-
-def same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
-    """Not only as many successes: the same turns and the same tokens, to the last digit."""
-    counted = ("successes", "score", "steps", "invalid", "ineffective", "prompt_tokens", "completion_tokens")
-    return all(earlier[name] == getattr(score, name) for name in counted)
-
-
-def _result(target: Target, score: PanelScore, earlier: dict[str, Any] | None) -> dict[str, Any]:
-    return {
-        "target": target.label,
-        "world": target.world.name,
-        "checkpoint": target.checkpoint.path.name if target.checkpoint else None,
-        **score.to_json(),
-        "run_success": earlier["success"] if earlier else None,
-        "equals_run": same_episodes(score, earlier) if earlier else None,
-    }
-
-
-def _directory(target: Target) -> Path | None:
-    """Where the episodes are kept. An expert's cost nothing to play again, so they are kept only where --out says."""
-    from tacit.cli.targets import EXPERT
-
-    if target.run is not None:
-        return target.run / "evaluations"
-    return None if target.label == EXPERT else KEPT_IN / _plain(target.label)
-
-
-def _keep(arguments: Namespace, directory: Path | None, result: dict[str, Any]) -> None:
-    """The result beside the episodes, and wherever else it was asked for."""
-    if directory is not None:
-        place = directory / result_name(result)
-        write_json(place, result)
-        print(f"written to {place}")
-    if arguments.json == PRINTED:
-        print(json.dumps(result))
-    elif arguments.json:
-        place = Path(arguments.json).expanduser()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_json(place, result)
-        print(f"written to {place}")
-
-
-def result_name(result: dict[str, Any]) -> str:
-    """A file of its own for each way of measuring, so that no result is written over another."""
-    sampling = result["sampling"]
-    parts = [result["checkpoint"] or _plain(result["target"]) or "untrained", result["panel"]]
-    parts += [f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
-    parts += [f"p{sampling['top_p']:g}"] if sampling["top_p"] != 1 else []
-    parts += [f"k{sampling['top_k']}"] if sampling["top_k"] else []
-    return _plain("_".join([*parts, f"seed{result['seed']}"])) + ".json"
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", text).strip("-")
 
 
 def _ks(text: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from tacit.cli.evaluation_results import same_episodes
 from tacit.cli.progress import LiveReporter
 from tacit.cli.terminal import after, duration, interval, percent, say, say_pairs, table
 from tacit.core.types import Trajectory
@@ -141,8 +142,6 @@ def _broken(target: Target) -> Pairs:
 def _the_run(target: Target, score: PanelScore, earlier: dict[str, Any] | None) -> Pairs:
     if target.run is None:
         return []
-    from tacit.cli.evaluate import same_episodes
-
     if earlier is None:
         pairs = [("the run said", "nothing about this checkpoint with these settings")]
     else:

@@ -145,7 +145,10 @@ def test_a_checkpoint_by_its_directory(run, capsys):
 
 @pytest.mark.parametrize("words", [["--max-steps", "2"], ["--history", "3"], ["--method", "rloo"]])
 def test_what_was_played_otherwise_is_not_compared_with_the_runs_own(run, capsys, words):
-    assert measure(capsys, run, *words)["equals_run"] is None
+    result = measure(capsys, run, *words)
+    assert result["equals_run"] is None
+    (kept_as,) = (run / "evaluations").glob(f"*{Path(result['episodes_file']).stem}.json")
+    assert json.loads(kept_as.read_text()) == result, "in a file of its own"
 
 
 def test_a_run_that_has_not_ended_says_so(run, capsys, tmp_path):
