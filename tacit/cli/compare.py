@@ -126,7 +126,8 @@ def check_stored(plan: Plan, directory: Path) -> None:
         path = directory / planned.place
         if not (path / SETTINGS).exists():
             continue
-        before = {key: value for key, value in read_settings(path).items() if key != "out"}
+        # Read as a recipe: a setting that came into being since is then at its default.
+        before = {key: value for key, value in Recipe.from_json(read_settings(path)).to_json().items() if key != "out"}
         after = planned.with_start(directory)
         if planned.starts_from and before["model"].endswith(f"/{planned.start_place.as_posix()}"):
             before["model"] = after["model"]  # the comparison may have been moved since

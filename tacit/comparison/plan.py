@@ -27,16 +27,25 @@ What is said more closely wins: common, then world, then method, then the method
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tacit.comparison.reading import (
+    Document,
+    check_known,
+    check_name,
+    read_seeds,
+    read_shared,
+    read_table,
+    read_tables,
+    read_text,
+    read_thresholds,
+)
 from tacit.core.errors import TacitError, unknown
 from tacit.methods import get_method
 
-Document = dict[str, Any]
 Resolve = Callable[[Document], Document]
 """makes a train document complete, or refuses it with the reason"""
 
@@ -47,7 +56,6 @@ CONTEXT = ("history", "state_block", "bound", "wording", "style", "admissible")
 """settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
 THRESHOLDS = (0.25, 0.5, 0.75)
 START = "start"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Planned:
     def with_start(self, directory: Path) -> Document:
         """The document to train with, for a comparison that lies in `directory`."""
         if not self.starts_from:
-            return self.document
+            return dict(self.document)
         model = (directory / self.start_place).resolve()
         # Sizes belong to a model made from scratch; the checkpoint brings its own, and its tokenizer.
         return {key: value for key, value in self.document.items() if key != "tiny"} | {"model": str(model)}
@@ -120,21 +128,21 @@ class Plan:
 
 def make_plan(document: Document, resolve: Resolve, default_name: str = "comparison") -> Plan:
     """Everything the file stands for. Each world × method is resolved, so that what cannot work is refused here."""
-    _known(document, TOP, "the file")
-    seeds = _seeds(document.get("seeds"))
-    worlds, methods = _tables(document, "worlds"), _tables(document, "methods")
+    check_known(document, TOP, "the file")
+    seeds = read_seeds(document.get("seeds"))
+    worlds, methods = read_tables(document, "worlds"), read_tables(document, "methods")
     if START in methods:
         raise TacitError(f"a method cannot be called {START!r}: that is where a world's shared start lies.")
-    common = _document(document.get("common", {}), "common")
+    common = read_shared(document.get("common", {}), "common")
     starts, resolved = [], {}
     for world, own in worlds.items():
         own = dict(own)
         begin = own.pop(START, None)
-        special = {name: _table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
+        special = {name: read_table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
         for name in special:
             if name not in methods:
                 raise unknown(f"method in [worlds.{world}.methods]", name, methods)
-        shared = merge(common, {"world": world}, _document(own, f"worlds.{world}"))
+        shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
         start = None if begin is None else _start(world, shared, begin, resolve)
         starts += [start] if start else []
         for method, table in methods.items():
@@ -147,13 +155,13 @@ def make_plan(document: Document, resolve: Resolve, default_name: str = "compari
         for world in worlds
         for method in methods
     ]
-    thresholds = _thresholds(document.get("thresholds", THRESHOLDS))
-    name = _text(document, "name", default_name)
-    _check_name(name, "comparison")
+    thresholds = read_thresholds(document.get("thresholds", THRESHOLDS))
+    name = read_text(document, "name", default_name)
+    check_name(name, "comparison")
     notes = tuple(note for world in worlds for note in _budget_notes(world, cells))
     return Plan(
         name, seeds, tuple(worlds), tuple(methods), tuple(starts), tuple(cells), thresholds,
-        _text(document, "description", ""), notes,
+        read_text(document, "description", ""), notes,
     )  # fmt: skip
 
 
@@ -169,12 +177,12 @@ def merge(*documents: Mapping[str, Any]) -> Document:
 
 def _start(world: str, shared: Document, begin: Any, resolve: Resolve) -> Planned:
     """The imitation every cell of the world starts from, told what the world's cells are told."""
-    own = _table(begin, f"worlds.{world}.{START}")
+    own = read_table(begin, f"worlds.{world}.{START}")
     seed = own.pop("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise TacitError(f"worlds.{world}.{START}.seed must be a whole number, not {seed!r}.")
     method = own.pop("method", {})
-    method = {"name": method} if isinstance(method, str) else _table(method, f"worlds.{world}.{START}.method")
+    method = {"name": method} if isinstance(method, str) else read_table(method, f"worlds.{world}.{START}.method")
     name = method.get("name", "grpo")
     told = _having(shared.get("method", {}), name)
     document = merge(shared, {"method": None}, own, {"seed": seed, "method": {**told, "name": name, **method}})
@@ -194,7 +202,7 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:
-                sections = merge(sections, {key: _table(value, f"{where}: {key}")})
+                sections = merge(sections, {key: read_table(value, f"{where}: {key}")})
             elif isinstance(value, Mapping) or key in ("evaluation", "model", "world", "seed", "out", "tiny"):
                 raise TacitError(
                     f"method {method!r} says {key!r}, but all methods of a world share it, or they could not be compared. A "
@@ -257,66 +265,3 @@ def _checkpoint(starts: Iterable[Planned], world: str) -> str:
             stage, step = ("rl", start.iterations) if start.iterations else ("sft", start.document["sft"]["steps"])
             return f"checkpoints/{stage}-{step:06d}/policy"
     return ""
-
-
-def _seeds(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in value):
-        raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {value!r}: each is one run per method.")
-    if len(set(value)) < len(value):
-        raise TacitError(f"seeds = {value} names a seed twice; the same run again says nothing new.")
-    return tuple(value)
-
-
-def _thresholds(value: Any) -> tuple[float, ...]:
-    whole = isinstance(value, list | tuple) and all(isinstance(v, int | float) and 0 < v <= 1 for v in value)
-    if not whole:
-        raise TacitError(f"thresholds must be a list of success shares above 0 and at most 1, not {value!r}.")
-    return tuple(sorted(float(v) for v in value))
-
-
-def _tables(document: Document, kind: str) -> dict[str, Document]:
-    tables = document.get(kind)
-    if not isinstance(tables, Mapping) or not tables:
-        raise TacitError(f"the file names no {kind}: add at least one table [{kind}.NAME].")
-    for name in tables:
-        _check_name(name, kind.removesuffix("s"))
-    return {name: _table(table, f"{kind}.{name}") for name, table in tables.items()}
-
-
-def _check_name(name: str, kind: str) -> None:
-    if not NAME.fullmatch(name):
-        raise TacitError(f"{kind} name {name!r} becomes a directory: use letters, digits and . _ + = - only.")
-
-
-def _document(value: Any, where: str) -> Document:
-    document = _table(value, where)
-    for key in ("seed", "out"):
-        if key in document:
-            raise TacitError(f"[{where}] says {key!r}; the comparison gives every run its own: leave it out.")
-    if "method" in document:
-        document["method"] = _table(document["method"], f"{where}.method")
-    return document
-
-
-def _table(value: Any, where: str) -> Document:
-    """A table with its keys, and those of the tables in it, spelled with underscores."""
-    if not isinstance(value, Mapping):
-        raise TacitError(f"[{where}] must be a table of settings, not {value!r}.")
-    keep = where.endswith(".methods")  # names, not settings
-    return {
-        key if keep else key.replace("-", "_"): _table(inner, f"{where}.{key}") if isinstance(inner, Mapping) else inner
-        for key, inner in value.items()
-    }
-
-
-def _text(document: Document, key: str, default: str) -> str:
-    value = document.get(key, default)
-    if not isinstance(value, str):
-        raise TacitError(f"{key} must be text, not {value!r}.")
-    return value
-
-
-def _known(document: Document, keys: Iterable[str], where: str) -> None:
-    for key in document:
-        if key not in keys:
-            raise unknown(f"key in {where}", key, keys)

@@ -152,6 +152,10 @@ def test_a_run_made_with_other_settings_is_not_taken_for_this_one(small, tmp_pat
     path.mkdir(parents=True)
     write_json(path / "settings.json", {**made.with_start(tmp_path), "out": "elsewhere"})
     check_stored(small, tmp_path)
+    older = made.with_start(tmp_path)
+    older["evaluation"] = {key: value for key, value in older["evaluation"].items() if key != "top_k"}
+    write_json(path / "settings.json", older)  # made before there was such a setting: it is at its default
+    check_stored(small, tmp_path)
     write_json(path / "settings.json", merge(made.with_start(tmp_path), {"schedule": {"lr": 1.0, "iterations": 1}}))
     with pytest.raises(TacitError, match=r"other settings .*schedule.lr=0.003\)"):
         check_stored(small, tmp_path)
