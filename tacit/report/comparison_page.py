@@ -9,7 +9,7 @@ from pathlib import Path
 from tacit.report.assembly import headline, page
 from tacit.report.charts import Chart, draw
 from tacit.report.comparison_parts import learning, missing, results, runs, thresholds
-from tacit.report.comparison_reading import Comparison, read_comparison
+from tacit.report.comparison_reading import Comparison, read_comparison, table_of
 from tacit.report.conduct import conduct, prompt_series
 from tacit.report.known import Known
 from tacit.report.markup import Child, Markup, join, tag
@@ -46,11 +46,10 @@ def _header(found: Comparison, name: str) -> list[Child]:
     complete = finished == len(found.cells)
     state = tag("span", "complete" if complete else "not complete", cls=f"state {'good' if complete else 'warn'}")
     what = f"{', '.join(found.methods)} in {', '.join(found.worlds)}"
-    seeds = found.found.get("seeds") or []
     numbers = [
         ("methods", count(len(found.methods)), f"against {found.baseline}"),
         ("worlds", count(len(found.worlds)), ""),
-        ("seeds", count(len(seeds)), ", ".join(map(str, seeds))),
+        ("seeds", count(len(found.seeds)), ", ".join(found.seeds)),
         ("runs finished", f"{finished} / {len(found.cells)}", ""),
     ]
     said = str(found.found.get("description") or "").strip()
@@ -106,7 +105,7 @@ def _provenance(found: Comparison) -> Markup:
         rows.insert(1, ("command", tag("code", shlex.join(map(str, command)))))
     if isinstance(versions, Mapping):
         rows += [("code", code_version(versions)), ("machine", str(versions.get("machine", "?")))]
-    for world, start in (said.get("starts") or {}).items():
+    for world, start in table_of(said.get("starts")).items():
         if isinstance(start, Mapping):
             rows.append(
                 (f"start in {world}", f"{start.get('checkpoint') or 'none'}, seed {start.get('seed')}: {start.get('run')}")

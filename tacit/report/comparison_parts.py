@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 from tacit.report.charts import Chart, Point, Series, draw
-from tacit.report.comparison_reading import Comparison, entries
+from tacit.report.comparison_reading import Comparison, entries, table_of
 from tacit.report.forest import Row, forest
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.measures import success_of
 from tacit.report.numbers import MINUS, NOTHING, count, duration, is_number, percent, plain, probability, short
-from tacit.report.reading import Record
+from tacit.report.reading import Record, is_score
 from tacit.report.tables import Column, folded, table
 
 SIGNIFICANT = 0.05
@@ -27,7 +27,7 @@ def results(found: Comparison) -> Markup:
     parts: list[Child] = []
     for world in found.worlds:
         rows = found.rows_of(world)
-        panel = (found.found.get("panels") or {}).get(world)
+        panel = table_of(found.found.get("panels")).get(world)
         parts.append(tag("h3", world))
         if isinstance(panel, Mapping):
             told = f"Panel {panel.get('name')}, hash {panel.get('hash')}, {count(panel.get('episodes'))} episodes per run"
@@ -86,12 +86,12 @@ def thresholds(found: Comparison) -> Markup | None:
     parts: list[Child] = []
     for world in found.worlds:
         rows = found.rows_of(world)
-        levels = list(dict.fromkeys(e["threshold"] for r in rows for e in entries(r.get("steps_to")) if "threshold" in e))
+        levels = list(dict.fromkeys(e["threshold"] for r in rows for e in _levels(r)))
         if not levels:
             continue
         body = []
         for row in rows:
-            by_level = {e.get("threshold"): e for e in entries(row.get("steps_to"))}
+            by_level = {e["threshold"]: e for e in _levels(row)}
             body.append(
                 [row["method"], *(_reached(by_level.get(level)) for level in levels), _measured(row.get("area"), percent)]
             )
@@ -142,22 +142,25 @@ def missing(found: Comparison) -> list[str]:
     told = []
     for cell in found.cells:
         if cell["status"] != "finished":
-            place = f"{cell['world']} / {cell['method']} / seed {cell['seed']}"
+            place = f"{cell['world']} / {cell['method']} / seed {cell.get('seed')}"
             why = f": {str(cell['error']).strip().splitlines()[-1]}" if str(cell.get("error") or "").strip() else ""
             told.append(f"{place} {STATUS_WORDS.get(cell['status'], cell['status'])}{why}.")
-    for world, start in (found.found.get("starts") or {}).items():
+    for world, start in table_of(found.found.get("starts")).items():
         if isinstance(start, Mapping) and start.get("status") not in (None, "finished"):
             why = f": {start['error']}" if start.get("error") else ""
             told.append(f"The run that every cell of {world} starts from is {start['status']}{why}.")
     return told
 
 
+def _levels(row: Record) -> list[Record]:
+    return [e for e in entries(row.get("steps_to")) if is_number(e.get("threshold"))]
+
+
 def _results_table(found: Comparison, rows: Sequence[Record]) -> Markup:
-    planned = len(found.found.get("seeds") or [])
     body: list[list[Child]] = []
     for row in rows:
         against: Any = row.get("against") if isinstance(row.get("against"), Mapping) else {}
-        seeds = row.get("seeds") or []
+        seeds: Any = row.get("seeds") if isinstance(row.get("seeds"), list) else []
         body.append(
             [
                 [row["method"], tag("div", "baseline", cls="quiet") if row["method"] == found.baseline else None],
@@ -166,7 +169,7 @@ def _results_table(found: Comparison, rows: Sequence[Record]) -> Markup:
                 f"{count(against.get('won'))} : {count(against.get('lost'))}" if is_number(against.get("won")) else NOTHING,
                 _tested(against.get("p_holm")),
                 _tested(against.get("p_seeds_holm")),
-                f"{len(seeds)} / {planned}" if planned else count(len(seeds)),
+                f"{len(seeds)} / {len(found.seeds)}",
                 _measured(row.get("score"), lambda v: plain(v, 3)),
                 _measured(row.get("success_length"), plain),
                 _measured(row.get("invalid"), percent),
@@ -252,12 +255,11 @@ def _reached(entry: Record | None) -> Child:
 
 
 def _score(evaluation: Any) -> str:
-    known = isinstance(evaluation, Mapping) and is_number(evaluation.get("successes")) and is_number(evaluation.get("episodes"))
-    return percent(success_of(evaluation)) if known else NOTHING
+    return percent(success_of(evaluation)) if isinstance(evaluation, Mapping) and is_score(evaluation) else NOTHING
 
 
 def _link(found: Comparison, cell: Record, beside: Path) -> Child:
-    name = f"{cell['world']} / {cell['method']} / {cell['seed']}"
+    name = f"{cell['world']} / {cell['method']} / {cell.get('seed')}"
     place = cell.get("run")
     if not isinstance(place, str) or not (found.path / place).is_dir():
         return name

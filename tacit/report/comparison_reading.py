@@ -14,7 +14,8 @@ from tacit.report.reading import Record
 
 COMPARISON = "comparison.json"
 FORMAT = 1
-NEEDED_OF_CELL = ("world", "method", "seed", "status")
+NEEDED_OF_CELL = ("world", "method", "status")
+"""texts without which a cell has no place on the page"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Comparison:
     @cached_property
     def methods(self) -> list[str]:
         return _names(self.found.get("methods"), [str(c["method"]) for c in self.cells])
+
+    @cached_property
+    def seeds(self) -> list[str]:
+        return _names(self.found.get("seeds"), [str(c.get("seed")) for c in self.cells])
 
     @property
     def baseline(self) -> str:
@@ -60,16 +65,17 @@ def read_comparison(path: Path) -> Comparison:
         ) from error
     if not isinstance(found, dict) or not isinstance(found.get("cells"), list):
         raise TacitError(f"{file} holds no cells, so it is no comparison; write it with `tacit compare`.")
-    notices = [str(note) for note in found.get("notes") or []]
+    notes = found.get("notes")
+    notices = [str(note) for note in notes] if isinstance(notes, list) else []
     if found.get("format") != FORMAT:
         notices.append(
             f"{COMPARISON} is of format {found.get('format')!r}, this version reads {FORMAT}: what differs is missing."
         )
-    cells = [c for c in found["cells"] if isinstance(c, Mapping) and all(name in c for name in NEEDED_OF_CELL)]
+    cells = [c for c in entries(found["cells"]) if _says(c, *NEEDED_OF_CELL)]
     if len(cells) < len(found["cells"]):
         notices.append(f"{len(found['cells']) - len(cells)} of {len(found['cells'])} cells cannot be read, and are left out.")
     said = found.get("table")
-    rows = [r for r in said if isinstance(r, Mapping) and "world" in r and "method" in r] if isinstance(said, list) else []
+    rows = [r for r in entries(said) if _says(r, "world", "method")]
     if not rows:
         notices.append("There is no table: no run has finished, or the runs of a world were measured on different panels.")
     return Comparison(path, found, cells, rows, tuple(notices))
@@ -78,6 +84,15 @@ def read_comparison(path: Path) -> Comparison:
 def entries(value: Any) -> list[Record]:
     """The tables of a list, whatever else is in it."""
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def table_of(value: Any) -> Record:
+    """A table of values, empty where there is none."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _says(entry: Record, *names: str) -> bool:
+    return all(isinstance(entry.get(name), str) for name in names)
 
 
 def _names(said: Any, used: Sequence[str]) -> list[str]:

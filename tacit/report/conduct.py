@@ -94,12 +94,12 @@ def _trajectories(episodes: Episodes, known: Known, notices: list[str]) -> list[
         complete["turns"] = [{"effective": True, **turn} for turn in record["turns"]]
         try:
             made.append(trajectory_from_record(complete, _task(record, known)))
-        except ValueError as error:  # a stop reason this version does not have
+        except (ValueError, TypeError, KeyError) as error:  # a stop reason this version does not have, a count that is none
             strange.add(str(error))
     if strange:
         lost = len(episodes.records) - len(made)
         notices.append(
-            f"{lost} episodes of {episodes.title} ended in a way this version does not know ({'; '.join(sorted(strange))}): "
+            f"{lost} episodes of {episodes.title} are told in a way this version does not know ({'; '.join(sorted(strange))}): "
             "they are not among the behaviour statistics."
         )
     return made

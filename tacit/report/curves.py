@@ -67,7 +67,7 @@ def panel_chart(evaluations: Sequence[Record]) -> Markup | None:
     points = [Point(0 if e.get("stage") != "rl" else e["step"], success_of(e), *interval_of(e)) for e in [*before, *practised]]
     if len(points) < 2:
         return None
-    chart = Chart("Success on the panel", [Series("success", points)], share=True, band="band: 95% Wilson interval", marks=True)
+    chart = Chart("Success on the panel", [Series("success", points)], share=True, band="band: 95% interval", marks=True)
     return draw(chart)
 
 

@@ -52,8 +52,8 @@ def viewer(found: Sequence[Episodes], known: Known, most: int) -> Markup:
     if not chosen:
         return tag("p", f"No trajectories were asked for; {count(total)} can be read.", cls="quiet")
     sources = " and ".join(f"{count(len(e.records))} of {e.title}" for e in found)
-    families = {record.get("family", "") for e in found for record in e.records}
-    shown = {record.get("family", "") for _, record in chosen}
+    families = {str(record.get("family", "")) for e in found for record in e.records}
+    shown = {str(record.get("family", "")) for _, record in chosen}
     left = f" Families with none here: {', '.join(sorted(map(str, families - shown)))}." if families - shown else ""
     lead: list[Child] = [f"{len(chosen)} episodes, chosen from {sources}"]
     if total > len(chosen):

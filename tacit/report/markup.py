@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,12 +44,21 @@ def tag(element: str, /, *children: Child, **attributes: Any) -> Markup:
 
 def data_block(identifier: str, value: Any) -> Markup:
     """JSON for the page's script. `<`, `>` and `&` are written as escapes, so that no text in it can end the element."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     # JSON writes control characters as escapes already; lone surrogates, which no encoding has, are replaced.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return Markup(f'<script type="application/json" id="{escape(identifier)}">{text}</script>')
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities and no NaN: null."""
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _child(child: Child) -> str:

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tacit.evaluation.intervals import wilson
+from tacit.evaluation.repeats import interval_over_tasks
 from tacit.report.markup import Child, Markup, join, tag
-from tacit.report.numbers import count, interval, percent, plain
-from tacit.report.reading import Episodes, Record, RunFiles
+from tacit.report.numbers import count, interval, is_number, percent, plain
+from tacit.report.reading import Episodes, Record, RunFiles, is_score
 from tacit.report.tables import Column, table
 
 COLUMNS = (
     Column("evaluated", False),
     Column("success"),
-    Column("95% interval", note="Wilson interval over the episodes"),
+    Column("95% interval", note="Wilson interval; several tries at one task count for less than as many tasks"),
     Column("won / played"),
     Column("score", note="mean graded outcome"),
     Column("steps", note="mean turns per episode"),
@@ -45,7 +46,9 @@ def success_of(score: Record) -> float:
 def interval_of(score: Record) -> Sequence[float]:
     """As the evaluation says it; otherwise Wilson's, from its counts."""
     said = score.get("interval")
-    return said if isinstance(said, list) and len(said) == 2 else wilson(score["successes"], score["episodes"])
+    if isinstance(said, list) and len(said) == 2 and all(map(is_number, said)):
+        return said
+    return wilson(score["successes"], score["episodes"])
 
 
 def moment(score: Record) -> str:
@@ -90,16 +93,16 @@ def _tries(scores: Sequence[Record]) -> Markup | None:
 
 def families(found: Episodes | None, score: Record | None) -> Markup | None:
     """Success by family of tasks, from the evaluation where it says, else from its recorded episodes."""
-    shares = _said_by_family(score) or (_counted(found.records) if found else {})
-    if len(shares) < 2:
+    scores = _said_by_family(score) or (_counted(found.records) if found else {})
+    if len(scores) < 2:
         return None
     title = found.title if found else moment(score or {})
-    rows = []
-    for name, (won, played) in sorted(shares.items()):
-        share = won / played if played else None
-        rows.append([name, percent(share), interval(wilson(won, played)), f"{count(won)} / {count(played)}"])
-    known = [won / played for won, played in shares.values() if played]
-    rows.append(["mean of the families", percent(sum(known) / len(known)), "", ""])
+    rows: list[list[Child]] = []
+    for name, e in sorted(scores.items()):
+        told = f"{count(e['successes'])} / {count(e['episodes'])}"
+        rows.append([name, percent(success_of(e)), interval(interval_of(e)), told])
+    known = [success_of(e) for e in scores.values() if e["episodes"]]
+    rows.append(["mean of the families", percent(sum(known) / len(known) if known else None), "", ""])
     columns = [Column("family", False), Column("success"), Column("95% interval"), Column("won / played")]
     return table(columns, rows, f"By family, {title}", [len(rows) - 1])
 
@@ -150,20 +153,21 @@ def _panel(e: Record, brief: bool = False) -> str:
     return f"{'' if brief else 'Panel '}{e.get('panel', '?')}, hash {e.get('panel_hash', '?')}{how}"
 
 
-def _said_by_family(score: Record | None) -> dict[str, tuple[int, int]]:
+def _said_by_family(score: Record | None) -> dict[str, Record]:
     said: Any = (score or {}).get("families")
     if not isinstance(said, Mapping):
         return {}
-    return {
-        str(name): (entry["successes"], entry["episodes"])
-        for name, entry in said.items()
-        if isinstance(entry, Mapping) and isinstance(entry.get("successes"), int) and isinstance(entry.get("episodes"), int)
-    }
+    return {str(name): entry for name, entry in said.items() if isinstance(entry, Mapping) and is_score(entry)}
 
 
-def _counted(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
-    shares: dict[str, tuple[int, int]] = {}
+def _counted(records: Sequence[Record]) -> dict[str, Record]:
+    """By family, with intervals in which tries at one task count for what they are worth."""
+    families: dict[str, dict[str, list[bool]]] = {}
     for record in records:
-        won, played = shares.get(str(record.get("family", "")), (0, 0))
-        shares[str(record.get("family", ""))] = (won + record["success"], played + 1)
-    return shares
+        families.setdefault(str(record.get("family", "")), {}).setdefault(record["task"], []).append(record["success"])
+    counted: dict[str, Record] = {}
+    for name, tasks in families.items():
+        tries = [won for own in tasks.values() for won in own]
+        interval = list(interval_over_tasks(list(tasks.values())))
+        counted[name] = {"episodes": len(tries), "successes": sum(tries), "interval": interval}
+    return counted

@@ -77,4 +77,5 @@ def duration(seconds: Any) -> str:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A number that can be shown and drawn: finite, and not so large that arithmetic with it is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e100

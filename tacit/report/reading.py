@@ -89,7 +89,7 @@ def read_run(path: Path) -> RunFiles:
         notices.append(f"The run met a loss that was not a number; the batch and the policy are kept in {path / 'failed'}.")
     if not metrics:
         notices.append("There are no metrics (metrics.jsonl), so there are no learning curves.")
-    later = [r for file in sorted((path / "evaluations").glob("*.json")) if (r := _json(file, notices)) and _is_score(r)]
+    later = [r for file in sorted((path / "evaluations").glob("*.json")) if (r := _json(file, notices)) and is_score(r)]
     return RunFiles(
         path, settings, summary, versions, metrics, evaluations, later, _alarms(path, metrics, notices), tuple(notices)
     )
@@ -131,7 +131,7 @@ def _evaluations(path: Path, summary: Record | None, notices: list[str]) -> list
         states.sort(key=lambda s: (STAGE_ORDER.get(str(s.get("stage")), 0), s.get("step", 0)))
         found = states[-1].get("evaluations") if states else []
     said: list[Any] = found if isinstance(found, list) else []
-    sound: list[Record] = [e for e in said if isinstance(e, dict) and _is_score(e)]
+    sound: list[Record] = [e for e in said if isinstance(e, dict) and is_score(e)]
     if len(sound) < len(said):
         notices.append(f"{len(said) - len(sound)} evaluations have no count of episodes and successes, and are left out.")
     return sound
@@ -147,8 +147,10 @@ def _alarms(path: Path, metrics: Sequence[Record], notices: list[str]) -> list[A
         return []
 
 
-def _is_score(record: Record) -> bool:
-    return isinstance(record.get("episodes"), int) and isinstance(record.get("successes"), int)
+def is_score(record: Record) -> bool:
+    """Whether it counts episodes and successes, in numbers that can be."""
+    won, played = record.get("successes"), record.get("episodes")
+    return type(won) is int and type(played) is int and 0 <= won <= played
 
 
 def _is_episode(record: Any) -> bool:

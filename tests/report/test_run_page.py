@@ -159,7 +159,7 @@ def test_episodes_of_another_version_are_left_out_by_count(tmp_path):
     run = write_run(tmp_path / "run", episodes=[episode(1, True), *strange])
     text = Page(run_page(run)).text
     assert "1 of 3 episodes in trajectories/eval-rl-000010.jsonl.gz lack what this version reads" in text
-    assert "1 episodes of evaluation after rl 10 ended in a way this version does not know" in text
+    assert "1 episodes of evaluation after rl 10 are told in a way this version does not know" in text
 
 
 def test_alarms(tmp_path):
