@@ -109,8 +109,10 @@ def check_sampling(recipe: Recipe, world: Environment) -> None:
 
 
 def check_split(recipe: Recipe, world: Environment) -> None:
-    if recipe.train.evaluation.split not in world.splits:
-        raise unknown(f"split of world {world.name!r}", recipe.train.evaluation.split, world.splits)
+    measured = recipe.train.evaluation
+    for split in (measured.split, *measured.further_splits):
+        if split not in world.splits:
+            raise unknown(f"split of world {world.name!r}", split, world.splits)
 
 
 def check_training(recipe: Recipe, world: Environment) -> tuple[Recipe, Method]:

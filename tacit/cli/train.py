@@ -230,6 +230,10 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     columns = ("stage", "success", "95% interval", "episodes")
     console.print(table("", columns, score_rows(summary["evaluations"]), numbers=columns[1:]))
     console.print()
+    for panel in dict.fromkeys(e["panel"] for e in summary.get("further", ())):
+        rows = score_rows([e for e in summary["further"] if e["panel"] == panel])
+        console.print(table(f"on {panel}", columns, rows, numbers=columns[1:]))
+        console.print()
     seed = summary["settings"].get("seed", 0)
     say_pairs(
         console,

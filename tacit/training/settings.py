@@ -35,6 +35,8 @@ class EvaluationSettings:
     """tasks on the panel"""
     panel: str = ""
     """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
+    also: str = ""
+    """further splits to measure on after each stage, comma-separated; with as many tasks"""
     repeats: int = 1
     """episodes per task"""
     every: int = 5
@@ -49,6 +51,10 @@ class EvaluationSettings:
     """nucleus kept when evaluating"""
     top_k: int = 0
     """tokens kept when evaluating; 0 is all"""
+
+    @property
+    def further_splits(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.also.split(",") if name.strip())
 
 
 @dataclass(frozen=True)

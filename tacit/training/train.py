@@ -17,7 +17,7 @@ from tacit.core.world import Environment
 from tacit.evaluation.behaviour import repeated
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, choose_panel
-from tacit.evaluation.scores import PanelScore, final_and_peak
+from tacit.evaluation.scores import final_and_peak
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace, WorldPool
 from tacit.training.checkpoints import Checkpoint
@@ -42,6 +42,8 @@ class Progress:
     stage: str = ""
     step: int = 0
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    further: list[dict[str, Any]] = field(default_factory=list)
+    """evaluations on the further panels"""
     companions: list[dict[str, Any]] = field(default_factory=list)
     episodes: int = 0
     turns: int = 0
@@ -55,6 +57,8 @@ class Course:
 
     tasks: Sequence[Task]
     panel: Panel
+    further: tuple[Panel, ...] = ()
+    """measured after each stage only"""
 
     @classmethod
     def of(cls, world: Environment, settings: TrainSettings) -> Course:
@@ -65,7 +69,8 @@ class Course:
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""
             raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks{of} here.")
-        return cls(tasks, panel)
+        further = [choose_panel(world, split, measured.tasks, families) for split in measured.further_splits]
+        return cls(tasks, panel, tuple(further))
 
 
 class Trainer:
@@ -86,7 +91,7 @@ class Trainer:
         self.max_steps = settings.max_steps or world.max_steps
         self.max_tokens = completion_limit(settings, method, world)
         course = course or Course.of(world, settings)
-        self.panel, self.tasks = course.panel, course.tasks
+        self.panel, self.further, self.tasks = course.panel, course.further, course.tasks
         self.progress = Progress()
         self.watcher = Watcher(run.path)
         self._began = time.monotonic()
@@ -99,7 +104,7 @@ class Trainer:
         worlds = make_worlds(self.world, self.settings)
         try:
             if self.progress.stage == "" and self.settings.evaluation.untrained:
-                self._evaluate(worlds, "untrained", 0)
+                self._evaluate(worlds, "untrained", 0, stage_over=True)
             if self.settings.sft.steps and self.progress.stage != "rl":
                 self._imitate(worlds)
             if self.method.schedule.iterations:
@@ -132,7 +137,7 @@ class Trainer:
             self.reporter.step(step, metrics)
             self.progress.stage, self.progress.step = "sft", step
             if step == settings.steps:
-                self._evaluate(worlds, "sft", step)
+                self._evaluate(worlds, "sft", step, stage_over=True)
                 self._save()
             elif step % every == 0:
                 self._save()
@@ -165,7 +170,7 @@ class Trainer:
             every = self.settings.evaluation.every
             evaluated = last or (every and step % every == 0)
             if evaluated:
-                self._evaluate(worlds, "rl", step)
+                self._evaluate(worlds, "rl", step, stage_over=last)
             if evaluated or step % self.settings.checkpoint_every == 0:
                 saved = self._save()
                 if self._is_best(step):
@@ -188,10 +193,15 @@ class Trainer:
         if self.settings.trajectories:
             write_records(self.run.trajectories("rl", step), iteration_records(done))
 
-    def _evaluate(self, worlds: WorldPool, stage: str, step: int) -> PanelScore:
+    def _evaluate(self, worlds: WorldPool, stage: str, step: int, stage_over: bool) -> None:
+        self.progress.evaluations.append(self._measure(worlds, self.panel, stage, step, "eval"))
+        for panel in self.further if stage_over else ():
+            self.progress.further.append(self._measure(worlds, panel, stage, step, f"eval-{panel.tasks[0].split}"))
+
+    def _measure(self, worlds: WorldPool, panel: Panel, stage: str, step: int, kept_as: str) -> dict[str, Any]:
         chosen = self.settings.evaluation
         score, played = evaluate(
-            self.panel,
+            panel,
             self.method.context,
             worlds,
             self.policy,
@@ -201,11 +211,10 @@ class Trainer:
             chosen.repeats,
         )
         known = {"fingerprint": self.policy.digest(), "code": code_version()}
-        self.progress.evaluations.append({"stage": stage, "step": step, **score.to_json(), **known})
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         if self.settings.trajectories:
-            write_records(self.run.trajectories(f"eval-{stage}", step), map(trajectory_record, played))
-        return score
+            write_records(self.run.trajectories(f"{kept_as}-{stage}", step), map(trajectory_record, played))
+        return {"stage": stage, "step": step, **score.to_json(), **known}
 
     def _is_best(self, step: int) -> bool:
         """Whether practice has been measured at this very step, and never better."""
@@ -223,7 +232,7 @@ class Trainer:
         if newest is not None:
             state = newest.state()
             self.policy.load(newest.path / "policy")
-            self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
+            self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__ if name in state})
             for companion, saved in zip(self.method.companions, self.progress.companions, strict=False):
                 companion.load(saved)
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
@@ -256,6 +265,7 @@ class Trainer:
             "final": final,
             "peak": peak,
             "evaluations": evaluations,
+            "further": self.progress.further,
             "iterations": self.method.schedule.iterations,
             "episodes": self.progress.episodes,
             "turns": self.progress.turns,
