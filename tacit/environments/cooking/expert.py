@@ -23,28 +23,33 @@ class Explorer:
         self._ways: dict[str, dict[str, str]] = {}
         """room -> direction -> room, as far as walked"""
         self._recipe: Recipe | None = None
-        self._left = ("", "")
-        """the room and direction of the last `go`"""
+        self._prepared = False
+        """there is a meal: wherever it is now, nothing else is needed"""
+        self._room = ""
+        """where it last looked"""
 
     def act(self, observation: Observation) -> str:
         scene = read_scene(observation.text)
         self._remember(scene)
-        action = self._choose(scene)
-        self._left = (scene.room, action.removeprefix("go ")) if action.startswith("go ") else ("", "")
-        return action
+        return self._choose(scene)
 
     def _remember(self, scene: Scene) -> None:
         self._scenes[scene.room] = scene
         self._ways.setdefault(scene.room, {})
         self._recipe = read_recipe(scene.answer) or self._recipe
-        room, direction = self._left
-        if room and room != scene.room:
-            self._ways[room][direction] = scene.room
-            self._ways[scene.room][DIRECTIONS[direction]] = room
+        self._prepared = self._prepared or "meal" in scene.carried or scene.place_of("meal") is not None
+        # By what the world says was done, not by what was meant: somebody else may have moved in between.
+        before = self._scenes.get(self._room)
+        if before is not None and scene.went in before.exits and self._room != scene.room:
+            self._ways[self._room][scene.went] = scene.room
+            self._ways[scene.room][DIRECTIONS[scene.went]] = self._room
+        self._room = scene.room
 
     def _choose(self, scene: Scene) -> str:
         if "meal" in scene.carried:
             return "eat meal"
+        if self._prepared:
+            return _take(scene, "meal") if scene.place_of("meal") else self._approach(scene, {"meal"})
         if self._recipe is None:
             if scene.place_of("cookbook") or "cookbook" in scene.carried:
                 return "examine cookbook"

@@ -12,6 +12,7 @@ _ADJECTIVES = (RAW, BURNED, *COOKED, *CUTS.values())
 _ROOM = re.compile(r"^-= (\w+) =-$", re.M)
 _FURNITURE = re.compile(r"You see an? (?:(open|closed) )?([\w ]+?)\.(?: (?:In|On) the [\w ]+ you see (.+)\.)?(?: The .+)?")
 _EXIT = re.compile(r"There is an? (?:(open|closed) )?([\w -]+) to the (\w+)\.")
+_WENT = re.compile(r"You go (\w+)\.")
 _DONE = re.compile(
     r"You (take|pick up|put|drop|open|close|go|look|check|chop|slice|dice|fried|roasted|grilled|eat)\b|Adding the meal"
 )
@@ -80,6 +81,12 @@ class Scene:
 
     def place_of(self, name: str) -> str | None:
         return next((place for place, items in self.places.items() if any(i.name == name for i in items)), None)
+
+    @property
+    def went(self) -> str:
+        """the direction of the last step, where the last command was one and was followed"""
+        match = _WENT.match(self.answer)
+        return match[1] if match else ""
 
     @property
     def refused(self) -> bool:
