@@ -96,8 +96,8 @@ def check_values(recipe: Recipe) -> None:
                 raise TacitError(f"{shown} = {value} {reason}.")
 
 
-def check_sampling(recipe: Recipe, world: Environment) -> None:
-    """What playing a panel needs, trained or not."""
+def check_sampling(recipe: Recipe, world: Environment) -> Recipe:
+    """What playing a panel needs, trained or not. Returns the recipe with its split said."""
     check_values(recipe)
     check_model(recipe.model)
     if recipe.model in TINY_SIZES and world.example_texts is None:
@@ -105,19 +105,24 @@ def check_sampling(recipe: Recipe, world: Environment) -> None:
             f"model {recipe.model!r} trains its tokenizer on the world's text, and world {world.name!r} offers none; "
             "give a checkpoint or a hub id as --model."
         )
-    check_split(recipe, world)
+    return with_split(recipe, world)
 
 
-def check_split(recipe: Recipe, world: Environment) -> None:
+def with_split(recipe: Recipe, world: Environment) -> Recipe:
+    """The recipe with the split it is measured on said, also where that is the world's own: what is written down must not
+    change its meaning with the world. Refused where a split does not exist."""
     measured = recipe.train.evaluation
-    for split in (measured.split, *measured.further_splits):
-        if split not in world.splits:
-            raise unknown(f"split of world {world.name!r}", split, world.splits)
+    for split in measured.further_splits:
+        world.split_to_measure(split)
+    if measured.panel and not measured.split:
+        return recipe  # tasks of the user's own: no split is asked
+    measured = replace(measured, split=world.split_to_measure(measured.split))
+    return replace(recipe, train=replace(recipe.train, evaluation=measured))
 
 
 def check_training(recipe: Recipe, world: Environment) -> tuple[Recipe, Method]:
     """The method, built, and the recipe with what the method needs of the engine turned on."""
-    check_sampling(recipe, world)
+    recipe = check_sampling(recipe, world)
     train, schedule = recipe.train, recipe.schedule
     if train.split not in world.splits:
         raise unknown(f"split of world {world.name!r}", train.split, world.splits)

@@ -103,7 +103,8 @@ def list_panels(names: Sequence[str]) -> Table:
         for split in world.splits:
             try:
                 panel = Panel.of(world, split, count)
-                rows.append((panel.name, panel.hash, f"{len(panel.tasks)} tasks of split {split}"))
+                usual = ", measured on where none is named" if split == world.panel_split else ""
+                rows.append((panel.name, panel.hash, f"{len(panel.tasks)} tasks of split {split}{usual}"))
             except TacitError as error:
                 rows.append((f"{name}/{split}", "-", f"not available: {error}"))
     return table("Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), rows)

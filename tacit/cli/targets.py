@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.cli.checks import check_sampling, check_split, check_values, open_world
+from tacit.cli.checks import check_sampling, check_values, open_world, with_split
 from tacit.cli.module_settings import module_recipe
 from tacit.cli.recipe import Document, Recipe, Said, override
 from tacit.cli.values import to_data
@@ -120,7 +120,7 @@ def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
     recipe = Recipe.from_json(override({"model": endpoint.model}, said))
     world = open_world(recipe.world)
     check_values(recipe)
-    check_split(recipe, world)
+    recipe = with_split(recipe, world)
     method = recipe.settings.build(world)
     policy = ChatPolicy(client, endpoint.concurrency)
     sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world))
@@ -138,7 +138,7 @@ def open_modules(path: Path, said: Said, base: str | None, fallback: str | None)
     recipe = module_recipe(path, modules, said)
     world = open_world(recipe.world)
     check_values(recipe)
-    check_split(recipe, world)
+    recipe = with_split(recipe, world)
     router = Router(modules, world, recipe.engine, base, fallback)
     first = next(iter(modules.values()))
     context, policy = router.player(first.skill)
@@ -187,7 +187,7 @@ def _under(document: Document, said: Said) -> Document:
 
 def _open(label: str, recipe: Recipe, seed: int, run: Path | None, checkpoint: Checkpoint | None) -> Target:
     world = open_world(recipe.world)
-    check_sampling(recipe, world)
+    recipe = check_sampling(recipe, world)
     method = recipe.settings.build(world)
     policy = load_recipe_policy(recipe, world)
     if checkpoint is not None:
@@ -201,7 +201,7 @@ def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Ta
     recipe = Recipe.from_json(override({}, said))
     world = open_world(recipe.world)
     check_values(recipe)
-    check_split(recipe, world)
+    recipe = with_split(recipe, world)
     context = Advised(actor or world.expert())
     identity = f"expert of {world.name}: {next(iter(world.experts), '')}" if actor is None else name
     sampling = Sampling(temperature=0.0)

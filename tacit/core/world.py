@@ -134,6 +134,9 @@ class Environment:
     family_tasks: Callable[[str, int, int, tuple[str, ...]], Sequence[Task]] | None = None
     """as `tasks`, but of some families only, or as many as there are; None: they are picked out of `tasks`"""
 
+    panel_split: str = "test"
+    """the split that is measured on where none is named"""
+
     @property
     def skill_families(self) -> Mapping[str, tuple[str, ...]]:
         """skill module -> the families it serves"""
@@ -149,6 +152,17 @@ class Environment:
         if self.family_tasks is not None:
             return self.family_tasks(split, count, seed, tuple(families))
         return _pick_out(self.tasks, split, count, seed, families)
+
+    def split_to_measure(self, named: str = "") -> str:
+        """The named split, or the world's own where none is; refused where there is no such split."""
+        if not named and self.panel_split not in self.splits:
+            raise TacitError(
+                f"world {self.name!r} has no split {self.panel_split!r} to be measured on; name one of "
+                f"{', '.join(self.splits)} (evaluation.split), or say which it is by the world's panel_split."
+            )
+        if named and named not in self.splits:
+            raise unknown(f"split of world {self.name!r}", named, self.splits)
+        return named or self.panel_split
 
     def wording(self, name: str) -> Wording:
         if name not in self.wordings:

@@ -38,9 +38,9 @@ class Panel:
 
     @classmethod
     def of(cls, world: Environment, split: str, count: int, families: Sequence[str] = ()) -> Panel:
-        """The first `count` tasks of a split (of some families), in the order every machine agrees on."""
-        if split not in world.splits:
-            raise unknown(f"split of world {world.name!r}", split, world.splits)
+        """The first `count` tasks of a split (of some families), in the order every machine agrees on. The world's own split
+        where none is named."""
+        split = world.split_to_measure(split)
         tasks = tuple(world.tasks_of(split, count, PANEL_SEED, families))
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""

@@ -29,8 +29,8 @@ class SupervisedSettings:
 class EvaluationSettings:
     """The fixed panel a run is measured on."""
 
-    split: str = "test"
-    """split the panel is taken from"""
+    split: str = ""
+    """split the panel is taken from; empty is the world's own: test, or unseen houses"""
     tasks: int = 128
     """tasks on the panel"""
     panel: str = ""

@@ -32,6 +32,7 @@ ENVIRONMENT = Environment(
     make=AlfWorld,
     tasks=tasks,
     splits=SPLITS,
+    panel_split="unseen",
     families=FAMILIES,
     wordings={"full": FullWording(), "terse": TerseWording()},
     experts={"explorer": Explorer, "oracle": Oracle},

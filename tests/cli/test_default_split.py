@@ -1,0 +1,113 @@
+"""The split that is measured on where none is named: the world's own, said once and written down."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tacit.cli.checks import check_training, open_world
+from tacit.cli.compare import resolve
+from tacit.cli.main import main
+from tacit.cli.recipe import Recipe
+from tacit.core.errors import TacitError
+from tacit.environments import WORLDS
+from tacit.evaluation.panels import Panel
+from tacit.training.settings import TrainSettings
+from tacit.training.train import Course
+
+QUICK = ["--model", "tiny-base", "--engine.threads", "1", "--engine.device", "cpu", "--no-evaluation.untrained"]
+SMALL = [
+    "--sft.steps",
+    "1",
+    "--sft.tasks",
+    "2",
+    "--sft.batch",
+    "4",
+    "--iterations",
+    "0",
+    "--tasks",
+    "16",
+    "--evaluation.tasks",
+    "2",
+]
+
+
+@pytest.mark.parametrize(("world", "split"), [("alfworld", "unseen"), ("cooking", "test"), ("countdown", "test")])
+def test_each_world_has_its_own_and_it_is_written_down(world, split):
+    recipe, _ = check_training(Recipe.from_json({"world": world}), open_world(world))
+    assert recipe.to_json()["evaluation"]["split"] == split
+    assert resolve({"world": world})["evaluation"]["split"] == split
+    assert Panel.of(open_world(world), "", 2).name == f"{world}/{split}/2"
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_it_is_a_split_of_the_world_and_not_the_one_trained_on(name):
+    world = open_world(name)
+    assert world.panel_split in world.splits and world.panel_split != "train"
+
+
+def test_a_named_split_stays():
+    recipe = Recipe.from_json({"world": "alfworld", "evaluation": {"split": "seen"}})
+    assert check_training(recipe, open_world("alfworld"))[0].train.evaluation.split == "seen"
+
+
+def test_settings_that_say_the_old_default_mean_what_they_meant():
+    recipe, _ = check_training(Recipe.from_json({"world": "cooking"}), open_world("cooking"))
+    stored = recipe.to_json()
+    again, _ = check_training(Recipe.from_json(stored), open_world("cooking"))
+    assert stored["evaluation"]["split"] == "test" and again.to_json() == stored
+
+
+def test_a_script_without_the_command_line_has_it_too():
+    settings = TrainSettings(tasks=2)
+    assert settings.evaluation.split == ""
+    small = replace(settings, evaluation=replace(settings.evaluation, tasks=3))
+    assert Course.of(open_world("alfworld"), small).panel.name == "alfworld/unseen/3"
+
+
+def test_a_world_without_it_says_so():
+    world = replace(open_world("countdown"), splits=("train", "hard"))
+    with pytest.raises(TacitError, match=r"no split 'test' to be measured on; name one of train, hard \(evaluation.split\)"):
+        check_training(Recipe.from_json({"world": "countdown"}), world)
+    with pytest.raises(TacitError, match="no split 'test'"):
+        Panel.of(world, "", 2)
+    named = Recipe.from_json({"world": "countdown", "evaluation": {"split": "hard"}})
+    assert check_training(named, world)[0].train.evaluation.split == "hard"
+
+
+@pytest.mark.parametrize("key", ["split", "also"])
+def test_a_split_that_does_not_exist_is_refused(key):
+    with pytest.raises(TacitError, match="unknown split of world 'alfworld' 'test'"):
+        check_training(Recipe.from_json({"world": "alfworld", "evaluation": {key: "test"}}), open_world("alfworld"))
+
+
+def test_tasks_of_ones_own_need_no_split(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(Panel.of(open_world("countdown"), "train", 2).to_json() | {"name": "mine"}))
+    world = replace(open_world("countdown"), splits=("train",))
+    recipe = Recipe.from_json({"world": "countdown", "evaluation": {"panel": str(file)}})
+    recipe, _ = check_training(recipe, world)
+    assert Course.of(world, replace(recipe.train, tasks=2)).panel.name == "mine"
+
+
+def test_the_commands_play_it(capsys):
+    assert main(["eval", "expert", "--world", "alfworld", "--tasks", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == "alfworld/unseen/2"
+    assert main(["play", "--world", "alfworld", "--policy", "expert"]) == 0
+    assert "unseen" in capsys.readouterr().out.splitlines()[0]
+    assert main(["list", "panels", "--world", "alfworld"]) == 0
+    (usual,) = [line for line in capsys.readouterr().out.splitlines() if "where none is named" in line]
+    assert "alfworld/unseen/128" in usual
+
+
+def test_a_household_run_needs_no_split_and_eval_repeats_its_number(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["train", "--world", "alfworld", *QUICK, *SMALL, "--out", str(out)]) == 0
+    assert "alfworld/unseen/2" in capsys.readouterr().out
+    assert json.loads((out / "settings.json").read_text())["evaluation"]["split"] == "unseen"
+    assert main(["eval", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == "alfworld/unseen/2"
+    assert main(["train", "--resume", str(out)]) == 0
+    assert "is finished" in capsys.readouterr().out
