@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -28,7 +30,8 @@ class Processes:
 
     def start(self, words: Sequence[str], log: Path) -> Command:
         process = self._context.Process(target=_run, args=(list(words), str(log)), name=" ".join(words))
-        process.start()
+        with _without_our_main():
+            process.start()
         return Command(process)
 
 
@@ -52,6 +55,18 @@ class Command:
         if self.code is None:
             self._process.kill()
             self._process.join()
+
+
+@contextmanager
+def _without_our_main() -> Iterator[None]:
+    """A new process would first run the main module of whoever starts it, in case its work is defined there. Ours is defined
+    here; and where we were started as `python -m tacit.cli.main`, Python warns that the server has imported that already."""
+    ours = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = ours
 
 
 def _run(words: list[str], log: str) -> None:

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import tacit
 from tacit.cli import listing
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
@@ -128,6 +129,12 @@ def test_an_interrupt_is_not_a_traceback(monkeypatch, capsys):
     monkeypatch.setattr(listing, "run", interrupted)
     assert main(["list"]) == 130
     assert "stopped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["tacit", "tacit.cli.main"])
+def test_it_can_be_run_as_a_module(module):
+    ran = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"tacit {tacit.__version__}\n" and not ran.stderr
 
 
 def test_a_reader_that_has_read_enough_is_no_error():

@@ -99,6 +99,10 @@ def test_the_runs_are_ordinary_ones(whole, capsys):
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["equals_run"] is True
 
 
+def test_nothing_is_said_about_how_it_was_started(whole):
+    assert "Warning" not in whole[1]  # stderr is in it, and that of the runs until they have a log of their own
+
+
 def test_done_again_it_only_says_so(whole, file):
     out, _ = whole
     before = (out / "table.csv").read_bytes()
