@@ -1,0 +1,57 @@
+"""The page on reproduction: its commands are real, its recipes exist, and no cell is both empty and done."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tacit.cli import compare
+from tacit.cli.evaluate import make_parser as eval_parser
+from tacit.cli.train import TrainParser, add_training_options, glance
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+COMMANDS = {letter: told.split("   ")[0] for letter, told in re.findall(r"^    ([A-Z])   (\S.*)$", PAGE, re.MULTILINE)}
+ROWS = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
+
+
+def test_every_published_recipe_is_on_the_page():
+    files = [path for path in (ROOT / "recipes" / "published").iterdir() if path.is_file()]
+    assert files and [file.name for file in files if f"recipes/published/{file.name}" not in PAGE] == []
+
+
+@pytest.mark.parametrize("letter", COMMANDS)
+def test_a_command_can_be_given(letter, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(COMMANDS[letter])
+    for word in words:
+        assert not word.startswith("recipes/") or (ROOT / word).is_file(), word
+    program, verb, *rest = words
+    if verb == "compare":
+        arguments, _ = compare.make_parser().parse(rest)
+        assert arguments.file.suffix == ".toml"
+    elif verb == "eval":
+        assert eval_parser("grpo").parse(rest)[0].target
+    elif verb == "train":
+        parser = TrainParser("train", "")
+        parser.add_argument("--config", type=Path)
+        add_training_options(parser, *glance(rest, resumable=False))
+        assert parser.parse(rest)[0].config
+    else:
+        assert (program, verb) in {("tacit", "modules"), ("bash", "recipes/published/constant-context-table2.sh")}
+
+
+def test_every_letter_in_a_table_is_a_command():
+    told = [cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if re.match(r"[A-Z](,| \(|$)", cell)]
+    used = {letter for letters in told for letter in letters}
+    assert len(used) >= 8 and used <= set(COMMANDS)
+
+
+def test_what_is_done_has_a_figure_and_what_is_not_has_none():
+    states = {"done", "running", "not run", "in part"}
+    for row in (row for row in ROWS if row[-1] in states and len(row) > 2):
+        ours = [cell for cell in row[1:-2] if "[" in cell]
+        assert bool(ours) == (row[-1] in ("done", "in part")), row
