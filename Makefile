@@ -21,6 +21,8 @@ $(READY): requirements.txt pyproject.toml
 train: $(READY)
 	@if [ -f $(QUICKSTART)/settings.json ]; then $(BIN)/tacit train --resume $(QUICKSTART); \
 	else $(BIN)/tacit train --config recipes/quickstart.toml --out $(QUICKSTART); fi
+	@$(BIN)/tacit eval $(QUICKSTART) --tokens
+	@$(BIN)/tacit report $(QUICKSTART)
 
 test: $(READY) lint
 	$(BIN)/python -m pytest
