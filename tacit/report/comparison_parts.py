@@ -140,7 +140,12 @@ def runs(found: Comparison, beside: Path) -> Markup:
 def missing(found: Comparison) -> list[str]:
     """Sentences about what is not there."""
     told = []
-    for cell in found.cells:
+    for world in found.worlds:
+        cells = [cell for cell in found.cells if cell["world"] == world]
+        if cells and all(cell["status"] == "missing" for cell in cells):
+            told.append(f"Nothing of {world} was ever begun ({len(cells)} runs).")
+    begun = [cell for cell in found.cells if not any(line.startswith(f"Nothing of {cell['world']} was") for line in told)]
+    for cell in begun:
         if cell["status"] != "finished":
             place = f"{cell['world']} / {cell['method']} / seed {cell.get('seed')}"
             why = f": {str(cell['error']).strip().splitlines()[-1]}" if str(cell.get("error") or "").strip() else ""

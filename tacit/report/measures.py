@@ -69,6 +69,11 @@ def evaluations(run: RunFiles) -> Markup:
             rows.append(_row(label, e))
         marked = [i for i, e in enumerate(run.evaluations) if e is last or e is best]
         parts.append(table(COLUMNS, rows, _panel(run.evaluations[-1]), marked))
+    said = (run.summary or {}).get("further")
+    further = [e for e in said if isinstance(e, Mapping) and is_score(e)] if isinstance(said, list) else []
+    for panel in dict.fromkeys(str(e.get("panel")) for e in further):
+        there = [e for e in further if str(e.get("panel")) == panel]
+        parts.append(table(COLUMNS, [_row(moment(e), e) for e in there], _panel(there[-1])))
     if run.later:
         names = [str(r.get("checkpoint") or r.get("target") or "?") for r in run.later]
         rows = [[*_row(name, r), _panel(r, brief=True)] for name, r in zip(names, run.later, strict=True)]
