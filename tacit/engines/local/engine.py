@@ -14,6 +14,7 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
 from tacit.engines.local.learning import Learning, TrainedWeights
+from tacit.engines.local.memory import give_back, is_crowded
 from tacit.engines.local.models import LanguageModel, codec_for
 from tacit.engines.local.sampling import LocalSampler
 from tacit.engines.local.scoring import ModelScorer
@@ -66,7 +67,9 @@ class LocalEngine:
         self.settings, self.seed, self.tokenizer = settings, seed, tokenizer
         self.codec = codec_for(tokenizer, hf.config)
         self.device = next(hf.parameters()).device
-        self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
+        self.token_budget = self.chosen_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
+        """what updates are cut into: as chosen, or less where that did not fit"""
+        self._phase = ""
         if settings.gradient_checkpointing:
             hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.sampler: LocalSampler | None = None
@@ -97,18 +100,33 @@ class LocalEngine:
         if self.adapters:
             self.adapters.activate(name)
 
+    def enter(self, phase: str) -> None:
+        """Playing and learning need memory of other shapes: on a crowded GPU neither keeps what only the other can use."""
+        if phase != self._phase and is_crowded(self.device):
+            give_back(self.device)
+        self._phase = phase
+
+    def make_room(self) -> None:
+        """Give up whatever can be made again."""
+        if self.sampler is not None:
+            self.sampler.release()
+        give_back(self.device)
+
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
+        self.enter("playing")
         if self.sampler is None:
             self.sampler = LocalSampler(self.model.hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
         return self.sampler.sample(requests, sampling, layer)
 
     def scorer(self, adapter: str | None, model: LanguageModel | None = None) -> ModelScorer:
         ready = (lambda: None) if model else (lambda: self.activate(adapter))
-        return ModelScorer(model or self.model, self.codec, self.token_budget, ready)
+        return ModelScorer(model or self.model, self.codec, self.token_budget, ready, self.make_room)
 
     def learning(self, name: str) -> Learning:
-        member = self.member(name)
-        return Learning(self.model, self.codec, member.weights, self.settings, self.token_budget, self.seed, member.value_head)
+        member, room = self.member(name), self.make_room
+        return Learning(
+            self.model, self.codec, member.weights, self.settings, self.token_budget, self.seed, member.value_head, room
+        )
 
     def weights_changed(self) -> None:
         """The sampler keeps copies of some weights: tell it that they moved, or that another adapter is active."""

@@ -15,13 +15,17 @@ class StepGraphs:
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._stream: torch.cuda.Stream | None = None
+        """for trial steps; one for all, since torch keeps what was freed on a stream for that stream alone"""
 
     def __len__(self) -> int:
         return len(self._graphs)
 
     def clear(self) -> None:
         """Forget all recordings: something they read has moved."""
-        self._graphs.clear()
+        if self._graphs:
+            self._graphs.clear()
+            torch.cuda.empty_cache()  # their working memory is of no use to anyone else in this process
 
     def run(self, key: Hashable, step: Callable[[], None], rewind: Callable[[], Callable[[], None]]) -> None:
         """Do `step` once. `key` says what is the same in every recording; `rewind()` returns what undoes a trial step."""
@@ -41,7 +45,7 @@ class StepGraphs:
 
     def _record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """Libraries set themselves up on a first run, which cannot be recorded: try the step once on another stream."""
-        stream = torch.cuda.Stream()
+        stream = self._stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             step()

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from tacit.engines.local.memory import give_back
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -59,6 +61,8 @@ class KeyValueCache(ABC):
         size = width * capacity * g.kv_heads * g.head_dim
         if not self._memory or self._memory[0][0].numel() < size:
             self._memory = []  # before the new one is made: both may not fit
+            self._keys = self._values = []
+            give_back(g.device)  # the old pieces are too small for the new ones
             options: dict[str, Any] = {"dtype": g.dtype, "device": g.device}
             self._memory = [(torch.zeros(size, **options), torch.zeros(size, **options)) for _ in range(g.layers)]
         if len(self._columns) < capacity:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.flat import FlatPack
+from tacit.engines.local.memory import cut_finer
 from tacit.engines.local.models import LanguageModel, TextCodec
 from tacit.engines.local.packing import Packed, flat, input_lengths
 from tacit.engines.local.scoring import EntropyMode, distribution_scores, tensor, token_scores
@@ -104,12 +105,16 @@ class Learning:
         token_budget: int,
         seed: int,
         value_head: nn.Linear | None = None,
+        make_room: Callable[[], None] = lambda: None,
     ):
         self.model, self.codec, self.weights, self.settings = model, codec, weights, settings
         self.token_budget, self.seed, self.value_head = token_budget, seed, value_head
+        self._make_room = make_room
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One step on the whole batch. Rows without completion tokens have nothing to learn from and are left out."""
+        """One step on the whole batch. Rows without completion tokens have nothing to learn from and are left out.
+
+        Where memory runs out, the batch is cut finer and gone through again; `token_budget` stays at what did fit."""
         rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
         _check_columns(batch)
         lengths = input_lengths(batch.prompts, batch.completions, self.codec.context_limit)[rows]
@@ -118,20 +123,14 @@ class Learning:
             raise TacitError("this method's loss needs a value head; set the engine setting value_head.")
         if not len(rows):
             return {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "rows": 0.0}
-        tally = Tally(losses, batch.total_tokens)
-        sampled = any(np.any(column) for column in batch.behaviour)  # imitation rows have no behaviour policy
-        computed = 0
+
+        def gradient(token_budget: int) -> tuple[dict[str, float], int]:
+            return self._gradient(batch, losses, rows, needs, token_budget)
+
         try:
-            with _training(self.model, self.settings, seed=derive(self.seed, "dropout", self.weights.steps)):
-                for packed in self.model.cut(batch.prompts, batch.completions, rows, self.token_budget, self.codec.pad):
-                    computed += packed.computed
-                    view = self._view(batch, packed, needs, len(rows))
-                    total = tally.add(view, sampled)
-                    if total.requires_grad:
-                        total.backward()
-                        self.weights.collect()
-            norm = self.weights.gradient_norm()
-            metrics = tally.metrics(norm)
+            (metrics, computed), self.token_budget = cut_finer(
+                gradient, self.token_budget, int(lengths.max()), self._make_room, "an update with a token_budget"
+            )
             if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])):
                 failure = NonFiniteLoss(
                     f"the loss is {metrics['loss']} and its gradient's norm {metrics['grad_norm']}, after "
@@ -143,14 +142,31 @@ class Learning:
             self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
             raise TacitError(
-                f"out of GPU memory in an update with token_budget = {self.token_budget}; set a smaller one, or turn on "
-                "gradient_checkpointing."
+                f"out of GPU memory in an update, cut as finely as its longest row of {lengths.max()} tokens allows; turn on "
+                "gradient_checkpointing, shorten the prompts, or let fewer runs share the GPU."
             ) from error
         finally:
             self.weights.clear()
         # above 1 some was padding, below 1 some prompts were shared
         share = computed / float(lengths.sum())
         return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "computed_share": share}
+
+    def _gradient(
+        self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
+    ) -> tuple[dict[str, float], int]:
+        """Leaves the batch's gradient with the masters; (what there is to say of it, tokens that were computed)."""
+        self.weights.clear()  # of what an attempt before this one may have left
+        tally, computed = Tally(losses, batch.total_tokens), 0
+        sampled = any(np.any(column) for column in batch.behaviour)  # imitation rows have no behaviour policy
+        with _training(self.model, self.settings, seed=derive(self.seed, "dropout", self.weights.steps)):
+            for packed in self.model.cut(batch.prompts, batch.completions, rows, token_budget, self.codec.pad):
+                computed += packed.computed
+                view = self._view(batch, packed, needs, len(rows))
+                total = tally.add(view, sampled)
+                if total.requires_grad:
+                    total.backward()
+                    self.weights.collect()
+        return tally.metrics(self.weights.gradient_norm()), computed
 
     def _view(self, batch: Batch, packed: FlatPack | Packed, needs: frozenset[str], total_rows: int) -> TokenView:
         device = self.model.device

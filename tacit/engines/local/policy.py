@@ -118,11 +118,16 @@ class LocalPolicy:
         return values_N
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch."""
-        self.engine.activate(self.name)
-        metrics = self.engine.learning(self.name).update(batch, losses, lr)
-        self.engine.weights_changed()
-        return metrics
+        """One AdamW step on the whole batch. Where that does not fit in memory it is cut finer, from then on, and the metrics
+        say how finely (`token_budget`)."""
+        engine = self.engine
+        engine.activate(self.name)
+        engine.enter("learning")
+        learning = engine.learning(self.name)
+        metrics = learning.update(batch, losses, lr)
+        engine.weights_changed()
+        engine.token_budget = learning.token_budget
+        return metrics | ({"token_budget": float(engine.token_budget)} if engine.token_budget < engine.chosen_budget else {})
 
     def reference(self) -> Scorer:
         frozen = self._member.reference

@@ -16,6 +16,7 @@ from tacit.engines.local.decoding import Decoder, GenericDecoder
 from tacit.engines.local.drawing import check_sampling
 from tacit.engines.local.llama import FAMILY
 from tacit.engines.local.llama_decoding import LlamaDecoder
+from tacit.engines.local.memory import cut_finer, give_back
 from tacit.engines.local.noise import uniforms
 from tacit.engines.local.projections import NotPlain
 from tacit.engines.local.stopping import Stops, end_tokens
@@ -56,7 +57,7 @@ class LocalSampler:
         for the device). `lean=False` decodes every model through its own forward pass."""
         if max_batch < 1:
             raise TacitError(f"max_batch is {max_batch}; it must be at least 1.")
-        self._tokenizer = tokenizer
+        self._tokenizer, self._device = tokenizer, torch.device(device)
         self._max_batch = max_batch
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base = base
@@ -83,6 +84,11 @@ class LocalSampler:
         as long as shapes and places in memory do."""
         self._stale = True
 
+    def release(self) -> None:
+        """Give up cache, graphs and copies of weights; the next wave makes them anew."""
+        self._lean = None
+        give_back(self._device)
+
     @torch.inference_mode()
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         """One completion per request, in order."""
@@ -90,9 +96,22 @@ class LocalSampler:
         depth = self._depth(layer)
         jobs = sorted(self._jobs(requests, sampling), key=lambda job: (len(job.prompt), job.prompt.tobytes()))
         completions: dict[int, Completion] = {}
-        for start in range(0, len(jobs), self._max_batch):
-            wave = jobs[start : start + self._max_batch]
-            completions.update(self._complete(wave, sampling, depth))
+        while len(completions) < len(jobs):
+            left = jobs[len(completions) :]
+
+            def complete(rows: int, left: Sequence[_Job] = left) -> dict[int, Completion]:
+                return self._complete(left[:rows], sampling, depth)
+
+            try:
+                done, rows = cut_finer(complete, min(self._max_batch, len(left)), 1, self.release, "a wave of a max_batch")
+            except torch.OutOfMemoryError as error:
+                raise TacitError(
+                    f"out of GPU memory while sampling one completion at a time, of {len(left[0].prompt)} prompt tokens; "
+                    "shorten the prompts, or let fewer runs share the GPU."
+                ) from error
+            if rows < min(self._max_batch, len(left)):
+                self._max_batch = rows
+            completions.update(done)
         return [completions[i] for i in range(len(requests))]
 
     def _jobs(self, requests: Sequence[Request], sampling: Sampling) -> list[_Job]:

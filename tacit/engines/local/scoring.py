@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.flat import FlatPack
+from tacit.engines.local.memory import cut_finer
 from tacit.engines.local.models import LanguageModel, TextCodec
 from tacit.engines.local.packing import Packed, buckets, input_lengths, pack
 
@@ -67,12 +69,47 @@ def distribution_scores(
         return logprobs_T, -(logps_TV.exp() * logps_TV).sum(-1)
 
 
+Rest = ParamSpec("Rest")
+Answer = TypeVar("Answer")
+Scoring = Callable[Concatenate["ModelScorer", Sequence[np.ndarray], Rest], Answer]
+
+
+def _cut_to_fit(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
+    """Where memory runs out, rows are cut finer, from then on."""
+
+    @wraps(score)
+    def fitting(self: ModelScorer, prompts: Sequence[np.ndarray], /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
+        def work(token_budget: int) -> Answer:
+            self.token_budget = token_budget
+            return score(self, prompts, *rest, **more)
+
+        least = max((len(prompt) for prompt in prompts), default=1)
+        try:
+            return cut_finer(work, self.token_budget, least, self._make_room, "a scoring pass with a token_budget")[0]
+        except torch.OutOfMemoryError as error:
+            raise TacitError(
+                f"out of GPU memory in a scoring pass, cut as finely as its longest prompt of {least} tokens allows; shorten "
+                "the prompts, or let fewer runs share the GPU."
+            ) from error
+
+    return fitting
+
+
 class ModelScorer:
     """Scores text under one model. `ready` is called before each pass: it makes the right adapter active."""
 
-    def __init__(self, model: LanguageModel, codec: TextCodec, token_budget: int, ready: Callable[[], None] = lambda: None):
+    def __init__(
+        self,
+        model: LanguageModel,
+        codec: TextCodec,
+        token_budget: int,
+        ready: Callable[[], None] = lambda: None,
+        make_room: Callable[[], None] = lambda: None,
+    ):
         self.model, self.codec, self.token_budget, self._ready = model, codec, token_budget, ready
+        self._make_room = make_room
 
+    @_cut_to_fit
     @torch.no_grad()
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
@@ -86,6 +123,7 @@ class ModelScorer:
                 answers[row] = part
         return answers
 
+    @_cut_to_fit
     @torch.no_grad()
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
@@ -122,6 +160,7 @@ class ModelScorer:
         """
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
 
+    @_cut_to_fit
     @torch.no_grad()
     def hidden_scan(
         self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]

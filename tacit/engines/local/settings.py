@@ -29,7 +29,7 @@ class EngineSettings:
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
     token_budget: int = 0
-    """padded tokens in one forward pass; 0 is 2,048 on CPU and 65,536 on a GPU"""
+    """padded tokens in one forward pass; 0 is 2,048 on CPU and 65,536 on a GPU; halved where that does not fit in memory"""
     max_batch: int = 256
     """most sequences sampled at once"""
     clip_norm: float = 1.0

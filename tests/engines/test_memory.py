@@ -1,0 +1,236 @@
+"""When memory runs out: what was begun is done again in smaller pieces, with the same result. The shortage is a fake one."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local import engine as engine_module
+from tacit.engines.local.kv_cache import Geometry, RowCache
+from tacit.engines.local.memory import cut_finer, give_back, is_crowded
+from tacit.losses.imitation import Imitation
+
+pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
+
+
+def nothing() -> None:
+    pass
+
+
+def no_room(size: int) -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError(f"{size} do not fit")
+
+
+def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
+    tried, rooms = [], []
+
+    def work(budget: int) -> str:
+        tried.append(budget)
+        if budget > 300:
+            raise no_room(budget)
+        return "done"
+
+    with pytest.warns(UserWarning, match="out of GPU memory in a test of 1000; it goes on with 500"):
+        assert cut_finer(work, 1000, 10, lambda: rooms.append(len(tried)), "a test") == ("done", 250)
+    assert tried == [1000, 500, 250] and rooms == [1, 2]
+
+
+def test_where_nothing_is_left_to_cut_the_error_is_raised():
+    tried = []
+
+    def work(budget: int) -> None:
+        tried.append(budget)
+        raise no_room(budget)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        cut_finer(work, 100, 30, nothing, "a test")
+    assert tried == [100, 50, 30]
+
+
+def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
+    kept: list[weakref.ref] = []
+
+    def work(budget: int) -> None:
+        activations = torch.zeros(8)
+        kept.append(weakref.ref(activations))
+        if budget > 1:
+            raise no_room(budget)
+
+    def make_room() -> None:
+        assert kept[-1]() is None
+
+    cut_finer(work, 2, 1, make_room, "a test")
+    assert len(kept) == 2
+
+
+def test_a_cpu_is_never_crowded_and_has_nothing_to_give_back(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("this asks a GPU")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", refuse)
+    give_back(torch.device("cpu"))
+    assert not is_crowded(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("free", "crowded"), [(20, True), (25, False), (90, False)])
+def test_a_gpu_is_crowded_by_what_is_free_of_it(monkeypatch, free, crowded):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
+    assert is_crowded(torch.device("cuda")) is crowded
+
+
+@dataclass
+class Short:
+    """Imitation, on a machine on which micro-batches with more tokens than this do not fit; the first `spared` do."""
+
+    most: int
+    spared: int = 0
+    needs: frozenset[str] = frozenset()
+    seen: list[int] = field(default_factory=list)
+
+    def __call__(self, view):
+        loss, said = Imitation()(view)
+        self.seen.append(len(view.logprobs_T))
+        if len(view.logprobs_T) > self.most and len(self.seen) > self.spared:
+            raise no_room(len(view.logprobs_T))
+        return loss, said
+
+
+def weights(policy) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in policy.engine.model.hf.named_parameters()}
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"dtype": "bfloat16"}])
+def test_an_update_that_did_not_fit_at_first_ends_as_one_that_did(make_policy, rows, settings):
+    batch = Batch.imitation(*rows)
+    whole, finer = make_policy(token_budget=80, **settings), make_policy(token_budget=40, **settings)
+    short = make_policy(token_budget=80, **settings)
+    begun = weights(short)
+    loss = Short(most=14, spared=1)  # the first micro-batch leaves a gradient behind, the second does not fit
+    for policy, term in ((whole, Imitation()), (finer, Imitation()), (short, loss)):
+        metrics = policy.update(batch, [term], 1e-2)
+        assert ("token_budget" in metrics) == (policy is short)
+    assert metrics["token_budget"] == short.engine.token_budget == 40
+    assert max(loss.seen[:2]) > 14 and len(loss.seen) > 3
+    exactly, nearly, moved = weights(finer), weights(whole), weights(short)
+    assert all(torch.equal(moved[name], exactly[name]) for name in moved)
+    if "dtype" not in settings:  # a rounded gradient near zero may have either sign, and Adam's first step is its sign
+        assert all(torch.allclose(moved[name], nearly[name], atol=1e-4) for name in moved)
+    assert any(not torch.equal(moved[name], begun[name]) for name in moved)
+    assert all(p.grad is None for p in short.engine.model.hf.parameters())
+
+
+def test_later_updates_begin_with_what_did_fit(make_policy, rows):
+    policy, batch = make_policy(token_budget=80), Batch.imitation(*rows)
+    policy.update(batch, [Short(most=14)], 1e-2)
+    after = Short(most=14)
+    assert policy.update(batch, [after], 1e-2)["token_budget"] == 40
+    assert max(after.seen) <= 14
+
+
+def test_what_can_be_made_again_is_given_up_first(make_policy, rows):
+    policy = make_policy(token_budget=80)
+    request = [Request(np.arange(5, 15), seed=3)]
+    before = policy.sample(request, Sampling(max_tokens=6))
+    sampler = policy.engine.sampler
+    assert sampler is not None and sampler._lean is not None
+    policy.update(Batch.imitation(*rows), [Short(most=14)], 0.0)
+    assert sampler._lean is None
+    assert policy.sample(request, Sampling(max_tokens=6))[0].tokens.tolist() == before[0].tokens.tolist()
+
+
+def test_an_update_that_never_fits_says_so_and_moves_nothing(make_policy, rows):
+    policy = make_policy(token_budget=80)
+    before = policy.digest()
+    with pytest.raises(TacitError, match="out of GPU memory in an update, cut as finely as its longest row of 37 tokens"):
+        policy.update(Batch.imitation(*rows), [Short(most=0)], 1e-2)
+    assert policy.digest() == before and all(p.grad is None for p in policy.engine.model.hf.parameters())
+
+
+def out_of_memory_above(most: int, work: Callable, size: Callable) -> Callable:
+    def tried(*arguments):
+        if size(*arguments) > most:
+            raise no_room(size(*arguments))
+        return work(*arguments)
+
+    return tried
+
+
+def test_scores_that_did_not_fit_at_first_are_the_same(make_policy, rows, monkeypatch):
+    prompts, completions = rows
+    whole, short = make_policy(token_budget=80), make_policy(token_budget=80)
+    model = short.engine.model
+    monkeypatch.setattr(model, "predicting", out_of_memory_above(50, model.predicting, lambda packed: packed.computed))
+    deep = out_of_memory_above(50, model.hidden_layers, lambda ids: ids.numel())
+    monkeypatch.setattr(model, "hidden_layers", deep)
+    for ours, theirs in zip(short.logprobs(prompts, completions), whole.logprobs(prompts, completions), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(short.hidden_states(prompts, 1), whole.hidden_states(prompts, 1), atol=1e-5)
+    ours, theirs = short.distributions(prompts, completions, 3), whole.distributions(prompts, completions, 3)
+    assert all(np.array_equal(a[0], b[0]) for a, b in zip(ours, theirs, strict=True))
+    monkeypatch.setattr(model, "predicting", out_of_memory_above(0, model.predicting, lambda packed: packed.computed))
+    with pytest.raises(TacitError, match="out of GPU memory in a scoring pass"):
+        short.logprobs(prompts, completions)
+
+
+def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeypatch):
+    requests = [Request(np.arange(3, 6 + n % 4), seed=n) for n in range(11)]
+    sampling = Sampling(max_tokens=8)
+    expected = make_policy().sample(requests, sampling)
+    policy = make_policy()
+    policy.sample(requests[:1], sampling)
+    sampler = policy.engine.sampler
+    monkeypatch.setattr(sampler, "_complete", out_of_memory_above(3, sampler._complete, lambda jobs, *_: len(jobs)))
+    found = policy.sample(requests, sampling)
+    assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
+    assert sampler._max_batch == 2  # 11, 5, 2
+    monkeypatch.setattr(sampler, "_complete", out_of_memory_above(0, sampler._complete, lambda jobs, *_: len(jobs)))
+    with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time"):
+        policy.sample(requests, sampling)
+
+
+def test_a_few_requests_at_the_end_do_not_lower_what_is_sampled_at_once(make_policy):
+    policy = make_policy(max_batch=4)
+    policy.sample([Request(np.arange(3, 9), seed=n) for n in range(6)], Sampling(max_tokens=4))
+    assert policy.engine.sampler._max_batch == 4
+
+
+def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, rows, monkeypatch):
+    policy, given = make_policy(), []
+    monkeypatch.setattr(engine_module, "is_crowded", lambda device: True)
+    monkeypatch.setattr(engine_module, "give_back", given.append)
+    batch, request = Batch.imitation(*rows), [Request(np.arange(3, 9))]
+    for _ in range(3):
+        policy.update(batch, [Imitation()], 0.0)
+    assert len(given) == 1
+    for _ in range(3):
+        policy.sample(request, Sampling(max_tokens=2))
+    assert len(given) == 2
+    monkeypatch.setattr(engine_module, "is_crowded", lambda device: False)
+    policy.update(batch, [Imitation()], 0.0)
+    assert len(given) == 2
+
+
+def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
+    cache = RowCache(Geometry(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
+    cache.open(2, 8)
+    views = [weakref.ref(tensor) for tensor in (*cache._keys, *cache._values)]
+    zeros = torch.zeros
+
+    def checked(*arguments, **options):
+        gc.collect()
+        assert all(view() is None for view in views)
+        return zeros(*arguments, **options)
+
+    monkeypatch.setattr(torch, "zeros", checked)
+    cache.open(4, 16)
+    assert len(views) == 4 and cache.capacity == 16
