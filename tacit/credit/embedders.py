@@ -111,20 +111,42 @@ class SentenceEncoder:
         texts = list(dict.fromkeys(step.observation.text for group in groups for step in group.steps))
         if not texts:
             return [np.zeros((0, 1), np.float32) for _ in groups]
-        encoded = dict(zip(texts, np.asarray(_sentence_model(self.model).encode(texts), np.float32), strict=True))
+        encoded = dict(zip(texts, _sentence_model(self.model).encode(texts), strict=True))
         return [np.array([encoded[step.observation.text] for step in group.steps]) for group in groups]
 
 
+class _SentenceModel:
+    """An encoder of transformers, and the mean of its last states over each text: what sentence-transformers does for such
+    models. torch and transformers are imported only here, and only once somebody asks for it."""
+
+    def __init__(self, name: str) -> None:
+        transformers = importlib.import_module("transformers")
+        self.torch = importlib.import_module("torch")
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        self.model = transformers.AutoModel.from_pretrained(name).eval()
+
+    def encode(self, texts: Sequence[str], batch: int = 64) -> np.ndarray:
+        """[N, D]; texts of like length go together."""
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        found: dict[int, np.ndarray] = {}
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            read = self.tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
+            with self.torch.no_grad():
+                states_RSD = self.model(**read).last_hidden_state.float().numpy()
+            mask_RS = read["attention_mask"].numpy().astype(np.float32)
+            means_RD = (states_RSD * mask_RS[:, :, None]).sum(1) / mask_RS.sum(1, keepdims=True)
+            found |= dict(zip(rows, means_RD, strict=True))
+        return np.array([found[i] for i in range(len(texts))], np.float32)
+
+
 @lru_cache(maxsize=1)
-def _sentence_model(name: str) -> Any:
+def _sentence_model(name: str) -> _SentenceModel:
     try:
-        library = importlib.import_module("sentence_transformers")
-    except ImportError as error:
-        raise TacitError(
-            "the sentence embedder needs the package sentence-transformers, which cannot be imported here; "
-            "`pip install sentence-transformers`, or use embedder = actor, ngram or identity."
-        ) from error
-    try:
-        return library.SentenceTransformer(name)
+        return _SentenceModel(name)
     except Exception as error:
-        raise TacitError(f"cannot load the sentence encoder {name!r}: {error}.") from error
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TacitError(
+            f"cannot load the sentence encoder {name!r}: {first_line} Give --encoder the directory of a saved encoder, or use "
+            f"embedder = actor, ngram or identity."
+        ) from error

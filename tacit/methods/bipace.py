@@ -43,6 +43,8 @@ class BiGPO(GRPO):
     """divide step-level credit by the deviation of its cluster: population, sample, or none"""
     embedder: Literal["actor", "ngram", "identity", "sentence"] = "actor"
     """what steps are compared by: the actor's hidden state, character n-grams, the exact observation, a sentence encoder"""
+    encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """the sentence encoder, where steps are compared by one: a directory or a hub id"""
     layer: int | None = None
     """layer of the hidden state, from the end if negative; none is what `tacit calibrate` found for this model, else -8"""
     pooling: Pooling | None = None
@@ -69,7 +71,7 @@ class BiGPO(GRPO):
             "actor": ActorHidden(self.hidden_layer(), self.pooling or "last"),
             "ngram": HashNgram(),
             "identity": Identity(),
-            "sentence": SentenceEncoder(),
+            "sentence": SentenceEncoder(self.encoder),
         }
         return choices[self.embedder]
 
