@@ -175,7 +175,7 @@ def test_ngrams_know_the_words():
 
 
 def test_a_missing_sentence_encoder_says_what_to_do():
-    with pytest.raises(TacitError, match="cannot load the sentence encoder '/nowhere/at-all'.*--encoder"):
+    with pytest.raises(TacitError, match=r"cannot load the sentence encoder '/nowhere/at-all'.*--encoder"):
         SentenceEncoder("/nowhere/at-all")([seen("a")])
 
 
