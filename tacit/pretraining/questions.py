@@ -23,6 +23,8 @@ Asker = Callable[[Random, Observation], Sequence[Question]]
 
 _FIELD = re.compile(r"^([a-z][a-z ]*): (.+)$", re.MULTILINE)
 _PLACE = re.compile(r"(?:^|[;|\n] ?)([a-z]+(?: \d+)?)(?: open)?: ([^;|>\n]+)")
+_NOTHING = "nothing"
+"""what is written where nothing is"""
 _NUMBERS = re.compile(r" ?\d+")
 
 
@@ -76,7 +78,8 @@ def _about_fields(rng: Random, fields: dict[str, str]) -> list[Question]:
 
 def _about_places(rng: Random, now: str) -> list[Question]:
     """Of what lies where, by the last line: what is seen now."""
-    seen = [(place, thing) for place, things in _PLACE.findall(now) for thing in things.strip().split(", ")]
+    listed = [(place, thing) for place, things in _PLACE.findall(now) for thing in things.strip().split(", ")]
+    seen = [(place, thing) for place, thing in listed if thing != _NOTHING]
     if not seen:
         return []
     place, thing = rng.choice(seen)

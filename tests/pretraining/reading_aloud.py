@@ -1,0 +1,75 @@
+"""Answers to the corpus's questions found the slow way: by words and lists, without the expressions that made them."""
+
+from __future__ import annotations
+
+from tacit.environments.countdown.arithmetic import Operation, result
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """`label: value` on a line of its own, the label in small letters and spaces"""
+    found = {}
+    for line in text.split("\n"):
+        label, colon, value = line.partition(": ")
+        letters = label.replace(" ", "")
+        if colon and value and label[:1] != " " and letters.isascii() and letters.isalpha() and letters.islower():
+            found[label] = value
+    return found
+
+
+def spelled_out(value: str) -> list[str]:
+    """`drawer 1-3 5, bed 1` as drawer 1, drawer 2, drawer 3, drawer 5, bed 1"""
+    names = []
+    for part in value.split(", "):
+        kind: list[str] = []
+        counted = False
+        for word in part.split(" "):
+            if not word[:1].isdigit():
+                if counted:  # `egg 1 at sinkbasin 1` is a sentence
+                    return [value]
+                kind.append(word)
+                continue
+            ends = word.split("-")
+            numbers = range(int(ends[0]), int(ends[-1]) + 1)
+            names += [" ".join([*kind, str(n)]) for n in numbers]
+            counted = True
+        if not counted:
+            names.append(part)
+    return names
+
+
+def places_of(line: str) -> dict[str, list[str]]:
+    """what lies where, by the line that says what is seen now"""
+    found = {}
+    for piece in line.rstrip(" >").replace("|", ";").split(";"):
+        place, colon, things = piece.strip().partition(": ")
+        if colon:
+            found[place.removesuffix(" open")] = things.split(", ")
+    return found
+
+
+def is_right(question: str, answer: str, text: str, actions: tuple[str, ...]) -> tuple[str, bool]:
+    """(kind of question, whether that is its answer and no other could be)"""
+    fields = fields_of(text)
+    if question in fields:
+        return "field", answer == fields[question]
+    word, _, rest = question.partition(" ")
+    if word == "where":
+        places = places_of(text.split("\n")[-1])
+        return "where", [place for place, things in places.items() if rest in things] == [answer]
+    if word == "can":
+        return "can", answer == ("yes" if rest in actions else "no")
+    if word == "how:":
+        without = "".join(letter for letter in answer if not letter.isdigit())
+        return "how", answer in actions and without.replace(" ", "") == rest.replace(" ", "")
+    if word == "first":
+        return "first", spelled_out(fields[rest])[0] == answer
+    if word == "next":
+        name, _, item = rest.partition(" after ")
+        names = spelled_out(fields[name])
+        return "next", [names[i + 1] for i, here in enumerate(names[:-1]) if here == item] == [answer]
+    if " in " in question:
+        item, _, name = question.rpartition(" in ")
+        return "in", answer == ("yes" if item in spelled_out(fields[name]) else "no")
+    first, sign, second = question.split()
+    made = result(Operation(sign, int(first), int(second)))
+    return "arithmetic", answer == ("none" if made is None else str(made))

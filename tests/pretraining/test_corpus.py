@@ -1,0 +1,188 @@
+"""The corpus: nobody in it knows what to do, nobody is measured on its tasks, and it is the same however it is made."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tacit.core.types import Observation, Task
+from tacit.engines.local.bases import FOLDER
+from tacit.environments import WORLDS, get_environment
+from tacit.evaluation.panels import Panel
+from tacit.pretraining import shards
+from tacit.pretraining.corpus import STRAY, documents, random_action, reading_contexts
+from tacit.pretraining.shards import batches, make_corpus, sample_texts
+
+TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"
+EPISODES = 12
+
+
+class Watched:
+    """A world that keeps, for each turn, what was possible then and a turn before, and what was done."""
+
+    def __init__(self, live, kept):
+        self._live, self._kept = live, kept
+
+    def reset(self, task):
+        self._before = self._now = self._live.reset(task)
+        return self._now
+
+    def step(self, action):
+        self._kept.append((self._before.actions, self._now.actions, action))
+        transition = self._live.step(action)
+        self._before, self._now = self._now, transition.observation
+        return transition
+
+    def close(self):
+        self._live.close()
+
+
+def refuse(*_):
+    raise AssertionError("an expert was asked")
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_actions_are_drawn_from_what_is_possible_and_no_expert_is_asked(name):
+    world, kept = get_environment(name), []
+    blind = replace(
+        world, make=lambda: Watched(world.make(), kept), experts=dict.fromkeys(world.experts, refuse), example_texts=refuse
+    )
+    made = list(documents(blind, EPISODES, 3))
+    assert made == list(documents(world, EPISODES, 3))
+    told = iter([d.answer for d in made if d.kind == "action"])
+    strayed = 0
+    for before, now, action in kept:
+        assert action in now or action in before
+        if action in now:
+            assert next(told) == action
+        else:
+            strayed += 1
+    assert next(told, None) is None
+    assert 0 < strayed < 2 * STRAY * len(kept)
+
+
+def test_every_possible_action_is_as_likely_for_the_timid_and_every_verb_for_the_bold():
+    seen = Observation("", (*(f"go to drawer {n}" for n in range(9)), "look"))
+    rng = Random(0)
+    timid = Counter(random_action(rng, seen, bold=False) for _ in range(5000))
+    assert set(timid) == set(seen.actions) and max(timid.values()) < 650
+    bold = Counter(random_action(rng, seen, bold=True).partition(" ")[0] for _ in range(5000))
+    assert abs(bold["look"] - bold["go"]) < 300
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_tasks_come_from_the_training_split_with_seeds_of_their_own(name):
+    world, asked = get_environment(name), []
+
+    def tasks(split, count, seed):
+        asked.append((split, seed))
+        return world.tasks(split, count, seed)
+
+    for seed in (0, 1):
+        list(documents(replace(world, tasks=tasks), 2, seed))
+    (first, one), (second, other) = asked
+    assert first == second == "train" and one != other and min(one, other) > 1 << 32  # far from any seed a person types
+
+
+def content(task: Task) -> str:
+    """What a task is, whatever it is called and in which order its numbers are told."""
+    data = dict(task.data)
+    if "numbers" in data:
+        return json.dumps([sorted(data["numbers"]), data["target"]])
+    return json.dumps([task.family, task.goal, data], sort_keys=True, default=str)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
+    world, drawn = get_environment(name), []
+
+    def tasks(split, count, seed):
+        drawn.extend(world.tasks(split, 400, seed))
+        return []
+
+    for shard in range(2):
+        list(documents(replace(world, tasks=tasks), 400, shards.derive(0, "shard", 500 * shard)))
+    there = {content(task) for task in drawn}
+    assert len(drawn) == 800 and len(there) > 790
+    generated = [s for s in world.splits if not s.startswith(("published", "valid"))]
+    measured = [task for split in generated for task in Panel.of(world, split, 256).tasks]
+    trained = world.tasks("train", 256, 0)
+    assert not [task.id for task in (*measured, *trained) if content(task) in there]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_documents_are_a_function_of_the_seed(name):
+    world = get_environment(name)
+    made = [list(documents(world, 4, seed)) for seed in (7, 7, 8)]
+    assert made[0] == made[1] != made[2]
+    assert {d.kind for d in made[0]} == {"action", "questions"}
+    assert all(d.prompt and d.answer for d in made[0])
+
+
+def test_a_world_without_a_tracker_is_read_in_histories():
+    world = replace(get_environment("countdown"), tracker=None)
+    assert len(reading_contexts(world)) == 4 < len(reading_contexts(get_environment("countdown")))
+    assert list(documents(world, 2, 0))
+
+
+def corpus(processes=1, seed=0, limit=1024, episodes=None):
+    return make_corpus(episodes or {"cooking": 4, "countdown": 7}, get_environment, TOKENIZER, 0, limit, seed, processes)
+
+
+def test_it_is_the_same_for_any_number_of_processes(monkeypatch):
+    monkeypatch.setattr(shards, "EPISODES_PER_SHARD", 3)
+    alone, together = corpus(), corpus(processes=2)
+    assert np.array_equal(alone.tokens, together.tokens) and np.array_equal(alone.starts, together.starts)
+    assert alone.documents == together.documents
+    assert not np.array_equal(alone.tokens[:500], corpus(seed=1).tokens[:500])
+
+
+def test_a_larger_corpus_has_the_smaller_ones_shards(monkeypatch):
+    monkeypatch.setattr(shards, "EPISODES_PER_SHARD", 3)
+    small, large = corpus(episodes={"countdown": 3}), corpus(episodes={"countdown": 6})
+    assert np.array_equal(large.tokens[: len(small.tokens)], small.tokens) and len(large) > len(small)
+
+
+def test_a_row_is_the_document_as_the_policy_reads_and_writes_it():
+    bpe, found = Tokenizer.from_file(str(TOKENIZER)), corpus(episodes={"cooking": 2})
+    made = list(documents(get_environment("cooking"), 2, shards.derive(0, "shard", 0)))
+    assert len(found) == len(made) == sum(found.documents.values())
+    for i, document in enumerate(made):
+        *tokens, end = found.row(i).tolist()
+        prompt = bpe.encode(document.prompt, add_special_tokens=False).ids
+        answer = bpe.encode(document.answer, add_special_tokens=False).ids
+        assert end == 0 and tokens == prompt + answer
+        assert bpe.decode(tokens[len(prompt) :]) == document.answer
+
+
+def test_what_is_too_long_is_left_out():
+    whole, short = corpus(), corpus(limit=60)
+    lengths = np.diff(whole.starts)
+    assert 0 < len(short) == (lengths <= 60).sum() < len(whole)
+    assert np.diff(short.starts).max() <= 60
+
+
+def test_every_document_comes_once_before_any_comes_again():
+    found = corpus(episodes={"countdown": 3})
+    numbers = {found.row(i).tobytes(): i for i in range(len(found))}
+    rows = len(found) // 4
+    steps = [[numbers[r.tobytes()] for r in step] for step in batches(found, rows, 8, seed=5)]
+    once = [i for step in steps[:4] for i in step]
+    # Two turns may read alike: what counts is that nothing comes more often than it is there.
+    there = Counter(numbers[found.row(i).tobytes()] for i in range(len(found)))
+    assert all(len(step) == rows for step in steps) and not Counter(once) - there
+    again = [[numbers[r.tobytes()] for r in step] for step in batches(found, rows, 8, seed=5, first=2)]
+    assert again == steps[2:] and steps[:4] != steps[4:]
+    (all_of_it,) = batches(found, 10 * len(found), 1, seed=5)
+    assert len(all_of_it) == len(found)
+
+
+def test_the_tokenizer_is_trained_on_documents_of_every_world():
+    texts = sample_texts({"cooking": 1, "countdown": 1}, get_environment, 0, each=50)
+    assert any("recipe" in text for text in texts) and any("op(" in text for text in texts) and len(texts) <= 4 * 50

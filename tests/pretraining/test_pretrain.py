@@ -1,0 +1,76 @@
+"""The loop of pretraining, and the measure of reading, with policies that are no models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tacit.core.types import Completion
+from tacit.environments import get_environment
+from tacit.pretraining.corpus import documents
+from tacit.pretraining.pretrain import PretrainingSettings, pretrain
+from tacit.pretraining.reading import reading
+from tacit.pretraining.shards import Corpus
+from tacit.training.supervised import cosine
+
+
+def test_each_step_takes_its_rows_and_its_learning_rate():
+    corpus = Corpus(np.arange(40, dtype=np.uint16), np.arange(0, 41, 4), {})
+    settings = PretrainingSettings(steps=6, rows=5, lr=0.5, warmup=0.4, seed=2)
+    taken, said = [], []
+
+    def learn(rows, lr):
+        taken.append(([row[0] // 4 for row in rows], lr))
+        return len(taken)
+
+    pretrain(learn, corpus, settings, lambda step, loss: said.append((step, loss)))
+    assert said == [(n, n) for n in range(1, 7)]
+    assert [lr for _, lr in taken] == [0.5 * cosine(step, 6, 0.4) for step in range(6)]
+    assert sorted(taken[0][0] + taken[1][0]) == list(range(10)) and sorted(taken[0][0] + taken[2][0]) != list(range(10))
+
+
+class Reader:
+    """Reads text as bytes and answers by heart."""
+
+    def __init__(self, answers, context_limit=10_000):
+        self._answers, self.context_limit, self.asked = answers, context_limit, []
+
+    def encode_prompt(self, text):
+        return np.frombuffer(text.encode(), np.uint8)
+
+    def sample(self, requests, sampling, layer=None):
+        assert sampling.temperature == 0.0
+        texts = [bytes(request.prompt).decode() for request in requests]
+        self.asked += texts
+        nothing = np.zeros(0, np.int64)
+        return [Completion(nothing, np.zeros(0, np.float32), self._answers(text), "stop") for text in texts]
+
+
+@pytest.fixture(scope="module")
+def right() -> dict[str, str]:
+    from tacit.core.seeds import derive
+
+    made = documents(get_environment("countdown"), 40, derive(3, "reading"))
+    return {d.prompt: d.answer for d in made if d.kind == "questions"}
+
+
+def test_only_exact_answers_count(right):
+    world = get_environment("countdown")
+    assert reading(Reader(right.__getitem__), [world], 3, each=40) == {"countdown questions": 1.0}
+    assert reading(Reader(lambda text: right[text] + " "), [world], 3, each=40) == {"countdown questions": 0.0}
+
+
+def test_questions_with_several_answers_do_not_count_and_long_prompts_are_not_asked(right):
+    world = get_environment("countdown")
+
+    def fails_at_how(text):
+        return "what?" if text.rpartition("\n")[2].startswith("how") else right[text]
+
+    reader = Reader(fails_at_how, context_limit=190)
+    assert reading(reader, [world], 3, each=40) == {"countdown questions": 1.0}
+    assert 0 < len(reader.asked) < 40 and max(map(len, reader.asked)) < 150
+
+
+def test_it_is_asked_what_the_corpus_does_not_have(right):
+    made = {d.prompt for d in documents(get_environment("countdown"), 40, 3) if d.kind == "questions"}
+    assert len(right.keys() & made) < 0.02 * len(right)
