@@ -20,7 +20,7 @@ COMMANDS = {
     "inspect": ("tacit.cli.inspect", "look into what a run has made"),
     "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
     "list": ("tacit.cli.listing", "worlds, methods, models and panels"),
-    "prepare": ("tacit.cli.prepare", "make SmolLM2 ready without a model hub"),
+    "prepare": ("tacit.cli.prepare", "make a model to start from: SmolLM2 without a model hub, or a tiny base"),
 }
 
 USAGE = """usage: tacit COMMAND ...

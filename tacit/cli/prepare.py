@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tacit.cli.options import Parser
@@ -28,6 +28,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="smollm2: use this file instead of the registry's package")
     parser.add_argument("--size", default="tiny-base", metavar="NAME", help="base: tiny-base (default) or tiny-base-3m")
     parser.add_argument("--steps", type=int, metavar="N", help="base: optimiser steps (default 6000)")
+    parser.add_argument("--rows", type=int, metavar="N", help="base: documents in a step (default 512)")
     parser.add_argument("--share", type=float, default=1.0, metavar="X", help="base: share of the corpus to make (default 1)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="base: to make the corpus with")
     parser.add_argument("--device", default="auto", metavar="auto|cpu|cuda", help="base: where to train")
@@ -36,7 +37,13 @@ def run(argv: Sequence[str]) -> int:
         raise unknown("model to prepare", arguments.model, MODELS)
     if arguments.model == "base":
         return prepare_base(
-            arguments.destination, arguments.size, arguments.steps, arguments.share, arguments.processes, arguments.device
+            arguments.destination,
+            arguments.size,
+            arguments.steps,
+            arguments.rows,
+            arguments.share,
+            arguments.processes,
+            arguments.device,
         )
     if arguments.gguf is not None and not arguments.gguf.is_file():
         raise TacitError(f"--gguf {arguments.gguf}: there is no such file.")
@@ -47,8 +54,10 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def prepare_base(destination: Path, size: str, steps: int | None, share: float, processes: int, device: str) -> int:
-    """Corpus, tokenizer, pretraining, a look at how it reads, and the packed base."""
+def prepare_base(
+    destination: Path, size: str, steps: int | None, rows: int | None, share: float, processes: int, device: str
+) -> int:
+    """Tokenizer, corpus, pretraining, a look at how it reads, and the packed base. What cannot work is refused first."""
     from tacit.engines.local.bases import BASE_SIZES, pack_base
     from tacit.engines.local.policy import load_policy
     from tacit.engines.local.settings import EngineSettings
@@ -59,20 +68,25 @@ def prepare_base(destination: Path, size: str, steps: int | None, share: float, 
     from tacit.pretraining.reading import reading
     from tacit.pretraining.shards import make_corpus, sample_texts
     from tacit.training.files import write_directory
+    from tacit.training.run import code_version
 
     if size not in BASE_SIZES:
         raise unknown("size of a base", size, BASE_SIZES)
-    if not 0 < share <= 1:
-        raise TacitError(f"--share {share} must be above 0 and at most 1.")
-    if destination.exists():
-        raise TacitError(f"{destination} exists already; name a new directory.")
     settings = PretrainingSettings()
-    settings = settings if steps is None else replace(settings, steps=steps)
+    said = {name: value for name, value in (("steps", steps), ("rows", rows)) if value is not None}
+    for name, value in {**said, "processes": processes}.items():
+        if value < 1:
+            raise TacitError(f"--{name} {value} must be at least 1.")
+    if not 0 < share <= 1:
+        raise TacitError(f"--share {share:g} must be above 0 and at most 1.")
+    _check_destination(destination)
+    settings = replace(settings, **said)
+    engine = EngineSettings(device=device, dtype="float32")  # type: ignore[arg-type]
     episodes = {name: max(1, round(count * share)) for name, count in EPISODES.items()}
     worlds = [get_environment(name) for name in episodes]
     began = time.monotonic()
     blank = tiny_checkpoint(sample_texts(episodes, get_environment, settings.seed), BASE_SIZES[size], settings.seed)
-    policy = load_policy(str(blank), EngineSettings(device=device, dtype="float32"), settings.seed)  # type: ignore[arg-type]
+    policy = load_policy(str(blank), engine, settings.seed)
     learner = TextLearner(policy)
     end, limit = policy.engine.codec.end, policy.context_limit
     corpus = make_corpus(episodes, get_environment, blank / "tokenizer.json", end, limit, settings.seed, processes)
@@ -87,26 +101,37 @@ def prepare_base(destination: Path, size: str, steps: int | None, share: float, 
     reads = reading(policy, worlds, settings.seed)
     about = {
         "name": size,
-        "command": f"tacit prepare base DEST --size {size} --steps {settings.steps} --share {share:g}",
+        "command": f"tacit prepare base DEST --size {size} --steps {settings.steps} --rows {settings.rows} --share {share:g}",
+        "code": code_version(),
         "sizes": asdict(BASE_SIZES[size]),
         "settings": asdict(settings),
         "episodes": episodes,
         "documents": corpus.documents,
         "tokens": len(corpus.tokens),
-        "tokens_seen": round(settings.steps * settings.rows * len(corpus.tokens) / len(corpus)),
+        "tokens_seen": round(settings.steps * min(settings.rows, len(corpus)) * len(corpus.tokens) / len(corpus)),
         "reads": {name: round(share_right, 4) for name, share_right in reads.items()},
         "seconds": round(time.monotonic() - began),
     }
 
-    def write(path: Path) -> None:
-        policy.save(path / "trained", optimizer=False)
-        pack_base(next((path / "trained").glob("**/config.json")).parent, path / "packed", about)
+    with TemporaryDirectory() as place:
+        trained = Path(place) / "trained"
+        policy.save(trained, optimizer=False)
+        checkpoint = next(trained.glob("**/config.json")).parent
 
-    work = destination.with_name(destination.name + ".making")
-    write_directory(work, write)
-    (work / "packed").rename(destination)
+        def pack(path: Path) -> None:
+            pack_base(checkpoint, path, about)
+
+        write_directory(destination, pack)
     for name, right in reads.items():
         print(f"reads {name}: {100 * right:.1f}% exact")
     print(f"ready: tacit train --model {destination}")
-    shutil.rmtree(work)
     return 0
+
+
+def _check_destination(destination: Path) -> None:
+    """Before minutes of work: it must be new, and possible to make."""
+    if destination.exists():
+        raise TacitError(f"{destination} exists already; name a new directory.")
+    parent = next(place for place in destination.absolute().parents if place.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise TacitError(f"cannot make {destination}: {parent} is no directory that can be written to.")

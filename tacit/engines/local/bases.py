@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,19 @@ def base_path(name: str) -> Path:
     return place
 
 
+def is_base(model: str) -> bool:
+    """Whether a model's name is that of a packaged base, or of the directory of one made here."""
+    return model in BASES or (Path(model).expanduser() / MANIFEST).is_file()
+
+
 def read_manifest(place: Path) -> dict[str, Any]:
     try:
-        return json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TacitError(f"{place} is no base: its {MANIFEST} cannot be read ({error}).") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise TacitError(f"{place} is no base: its {MANIFEST} does not say which files it has.")
+    return manifest
 
 
 def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
@@ -57,11 +66,16 @@ def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
     AutoTokenizer.from_pretrained(source).save_pretrained(destination)
     (destination / "generation_config.json").unlink(missing_ok=True)
     files = {file.name: _sha256(file) for file in sorted(destination.iterdir()) if file.name != MANIFEST}
-    total = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    total = hash_files(files)
     parameters = sum(p.numel() for p in model.parameters())
     manifest = {**about, "parameters": parameters, "hash": total, "files": files}
     (destination / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return total
+
+
+def hash_files(files: Mapping[str, str]) -> str:
+    """One hash for a base, of its files' names and hashes."""
+    return hashlib.sha256(json.dumps(dict(files), sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(file: Path) -> str:

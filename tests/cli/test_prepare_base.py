@@ -1,0 +1,91 @@
+"""`tacit prepare base`, at a size of seconds."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tacit.cli import prepare
+from tacit.cli.main import main
+from tacit.cli.recipe import Recipe
+from tacit.engines.local import bases
+from tacit.engines.local.bases import read_manifest
+from tacit.engines.local.tiny import TinySettings
+from tacit.pretraining import reading, shards
+
+SMALL = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=512)
+QUICK = ["--size", "tiny-base", "--steps", "4", "--rows", "8", "--share", "0.5", "--processes", "1", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("bases") / "new" / "mine"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setitem(bases.BASE_SIZES, "tiny-base", SMALL)
+        patch.setattr(prepare, "EPISODES", {"alfworld": 6, "cooking": 4, "countdown": 4})
+        patch.setattr(shards, "sample_texts", partial(shards.sample_texts, each=150))
+        patch.setattr(reading, "reading", partial(reading.reading, each=8))
+        assert main(["prepare", "base", str(place), *QUICK]) == 0
+    return place
+
+
+def test_it_says_how_it_was_made(made):
+    about = read_manifest(made)
+    assert about["command"] == "tacit prepare base DEST --size tiny-base --steps 4 --rows 8 --share 0.5"
+    assert about["episodes"] == {"alfworld": 3, "cooking": 2, "countdown": 2} and about["settings"]["steps"] == 4
+    assert about["sizes"]["vocab"] == 512 and about["code"].startswith("0.")
+    assert {name.partition(" ")[0] for name in about["documents"]} == {"alfworld", "cooking", "countdown"}
+    documents = sum(about["documents"].values())
+    assert about["tokens_seen"] == round(4 * 8 * about["tokens"] / documents)
+    assert set(about["reads"]) == {"alfworld questions", "cooking questions", "countdown questions"}
+    assert about["hash"] == bases.hash_files(about["files"])
+
+
+def test_nothing_else_is_left(made):
+    assert {path.name for path in made.parent.iterdir()} == {"mine"}
+    files = {path.name for path in made.iterdir()}
+    assert files == {"base.json", *read_manifest(made)["files"]} and "model.safetensors" in files
+
+
+def test_a_run_can_start_from_it_and_is_told_the_world_tersely(made, tmp_path, capsys):
+    recipe = Recipe.from_json({"world": "countdown", "model": str(made)})
+    assert recipe.settings.wording == "terse" and recipe.settings.style == "bare" and not recipe.settings.admissible
+    words = ["train", "--world", "countdown", "--model", str(made), "--out", str(tmp_path / "run"), "--engine.device", "cpu"]
+    words += ["--sft.steps", "1", "--sft.tasks", "2", "--sft.batch", "2", "--iterations", "0", "--evaluation.tasks", "2"]
+    assert main(words) == 0
+    assert "too small for the published prompts" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["model"] == str(made)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--size", "tiny-bass"], "unknown size of a base 'tiny-bass'. Did you mean 'tiny-base'?"),
+        (["--share", "0"], "--share 0 must be above 0 and at most 1"),
+        (["--share", "1.5"], "--share 1.5 must be above 0 and at most 1"),
+        (["--steps", "0"], "--steps 0 must be at least 1"),
+        (["--rows", "-3"], "--rows -3 must be at least 1"),
+        (["--processes", "0"], "--processes 0 must be at least 1"),
+        (["--device", "tpu"], "device = 'tpu' must be one of auto, cpu, cuda"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(words, message, tmp_path, capsys):
+    assert main(["prepare", "base", str(tmp_path / "new"), *words]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def test_a_place_that_is_taken_or_cannot_be_made_is_refused_at_once(tmp_path, capsys):
+    assert main(["prepare", "base", str(tmp_path)]) == 2
+    assert "exists already; name a new directory" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["prepare", "base", str(tmp_path / "file" / "new")]) == 2
+    assert f"{tmp_path / 'file'} is no directory that can be written to" in capsys.readouterr().err
+
+
+def test_something_else_to_prepare(capsys, tmp_path):
+    assert main(["prepare", "bases", str(tmp_path / "new")]) == 2
+    assert "unknown model to prepare 'bases'. Did you mean 'base'?" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Packaged bases: whole, small, and able to read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tacit
+from tacit.core.errors import TacitError
+from tacit.engines.local import bases
+from tacit.engines.local.bases import BASE_SIZES, BASES, FOLDER, base_path, is_base, pack_base, read_manifest
+from tacit.engines.local.policy import load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.environments import get_environment
+from tacit.pretraining.reading import reading
+
+QUIET = EngineSettings(device="cpu", threads=1)
+PACKAGE = Path(tacit.__file__).parent
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_there_is_one_to_start_from():
+    assert "tiny-base" in BASES and set(BASES) <= set(BASE_SIZES)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_its_manifest_says_what_it_is(name):
+    place = base_path(name)
+    manifest = read_manifest(place)
+    assert {file: sha256((place / file).read_bytes()) for file in manifest["files"]} == manifest["files"]
+    assert {file.name for file in place.iterdir()} == {"base.json", *manifest["files"]}
+    assert manifest["hash"] == sha256(json.dumps(manifest["files"], sort_keys=True).encode())
+    assert manifest["name"] == name and manifest["command"].startswith(f"tacit prepare base DEST --size {name} ")
+    tensors = load_file(place / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    assert sum(tensor.numel() for tensor in tensors.values()) == manifest["parameters"]
+    assert manifest["tokens"] > 1e7 and set(manifest["reads"]) == {f"{world} questions" for world in manifest["episodes"]}
+
+
+def test_the_package_stays_small():
+    data = [file for file in PACKAGE.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")]
+    assert sum(file.stat().st_size for file in data) < 8_000_000
+    assert {file.parent.parent for file in data if file.suffix == ".safetensors"} == {FOLDER}
+
+
+def test_a_built_package_has_them():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    (pattern,) = project["tool"]["setuptools"]["package-data"]["tacit.engines.local"]
+    found = set((PACKAGE / "engines" / "local").glob(pattern))
+    assert {file for name in BASES for file in (FOLDER / name).iterdir()} == found
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch) -> Path:
+    """The packaged base where it may be damaged."""
+    monkeypatch.setattr(bases, "FOLDER", tmp_path)
+    return Path(shutil.copytree(FOLDER / "tiny-base", tmp_path / "tiny-base"))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"])
+def test_a_damaged_one_is_refused_with_the_file(copied, file):
+    assert base_path("tiny-base") == copied
+    data = bytearray((copied / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copied / file).write_bytes(data)
+    with pytest.raises(TacitError, match=rf"'tiny-base' is damaged: .*{file} is not what base.json says"):
+        load_policy("tiny-base", QUIET)
+    (copied / file).unlink()
+    with pytest.raises(TacitError, match=rf"{file} is not what"):
+        load_policy("tiny-base", QUIET)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "cannot be read"), ("[]", "does not say which files it has"), ('{"files": 3}', "does not say which files")],
+)
+def test_a_broken_manifest_is_refused(copied, text, message):
+    (copied / "base.json").write_text(text)
+    with pytest.raises(TacitError, match=f"tiny-base is no base: its base.json {message}"):
+        base_path("tiny-base")
+
+
+def test_a_directory_is_a_base_by_its_manifest(tmp_path, copied):
+    assert is_base("tiny-base") and is_base(str(copied)) and not is_base(str(tmp_path)) and not is_base("tiny")
+
+
+def test_it_reads_what_it_was_made_to_read():
+    policy = load_policy("tiny-base", QUIET)
+    worlds = [get_environment(name) for name in ("alfworld", "cooking")]
+    right = reading(policy, worlds, seed=11, each=120)
+    assert set(right) == {"alfworld questions", "cooking questions"} and min(right.values()) >= 0.8, right
+
+
+def test_packed_it_is_the_model_that_was_trained_rounded(make_policy, tmp_path):
+    policy = make_policy(seed=4)
+    policy.save(tmp_path / "trained", optimizer=False)
+    source = next((tmp_path / "trained").glob("**/config.json")).parent
+    total = pack_base(source, tmp_path / "packed", {"name": "mine"})
+    manifest = read_manifest(tmp_path / "packed")
+    assert manifest["hash"] == total and next(iter(manifest)) == "name"
+    assert "model.safetensors" in manifest["files"] and "generation_config.json" not in manifest["files"]
+    again = load_policy(str(tmp_path / "packed"), QUIET)
+    for (name, ours), theirs in zip(again.engine.model.hf.named_parameters(), policy.engine.model.hf.parameters(), strict=True):
+        assert torch.equal(ours, theirs.bfloat16().float()), name
+    assert again.encode_prompt("numbers: 3 4").tolist() == policy.encode_prompt("numbers: 3 4").tolist()
