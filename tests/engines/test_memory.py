@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
+from tacit.engines.local.graphs import StepGraphs
 from tacit.engines.local.kv_cache import Geometry, RowCache
 from tacit.engines.local.memory import cut_finer, give_back, is_crowded
 from tacit.losses.imitation import Imitation
@@ -234,3 +236,60 @@ def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
     monkeypatch.setattr(torch, "zeros", checked)
     cache.open(4, 16)
     assert len(views) == 4 and cache.capacity == 16
+
+
+class FakeGPU:
+    """As much of torch.cuda as recording a step takes; `fails` are the recordings that raise."""
+
+    def __init__(self, monkeypatch, fails):
+        self.streams, self.given_back, self.recorded, self._fails = [], 0, 0, fails
+        monkeypatch.setattr(torch.cuda, "Stream", self.Stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", self.Stream)
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext(self.streams.append(stream)))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", self.Graph)
+        monkeypatch.setattr(torch.cuda, "graph", self.record)
+        monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
+
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
+    class Graph:
+        def replay(self):
+            pass
+
+        def pool(self):
+            return "pool"
+
+    def record(self, graph, pool, capture_error_mode):
+        self.recorded += 1
+        if self.recorded in self._fails:
+            raise self._fails[self.recorded]
+        return nullcontext()
+
+    def empty(self):
+        self.given_back += 1
+
+
+def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(monkeypatch):
+    gpu, graphs = FakeGPU(monkeypatch, {}), StepGraphs(enabled=True)
+    graphs.clear()
+    assert gpu.given_back == 0
+    for key in "abca":
+        graphs.run(key, nothing, lambda: nothing)
+    assert len(gpu.streams) == 3 and len(set(map(id, gpu.streams))) == 1
+    graphs.clear()
+    assert len(graphs) == 0 and gpu.given_back == 1
+
+
+def test_a_recording_without_room_is_a_shortage_and_not_the_end_of_recording(monkeypatch):
+    FakeGPU(monkeypatch, {2: no_room(1), 4: RuntimeError("this device cannot")})
+    graphs = StepGraphs(enabled=True)
+    graphs.run("a", nothing, lambda: nothing)
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.run("b", nothing, lambda: nothing)
+    graphs.run("b", nothing, lambda: nothing)
+    assert graphs.enabled and len(graphs) == 2
+    with pytest.warns(UserWarning, match="without CUDA graphs"):
+        graphs.run("c", nothing, lambda: nothing)
+    assert not graphs.enabled

@@ -56,6 +56,8 @@ class StepGraphs:
         try:
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 step()
+        except torch.OutOfMemoryError:
+            raise  # a shortage passes, once less is sampled at once; what follows is for devices that cannot record
         except RuntimeError as error:
             warnings.warn(f"sampling goes on without CUDA graphs, more slowly: {error}", stacklevel=2)
             return None
