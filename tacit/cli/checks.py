@@ -112,7 +112,7 @@ def with_split(recipe: Recipe, world: Environment) -> Recipe:
     """The recipe with the split it is measured on said, also where that is the world's own: what is written down must not
     change its meaning with the world. Refused where a split does not exist."""
     measured = recipe.train.evaluation
-    for split in measured.further_splits:
+    for split, _ in measured.further_panels:
         world.split_to_measure(split)
     if measured.panel and not measured.split:
         return recipe  # tasks of the user's own: no split is asked

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tacit.core.errors import TacitError
+
 
 @dataclass(frozen=True)
 class SupervisedSettings:
@@ -36,7 +38,7 @@ class EvaluationSettings:
     panel: str = ""
     """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
     also: str = ""
-    """further splits to measure on after each stage, comma-separated; with as many tasks"""
+    """further splits to measure on after each stage, comma-separated; with as many tasks, or SPLIT:TASKS"""
     repeats: int = 1
     """episodes per task"""
     every: int = 5
@@ -53,8 +55,15 @@ class EvaluationSettings:
     """tokens kept when evaluating; 0 is all"""
 
     @property
-    def further_splits(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in self.also.split(",") if name.strip())
+    def further_panels(self) -> tuple[tuple[str, int], ...]:
+        """(split, tasks) of each further panel."""
+        found = []
+        for entry in filter(None, map(str.strip, self.also.split(","))):
+            split, _, count = entry.partition(":")
+            if count and not (count.isdigit() and int(count)):
+                raise TacitError(f"evaluation.also = {self.also!r}: {entry!r} is neither a split nor SPLIT:TASKS.")
+            found.append((split, int(count or self.tasks)))
+        return tuple(found)
 
 
 @dataclass(frozen=True)

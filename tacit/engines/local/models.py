@@ -151,7 +151,10 @@ class TextCodec:
     def encode_prompt(self, text: str) -> np.ndarray:
         if self.tokenizer.chat_template:
             message = [{"role": "user", "content": text}]
-            rendered = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+            # Some templates open a thought of their own unless told not to; agents here think, if at all, in their own tags.
+            rendered = self.tokenizer.apply_chat_template(
+                message, add_generation_prompt=True, tokenize=False, enable_thinking=False
+            )
             return self._encode(rendered, add_special_tokens=False)
         tokens = self._encode(text, add_special_tokens=True)
         # Some tokenizers close every text; a prompt that already ended has nothing to continue.

@@ -1,0 +1,58 @@
+"""Further splits are measured after each stage, beside the panel, and never mixed with it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from scripted import ScriptedPolicy, solve_countdown
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.environments import get_environment
+from tacit.methods import get_method
+from tacit.training.reporting import PlainReporter
+from tacit.training.run import Run
+from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.train import Trainer
+
+WORLD = get_environment("countdown")
+
+
+def train(path, also: str) -> dict:
+    schedule = Schedule(groups=2, group_size=2, iterations=2)
+    method = get_method("grpo")(wording="terse", style="bare", admissible=False, history=0, kl=0.0, schedule=schedule).build(
+        WORLD
+    )
+    evaluation = EvaluationSettings(split="test", tasks=3, also=also, every=1)
+    run = Run.create(path, {})
+    try:
+        policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt))
+        settings = TrainSettings(tasks=4, max_steps=4, evaluation=evaluation)
+        return Trainer(run, policy, method, WORLD, settings, PlainReporter(io.StringIO())).train()
+    finally:
+        run.close()
+
+
+def test_after_each_stage_and_only_then(tmp_path):
+    summary = train(tmp_path / "run", "hard, train:2")
+    assert [(e["stage"], e["step"], e["panel"]) for e in summary["further"]] == [
+        ("untrained", 0, "countdown/hard/3"),
+        ("untrained", 0, "countdown/train/2"),
+        ("rl", 2, "countdown/hard/3"),
+        ("rl", 2, "countdown/train/2"),
+    ]
+    assert {e["panel"] for e in summary["evaluations"]} == {"countdown/test/3"}, "the panel's own column holds nothing else"
+    assert [e["step"] for e in summary["evaluations"]] == [0, 1, 2]
+    kept = {file.name.partition(".")[0] for file in (tmp_path / "run" / "trajectories").glob("eval-hard-*")}
+    assert kept == {"eval-hard-untrained-000000", "eval-hard-rl-000002"}
+
+
+def test_without_any_nothing_is_added(tmp_path):
+    assert train(tmp_path / "run", "")["further"] == []
+
+
+@pytest.mark.parametrize("also", ["hard:many", "hard:0", "hard:-3"])
+def test_a_count_that_is_none_is_refused(also):
+    with pytest.raises(TacitError, match=r"evaluation\.also = .* neither a split nor SPLIT:TASKS"):
+        _ = EvaluationSettings(also=also).further_panels
