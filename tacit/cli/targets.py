@@ -19,6 +19,7 @@ from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
+from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.evaluation.evaluate import Route
 from tacit.methods import get_method
 from tacit.modules.base import TEXTS_SEED
@@ -236,18 +237,8 @@ class _Adviser:
         return {}
 
 
-class Echo:
-    """Says what it reads. A token is a byte."""
-
-    context_limit = 1 << 40
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
-
-    encode_completion = encode_prompt
-
-    def decode(self, tokens: np.ndarray) -> str:
-        return bytes(tokens.astype(np.uint8)).decode()
+class Echo(ByteTokens):
+    """Says what it reads."""
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         nothing = np.zeros(0, np.int64)

@@ -13,10 +13,11 @@ import numpy as np
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion, Trajectory
+from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.engines.chat.client import Broken, ChatClient
 
 
-class ChatPolicy:
+class ChatPolicy(ByteTokens):
     """Prompts are one user message each; `concurrency` of them are under way at a time.
 
     The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
@@ -25,22 +26,12 @@ class ChatPolicy:
     An answer that cannot be used becomes an empty completion: one turn that does not parse. `broken` keeps the reasons.
     """
 
-    context_limit = 1 << 40
-
     def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
         self._client, self._concurrency = client, concurrency
         self._read: dict[int, int] = {}
         """request seed -> prompt tokens, as the server counted them"""
         self.broken: list[str] = []
         self._lock = threading.Lock()
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
-
-    encode_completion = encode_prompt
-
-    def decode(self, tokens: np.ndarray) -> str:
-        return bytes(tokens.astype(np.uint8)).decode()
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         with ThreadPoolExecutor(max_workers=max(1, min(self._concurrency, len(requests)))) as pool:
