@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tacit.cli.checks import open_world
+from tacit.cli.modules_view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
 from tacit.cli.options import Parser
-from tacit.cli.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.training.checkpoints import Checkpoint
-from tacit.training.run import read_settings, saved_checkpoints
-from tacit.training.train import completion_limit, evaluation_sampling
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tacit.modules.export import Trained
     from tacit.modules.module import Module
 
 SUMMARY_LINE = "Skill modules: one small adapter (or tiny model) for each kind of work, as directories."
@@ -68,9 +62,6 @@ def export(argv: Sequence[str]) -> int:
     return 0
 
 
-CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
-
-
 def list_modules(argv: Sequence[str]) -> int:
     parser = Parser("modules list", "List the skill modules of a directory.")
     parser.add_argument("directory", type=Path, metavar="DIR", help="a module, or a directory of modules")
@@ -105,59 +96,6 @@ def verify(argv: Sequence[str]) -> int:
     return 0
 
 
-def trained_by(run: Path) -> Trained:
-    """What the run at this place knows of the policy it made."""
-    from tacit.modules.base import Base
-    from tacit.modules.export import Trained
-
-    document = read_settings(run)
-    recipe = Recipe.from_json(document)
-    world = open_world(recipe.world)
-    method = recipe.settings.build(world)
-    return Trained(
-        path=run,
-        world=world,
-        world_name=recipe.world,
-        families=recipe.train.family_names,
-        context=method.context,
-        base=Base(recipe.model, recipe.train.seed, recipe.tiny),
-        sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world)),
-        max_steps=recipe.train.evaluation.max_steps or world.max_steps,
-        settings=document,
-    )
-
-
-def find_checkpoint(run: Path, name: str) -> Checkpoint:
-    saved = saved_checkpoints(run)
-    if not saved.all():
-        raise TacitError(f"{run} has no checkpoint yet, so there is nothing to export.")
-    return saved.find(name)
-
-
-def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
-    from tacit.cli.terminal import say, table
-
-    columns = ("skill", "families", "base", "tracker", "after SFT", "after RL", "episodes", "size")
-    rows = []
-    for skill, module in modules.items():
-        measured = module.scores.get("rl") or module.scores.get("sft")
-        rows.append(
-            (
-                skill,
-                ", ".join(module.families),
-                f"{module.base.model} {module.fingerprint[:12]}" if module.adapter else "own weights",
-                module.tracker or "-",
-                _score(module.scores.get("sft")),
-                _score(module.scores.get("rl")),
-                str(measured["episodes"]) if measured else "-",
-                _bytes(module.size),
-            )
-        )
-    console.print(table("", columns, rows, numbers=("after SFT", "after RL", "episodes", "size")))
-    for panel in dict.fromkeys((s["panel"], s["panel_hash"]) for m in modules.values() for s in m.scores.values()):
-        say(console, f"panel {panel[0]} (hash {panel[1]})", style="dim")
-
-
 def _problems(module: Module, base: str | None) -> list[str]:
     """Everything that is wrong with a module here, not only the first."""
     found = module.damage()
@@ -176,21 +114,3 @@ def _verified(module: Module) -> str:
     base = f", base {module.base.model} {module.fingerprint[:12]}" if module.adapter else ""
     tracker = f", tracker {module.tracker}" if module.tracker else ""
     return f"{len(module.files)} files as they were written{tracker}{base}"
-
-
-def _score(score: Mapping[str, Any] | None) -> str:
-    from tacit.cli.terminal import interval, percent
-
-    return f"{percent(score['success'])} {interval(score['interval'])}" if score else "-"
-
-
-def _bytes(size: float) -> str:
-    """
-    >>> _bytes(75_000)
-    '75.0 kB'
-    """
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{size:.0f} B"
-        size /= 1000
-    return f"{size:.1f} GB"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit.cli.checks import check_new_run, check_training, open_world
-from tacit.cli.modules import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
+from tacit.cli.modules_view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
 from tacit.cli.recipe import Recipe
 from tacit.cli.train import TrainParser, add_training_options, carry_out, glance, is_finished
 from tacit.core.errors import TacitError, unknown
