@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.calibrations import place_of
-from tacit.cli.evaluate import add_checkpoint_flag, add_shared_options, glance_method
-from tacit.cli.options import Parser, options_of
+from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.settings.calibrations import place_of
+from tacit.cli.settings.options import Parser, options_of
 from tacit.core.errors import TacitError, unknown
 from tacit.core.seeds import derive
 from tacit.core.types import Task

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.checks import check_training, open_world
-from tacit.cli.options import Parser
-from tacit.cli.recipe import Document, Recipe, read_document
+from tacit.cli.settings.checks import check_training, open_world
+from tacit.cli.settings.options import Parser
+from tacit.cli.settings.recipe import Document, Recipe, read_document
 from tacit.cli.train import ON_RESUME, differences
 from tacit.core.errors import TacitError, unknown
 from tacit.training.run import SETTINGS, read_settings

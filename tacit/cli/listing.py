@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tacit.cli.checks import open_world
-from tacit.cli.options import Parser
+from tacit.cli.settings.checks import open_world
+from tacit.cli.settings.options import Parser
 from tacit.core.errors import TacitError, unknown
 from tacit.core.world import Environment
 from tacit.engines.local.bases import BASES, FOLDER, read_manifest

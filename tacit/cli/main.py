@@ -12,12 +12,15 @@ from tacit.core.errors import TacitError, unknown
 
 COMMANDS = {
     "train": ("tacit.cli.train", "train a policy in a world with a method"),
-    "eval": ("tacit.cli.evaluate", "measure a run, a model or the expert on a fixed panel"),
+    "eval": ("tacit.cli.evaluation.evaluate", "measure a run, a model or the expert on a fixed panel"),
     "compare": ("tacit.cli.compare", "several methods × worlds × seeds from one file, ending in a table"),
     "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
-    "modules": ("tacit.cli.modules", "train, export, list and verify skill modules: one small adapter for each kind of work"),
+    "modules": (
+        "tacit.cli.modules.command",
+        "train, export, list and verify skill modules: a small adapter per kind of work",
+    ),
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
-    "inspect": ("tacit.cli.inspect", "look into what a run has made"),
+    "inspect": ("tacit.cli.inspection.inspect", "look into what a run has made"),
     "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
     "list": ("tacit.cli.listing", "worlds, methods, models and panels"),
     "prepare": ("tacit.cli.prepare", "make a model to start from: SmolLM2 without a model hub, or a tiny base"),

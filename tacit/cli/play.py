@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tacit.cli.evaluate import add_checkpoint_flag, add_shared_options, glance_method
-from tacit.cli.options import Parser, options_of
+from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.settings.options import Parser, options_of
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Trajectory, Transition
 from tacit.training.settings import EvaluationSettings, TrainSettings

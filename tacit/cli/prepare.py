@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tacit.cli.options import Parser
+from tacit.cli.settings.options import Parser
 from tacit.core.errors import TacitError, unknown
 
 SUMMARY_LINE = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.options import Parser
+from tacit.cli.settings.options import Parser
 from tacit.core.errors import TacitError
 from tacit.report.known import Known
 from tacit.report.run_page import MOST_TRAJECTORIES, run_page
@@ -79,8 +79,8 @@ def _write(out: Path, html: str) -> None:
 
 def what_is_known(settings: Any) -> Known:
     """The world, the tasks, the context and the defaults, as far as they can be had here; why not is said on the page."""
-    from tacit.cli.checks import open_world
-    from tacit.cli.recipe import Recipe
+    from tacit.cli.settings.checks import open_world
+    from tacit.cli.settings.recipe import Recipe
     from tacit.training.train import Course
 
     try:

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.cli.checks import check_sampling, check_values, open_world, with_split
-from tacit.cli.module_settings import module_recipe
-from tacit.cli.recipe import Document, Recipe, Said, override
-from tacit.cli.values import to_data
+from tacit.cli.modules.settings import module_recipe
+from tacit.cli.settings.checks import check_sampling, check_values, open_world, with_split
+from tacit.cli.settings.recipe import Document, Recipe, Said, override
+from tacit.cli.settings.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling

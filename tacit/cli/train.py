@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.checks import check_new_run, check_training, open_world
-from tacit.cli.options import Parser
-from tacit.cli.recipe import (
+from tacit.cli.settings.checks import check_new_run, check_training, open_world
+from tacit.cli.settings.options import Parser
+from tacit.cli.settings.recipe import (
     DEFAULT_MODEL,
     TOP_OPTIONS,
     Document,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.cli.calibrations import place_of, saved_calibration, with_geometry
 from tacit.cli.main import main
-from tacit.cli.recipe import Recipe
+from tacit.cli.settings.calibrations import place_of, saved_calibration, with_geometry
+from tacit.cli.settings.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.training.run import read_settings, read_summary
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from chat_server import says, serving
 
-from tacit.cli.evaluation_view import Progress
+from tacit.cli.evaluation.view import Progress
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console
 from tacit.environments import get_environment
@@ -37,7 +37,7 @@ def cache(tmp_path_factory):
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         # Others may commit to the project while the tests run; what is tested here does not depend on which commit this is.
-        patch.setattr("tacit.cli.evaluate.code_version", lambda: "0.1.0+tests")
+        patch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: "0.1.0+tests")
         yield
 
 
@@ -97,7 +97,7 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp
     assert 12 <= before < 120, "killed on the way"
     code = json.loads(next(place.glob("*.jsonl")).read_text().splitlines()[0])["code"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.cli.evaluate.code_version", lambda: code)
+        patch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: code)
         assert main([*words, str(place), "--json"]) == 0
         out = capsys.readouterr().out
         assert f"{before} episodes were played before" in out or f"{before - 1} episodes were played before" in out
@@ -259,7 +259,7 @@ def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
 
 def test_what_another_version_played_is_not_mixed(run, capsys, tmp_path, monkeypatch):
     measure(capsys, run, "--out", tmp_path)
-    monkeypatch.setattr("tacit.cli.evaluate.code_version", lambda: "0.2.0")
+    monkeypatch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: "0.2.0")
     assert main(["eval", str(run), "--out", str(tmp_path)]) == 0
     assert "note: earlier episodes were played by tacit 0.1.0+tests, and this is 0.2.0" in capsys.readouterr().out
 

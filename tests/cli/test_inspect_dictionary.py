@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.cli.dictionary_view import coloured, step_table
+from tacit.cli.inspection.dictionary_view import coloured, step_table
 from tacit.cli.main import main
 from tacit.training.metrics import read_metrics
 from tacit.training.run import read_summary

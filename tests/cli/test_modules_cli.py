@@ -12,7 +12,7 @@ import pytest
 from small_modules import RECIPE, train_modules, write_recipe
 
 from tacit.cli.main import main
-from tacit.cli.modules_train import choose_skills
+from tacit.cli.modules.train import choose_skills
 from tacit.environments import get_environment
 from tacit.modules import read_module
 from tacit.training.run import read_settings, read_summary

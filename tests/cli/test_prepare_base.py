@@ -10,7 +10,7 @@ import pytest
 
 from tacit.cli import prepare
 from tacit.cli.main import main
-from tacit.cli.recipe import Recipe
+from tacit.cli.settings.recipe import Recipe
 from tacit.engines.local import bases
 from tacit.engines.local.bases import read_manifest
 from tacit.engines.local.tiny import TinySettings

@@ -27,7 +27,7 @@ def test_the_table_is_there():
 
 
 def test_flags_are_those_of_the_methods():
-    from tacit.cli.recipe import method_options
+    from tacit.cli.settings.recipe import method_options
 
     known = {o.flag for o in method_options("reuserl")} | {"--world", "--method", "--json", "--jobs"}
     assert set(re.findall(r"--[a-z][\w-]*", PAGE)) <= known

@@ -222,7 +222,7 @@ def test_help_shows_the_shape_of_the_file(capsys, monkeypatch):
 
 def test_the_example_can_be_done():
     from tacit.cli.compare import resolve
-    from tacit.cli.recipe import read_document
+    from tacit.cli.settings.recipe import read_document
     from tacit.comparison.plan import make_plan
 
     plan = make_plan(read_document(Path(__file__).parents[2] / "recipes" / "compare-example.toml"), resolve)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.main import main
-from tacit.cli.recipe import method_options
-from tacit.cli.values import from_text
+from tacit.cli.settings.recipe import method_options
+from tacit.cli.settings.values import from_text
 from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule

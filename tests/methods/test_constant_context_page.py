@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.cli.recipe import method_options
+from tacit.cli.settings.recipe import method_options
 from tacit.contexts.state_block import StateBlock
 from tacit.core.types import PLAIN
 from tacit.environments import get_environment

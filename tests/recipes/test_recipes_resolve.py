@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tacit.cli import compare
-from tacit.cli.checks import check_training, open_world
-from tacit.cli.evaluate import glance_method
-from tacit.cli.evaluate import make_parser as eval_parser
-from tacit.cli.modules_train import choose_skills
-from tacit.cli.recipe import Recipe, read_document
+from tacit.cli.evaluation.evaluate import glance_method
+from tacit.cli.evaluation.evaluate import make_parser as eval_parser
+from tacit.cli.modules.train import choose_skills
+from tacit.cli.settings.checks import check_training, open_world
+from tacit.cli.settings.recipe import Recipe, read_document
 from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.engines.local.bases import BASES
 from tacit.engines.local.tiny import TINY_SIZES

@@ -8,9 +8,9 @@ import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 
 from tacit.cli.main import main
-from tacit.cli.options import Parser
-from tacit.cli.recipe import Recipe, method_name, override
 from tacit.cli.report import what_is_known
+from tacit.cli.settings.options import Parser
+from tacit.cli.settings.recipe import Recipe, method_name, override
 from tacit.cli.train import make_parser
 from tacit.contexts.history import History
 from tacit.contexts.state_block import StateBlock

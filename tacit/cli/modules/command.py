@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli.checks import open_world
-from tacit.cli.modules_view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
-from tacit.cli.options import Parser
+from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
+from tacit.cli.settings.checks import open_world
+from tacit.cli.settings.options import Parser
 from tacit.core.errors import TacitError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
         print(USAGE.format(summary=SUMMARY_LINE))
         return 0
     if words[0] == "train":
-        from tacit.cli.modules_train import run as train
+        from tacit.cli.modules.train import run as train
 
         return train(words[1:])
     commands = {"export": export, "list": list_modules, "verify": verify}

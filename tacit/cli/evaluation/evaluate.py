@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.evaluation_results import PRINTED, directory_for, keep, own_evaluation, result_name, result_of
-from tacit.cli.module_settings import add_module_flags
-from tacit.cli.options import Parser, options_of
-from tacit.cli.panel_choice import PANEL, PICKS, open_panel, panel_settings, run_of
-from tacit.cli.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
-from tacit.cli.values import from_text
+from tacit.cli.evaluation.panel_choice import PANEL, PICKS, open_panel, panel_settings, run_of
+from tacit.cli.evaluation.results import PRINTED, directory_for, keep, own_evaluation, result_name, result_of
+from tacit.cli.modules.settings import add_module_flags
+from tacit.cli.settings.options import Parser, options_of
+from tacit.cli.settings.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
+from tacit.cli.settings.values import from_text
 from tacit.core.errors import TacitError
 from tacit.training.run import code_version, read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
@@ -35,9 +35,9 @@ def run(argv: Sequence[str]) -> int:
         said = {**said, **panel_settings(arguments.panel, arguments.target or "", dict(said))}
     elif any(place in said for place in PICKS):
         said = {**said, PANEL: ""}
-    from tacit.cli.evaluation_view import Progress, show
+    from tacit.cli.evaluation.tokens_view import check_tokens, report_tokens
+    from tacit.cli.evaluation.view import Progress, show
     from tacit.cli.terminal import make_console, say
-    from tacit.cli.tokens_view import check_tokens, report_tokens
     from tacit.evaluation.behaviour import behaviour
     from tacit.evaluation.evaluate import play_panel
     from tacit.evaluation.journal import Journal, Measurement

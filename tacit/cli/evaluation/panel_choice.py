@@ -29,7 +29,7 @@ def open_panel(target: Target) -> Panel:
 
 def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
     """`countdown/test/128`, or a file, as the settings it stands for."""
-    from tacit.cli.checks import open_world
+    from tacit.cli.settings.checks import open_world
     from tacit.evaluation.panels import is_panel_file, read_panel
 
     run = run_of(target) if target else None

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.cli.options import Parser
+from tacit.cli.settings.options import Parser
 from tacit.core.errors import TacitError, unknown
 from tacit.credit.diagnostics import partition_metrics
 from tacit.credit.embedders import HashNgram

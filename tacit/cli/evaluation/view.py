@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from tacit.cli.evaluation_results import same_episodes
+from tacit.cli.evaluation.results import same_episodes
 from tacit.cli.progress import LiveReporter
 from tacit.cli.terminal import after, duration, interval, percent, say, say_pairs, table
 from tacit.core.types import Trajectory

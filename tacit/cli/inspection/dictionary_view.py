@@ -18,7 +18,7 @@ from tacit.evaluation.behaviour import OPERATOR, Behaviour
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tacit.cli.inspect_dictionary import Story
+    from tacit.cli.inspection.dictionary_story import Story
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green", "bright_yellow",
            "bright_magenta", "bright_blue", "red")  # fmt: skip

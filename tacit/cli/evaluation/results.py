@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.recipe import Recipe
+from tacit.cli.settings.recipe import Recipe
 from tacit.training.files import write_json
 from tacit.training.run import SUMMARY, read_settings, read_summary
 

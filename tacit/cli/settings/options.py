@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
-from tacit.cli.values import field_types, from_text, is_optional
+from tacit.cli.settings.values import field_types, from_text, is_optional
 from tacit.core.errors import TacitError
 
 

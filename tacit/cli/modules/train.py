@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tacit.cli.checks import check_new_run, check_training, open_world
-from tacit.cli.modules_view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
-from tacit.cli.recipe import Recipe
+from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
+from tacit.cli.settings.checks import check_new_run, check_training, open_world
+from tacit.cli.settings.recipe import Recipe
 from tacit.cli.train import TrainParser, add_training_options, carry_out, glance, is_finished
 from tacit.core.errors import TacitError, unknown
 from tacit.core.world import Environment
@@ -84,7 +84,7 @@ def _recipe_of(recipe: Recipe, skill: str, families: tuple[str, ...], world: Env
 
 def _out(config: Path | None, said: dict[tuple[str, ...], object], recipe: Recipe) -> Path:
     """Where the modules go: what was said, not a run's default."""
-    from tacit.cli.recipe import read_document
+    from tacit.cli.settings.recipe import read_document
 
     if ("out",) in said or (config is not None and "out" in read_document(config)):
         return recipe.out

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.cli.recipe import Recipe, Said, override
+from tacit.cli.settings.recipe import Recipe, Said, override
 from tacit.core.errors import TacitError
 
 if TYPE_CHECKING:
-    from tacit.cli.options import Parser
+    from tacit.cli.settings.options import Parser
     from tacit.modules.module import Module
 
 OPEN = {("seed",), ("families",), ("workers",), ("world_timeout_s",), ("max_tokens",), ("world",)} | {

@@ -9,10 +9,13 @@ from tacit.core.errors import unknown
 
 KINDS = {
     "dictionary": (
-        "tacit.cli.inspect_dictionary",
+        "tacit.cli.inspection.dictionary",
         "the phrases successes are made of, how they changed, and how the run behaves",
     ),
-    "clusters": ("tacit.cli.inspect_clusters", "which steps of a group were compared with one another, and with what credit"),
+    "clusters": (
+        "tacit.cli.inspection.clusters",
+        "which steps of a group were compared with each other, and with what credit",
+    ),
 }
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.options import Option, options_of
-from tacit.cli.values import build, to_data
+from tacit.cli.settings.options import Option, options_of
+from tacit.cli.settings.values import build, to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.engines.local.bases import is_base

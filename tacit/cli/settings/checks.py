@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.calibrations import with_geometry
-from tacit.cli.recipe import Recipe
+from tacit.cli.settings.calibrations import with_geometry
+from tacit.cli.settings.recipe import Recipe
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Method
 from tacit.core.world import Environment

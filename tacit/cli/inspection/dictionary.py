@@ -8,49 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from tacit.cli.checks import open_world
-from tacit.cli.options import Parser
-from tacit.cli.recipe import Recipe
-from tacit.companions.dictionary import SkillDictionary
+from tacit.cli.inspection.dictionary_story import open_story
+from tacit.cli.settings.checks import open_world
+from tacit.cli.settings.options import Parser
+from tacit.cli.settings.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.core.types import Group, Task, Trajectory
+from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.evaluation.panels import Panel
 from tacit.rewards.segmentation import world_alphabet
-from tacit.training.metrics import read_metrics
 from tacit.training.replay import recorded_steps, replay
-from tacit.training.run import read_settings, saved_checkpoints
+from tacit.training.run import read_settings
 
 SUMMARY_LINE = "Show a run's skill dictionary: its phrases, how they changed, its episodes in phrases, and how it behaves."
-READINGS = ("description_length", "mdl_bound", "dictionary_size", "phrase_length")
-"""what a step of the dictionary's training is recognised by and plotted with"""
-
-
-@dataclass(frozen=True)
-class Story:
-    """A dictionary at one moment, and how it came to be."""
-
-    companion: SkillDictionary
-    source: str
-    steps: list[dict[str, Any]]
-    """readings of each E-step, oldest first"""
-
-    def phrases(self) -> list[dict[str, Any]]:
-        """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
-        history = self.companion.history.uses()
-        now = history[-1][1] if history else {}
-        rows = []
-        for phrase in sorted(now, key=lambda p: (-now[p], p)):
-            present = [phrase in uses for _, uses in history]
-            absent = max((i for i, here in enumerate(present) if not here), default=-1)
-            since, share = history[absent + 1][0], sum(present) / len(present)
-            rows.append({"phrase": list(phrase), "uses": now[phrase], "since": since, "present": round(share, 4)})
-        return rows
 
 
 def run(argv: Sequence[str]) -> int:
@@ -67,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     behaviours = _behaviours(path, recipe, world, file, episodes)
     plot = None if arguments.no_plot else arguments.plot or path / "dictionary.png"
     if plot is not None:
-        from tacit.cli.dictionary_plot import plot_dictionary
+        from tacit.cli.inspection.dictionary_plot import plot_dictionary
 
         plot_dictionary(plot, path.name, story.companion.history.uses(), story.steps)
     if arguments.json:
@@ -75,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
         fields = {"source": story.source, "phrases": story.phrases(), "steps": story.steps, "behaviour": told}
         print(json.dumps({**fields, "plot": str(plot) if plot else None}))
         return 0
-    from tacit.cli.dictionary_view import show
+    from tacit.cli.inspection.dictionary_view import show
     from tacit.cli.terminal import make_console
 
     show(make_console(), story, file, episodes[: arguments.episodes], behaviours, arguments.top, plot)
@@ -93,44 +67,6 @@ def make_parser() -> Parser:
     parser.add_argument("--no-plot", action="store_true", help="draw nothing")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object instead")
     return parser
-
-
-def open_story(path: Path, recipe: Recipe, world: Environment, tasks: Sequence[Task], checkpoint: str) -> Story:
-    method = recipe.settings.build(world)
-    for number, companion in enumerate(method.companions):
-        if isinstance(companion, SkillDictionary):
-            return _saved(path, number, companion, checkpoint)
-    if checkpoint:
-        raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
-    return _replayed(path, world, tasks)
-
-
-def _saved(path: Path, number: int, companion: SkillDictionary, checkpoint: str) -> Story:
-    saved = saved_checkpoints(path)
-    if not saved.all():
-        raise TacitError(f"{path} has no checkpoint yet; its dictionary comes with the first of practice.")
-    found = saved.find(checkpoint or "newest")
-    states = found.state()["companions"]
-    if len(states) <= number:
-        raise TacitError(f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice.")
-    companion.load(states[number])
-    records = read_metrics(path / "metrics.jsonl")
-    steps = [r for r in records if r["stage"] == "rl" and r["step"] <= found.step and READINGS[0] in r]
-    return Story(companion, f"checkpoint {found.path.name}", steps)
-
-
-def _replayed(path: Path, world: Environment, tasks: Sequence[Task]) -> Story:
-    files = recorded_steps(path)
-    if not files:
-        raise TacitError(f"{path} has neither a dictionary nor recorded iterations; train with --trajectories (the default).")
-    companion, steps = SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), []
-    for step, file in files.items():
-        companion.history.iteration = step - 1
-        sound = [Group(t.task, (t,)) for t in replay(file, tasks) if not t.stop.crashed]
-        metrics = companion.observe(sound)
-        if READINGS[0] in metrics:
-            steps.append({"stage": "rl", "step": step, **metrics})
-    return Story(companion, f"extracted from {len(files)} recorded iterations", steps)
 
 
 def _episodes(path: Path, tasks: Sequence[Task], iteration: int | None) -> tuple[Path | None, list[Trajectory]]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.checks import open_world
-from tacit.cli.recipe import Recipe
+from tacit.cli.settings.checks import open_world
+from tacit.cli.settings.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.training.checkpoints import Checkpoint
 from tacit.training.run import read_settings, saved_checkpoints

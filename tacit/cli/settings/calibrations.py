@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.recipe import Recipe
-from tacit.cli.values import to_data
+from tacit.cli.settings.recipe import Recipe
+from tacit.cli.settings.values import to_data
 from tacit.core.errors import TacitError
 from tacit.engines.local.tiny import cache_root
 from tacit.methods.bipace import PUBLISHED_EPSILON, PUBLISHED_LAYER
