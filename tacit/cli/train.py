@@ -29,6 +29,7 @@ from tacit.core.method import Method
 from tacit.core.world import Environment
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
+from tacit.methods.bipace import BiGPO
 from tacit.training.files import write_json
 from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary, saved_checkpoints
 
@@ -185,6 +186,7 @@ def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) 
 
         course = Course.of(world, recipe.train)
         policy = load_recipe_policy(recipe, world)
+        method = _with_encoder(method, recipe, world)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
         started = True
@@ -202,6 +204,17 @@ def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) 
         return 130
     show_summary(console, summary, recipe.out)
     return 0
+
+
+def _with_encoder(method: Method, recipe: Recipe, world: Environment) -> Method:
+    """The method with the sentence encoder it compares steps by, where it does. One that cannot be loaded is found out before
+    anything is trained."""
+    settings = recipe.settings
+    if not isinstance(settings, BiGPO) or settings.embedder != "sentence":
+        return method
+    from tacit.engines.local.sentences import SentenceModel
+
+    return settings.build(world, SentenceModel(settings.encoder))
 
 
 def show_header(console: Console, recipe: Recipe, world: Environment) -> None:

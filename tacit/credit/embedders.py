@@ -8,11 +8,9 @@ SentenceEncoder a frozen text encoder
 
 from __future__ import annotations
 
-import importlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -25,6 +23,8 @@ Pooling = Literal["last", "mean", "attention"]
 """which of a prompt's states: the last token's, their mean, or the mean weighted by attention to the last"""
 Features = np.ndarray | Sequence[np.ndarray]
 """[N, D], or N rows of D"""
+Encode = Callable[[Sequence[str]], np.ndarray]
+"""N texts -> [N, D]"""
 
 
 class Embedder(Protocol):
@@ -103,50 +103,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """φ(s) = a frozen sentence encoder's embedding of the observation; loaded when first used."""
+    """φ(s) = what a frozen text encoder makes of the observation. Whoever assembles a method hands the encoder in."""
 
-    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    encode: Encode | None = None
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
+        if self.encode is None:
+            raise TacitError("steps are to be compared by a sentence encoder, and none was handed to the method's build.")
         texts = list(dict.fromkeys(step.observation.text for group in groups for step in group.steps))
-        if not texts:
-            return [np.zeros((0, 1), np.float32) for _ in groups]
-        encoded = dict(zip(texts, _sentence_model(self.model).encode(texts), strict=True))
+        encoded = dict(zip(texts, self.encode(texts), strict=True)) if texts else {}
         return [np.array([encoded[step.observation.text] for step in group.steps]) for group in groups]
-
-
-class _SentenceModel:
-    """An encoder of transformers, and the mean of its last states over each text: what sentence-transformers does for such
-    models. torch and transformers are imported only here, and only once somebody asks for it."""
-
-    def __init__(self, name: str) -> None:
-        transformers = importlib.import_module("transformers")
-        self.torch = importlib.import_module("torch")
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        self.model = transformers.AutoModel.from_pretrained(name).eval()
-
-    def encode(self, texts: Sequence[str], batch: int = 64) -> np.ndarray:
-        """[N, D]; texts of like length go together."""
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        found: dict[int, np.ndarray] = {}
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
-            read = self.tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
-            with self.torch.no_grad():
-                states_RSD = self.model(**read).last_hidden_state.float().numpy()
-            mask_RS = read["attention_mask"].numpy().astype(np.float32)
-            means_RD = (states_RSD * mask_RS[:, :, None]).sum(1) / mask_RS.sum(1, keepdims=True)
-            found |= dict(zip(rows, means_RD, strict=True))
-        return np.array([found[i] for i in range(len(texts))], np.float32)
-
-
-@lru_cache(maxsize=1)
-def _sentence_model(name: str) -> _SentenceModel:
-    try:
-        return _SentenceModel(name)
-    except Exception as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TacitError(
-            f"cannot load the sentence encoder {name!r}: {first_line} Give --encoder the directory of a saved encoder, or use "
-            f"embedder = actor, ngram or identity."
-        ) from error

@@ -1,11 +1,13 @@
 """BiPACE (Wang et al., 2026): compare steps by what they mean, and actions with their peers.
 
+    A_ep = (R(τ) − mean R) / (std R + δ)                  (1)    over the trajectories of one task: GRPO
     C = Cluster_ε({φ(s)}, 1 − u·v)                        (3)    φ: the actor's own hidden state at the prompt, normalised
-    BiGPO        Âₛ = (Rₜ − mean_C R) / (std_C R + δ)      (2)
+    BiGPO        Âₛ = (Rₜ − mean_C R) / (std_C R + δ)      (2)    in the cluster C of the step, Rₜ = rₜ + γ Rₜ₊₁
     BiPACE       Âₛ = mean_{C=} R − mean_C R = Q̂ − V̂       (5–7)  C=: the steps of C that took the same action
-                 Âₛ = Rₜ − mean_{C≠} R                     (4)    the difference form
-    A = A_episode + w · Âₛ                                 (8)
+                 Âₛ = Rₜ − mean_{C≠} R                     (4)    C≠: those that took another; the difference form
+    A = A_ep + w · Âₛ                                      (8)
 
+A step alone in its cluster gets Âₛ = 0; where a form has no peers to average it leaves the step out: Rₜ − mean_{C∖t} R.
 What differs from GRPO: the second term of (8), and a smaller learning rate. With one axis per observation and ε = 0, BiGPO is
 GiGPO. The prefill that samples a completion has φ already, so it costs next to nothing (docs/methods/bipace.md).
 """
@@ -16,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from tacit.companions.radius import AdaptiveRadius
+from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Method, Schedule
 from tacit.core.world import Environment
-from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Pooling, SentenceEncoder
+from tacit.credit.embedders import ActorHidden, Embedder, Encode, HashNgram, Identity, Pooling, SentenceEncoder
 from tacit.credit.pace import ActionKey, ActionPeers, Form
-from tacit.credit.partitions import Clusters, Fixed, Partition
+from tacit.credit.partitions import Clusters, Fixed
 from tacit.credit.step_relative import StepRelative
 from tacit.methods.grpo import GRPO
 
@@ -55,32 +58,37 @@ class BiGPO(GRPO):
     """find epsilon on the first iteration: a median cluster of 4 to 8 steps"""
     schedule: Schedule = field(default_factory=lambda: Schedule(lr=5e-7))
 
-    def build(self, world: Environment) -> Method:
-        adaptive = AdaptiveRadius(self.features()) if self.adaptive else None
+    def build(self, world: Environment, encode: Encode | None = None) -> Method:
+        """`encode` is the sentence encoder, where steps are compared by one."""
+        if self.adaptive and self.epsilon is not None:
+            raise TacitError(
+                f"epsilon = {self.epsilon} is given, and adaptive would search for another; leave one of them out."
+            )
+        phi = self.fingerprint(encode)
+        adaptive = AdaptiveRadius(phi) if self.adaptive else None
         radius = adaptive or Fixed(PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
-        method = super().build(world)
+        clusters = Clusters(phi, radius)  # Eq. 3
+        grpo = super().build(world)
         return replace(
-            method,
-            credits=(*method.credits, self.step_credit(Clusters(self.features(), radius))),
-            companions=(*method.companions, *([adaptive] if adaptive else [])),
-            hidden_layer=self.hidden_layer() if self.embedder == "actor" and self.pooling in (None, "last") else None,
+            grpo,
+            credits=(*grpo.credits, self.step_credit(clusters)),  # Eq. 8
+            companions=(*grpo.companions, *([adaptive] if adaptive else [])),
+            hidden_layer=phi.layer if isinstance(phi, ActorHidden) and phi.pooling == "last" else None,
         )
 
-    def features(self) -> Embedder:
+    def fingerprint(self, encode: Encode | None = None) -> Embedder:
+        """φ, what a step is compared by."""
         choices: dict[str, Embedder] = {
-            "actor": ActorHidden(self.hidden_layer(), self.pooling or "last"),
+            "actor": ActorHidden(PUBLISHED_LAYER if self.layer is None else self.layer, self.pooling or "last"),
             "ngram": HashNgram(),
             "identity": Identity(),
-            "sentence": SentenceEncoder(self.encoder),
+            "sentence": SentenceEncoder(encode),
         }
         return choices[self.embedder]
 
-    def hidden_layer(self) -> int:
-        return PUBLISHED_LAYER if self.layer is None else self.layer
-
-    def step_credit(self, clusters: Partition) -> CreditTerm:
-        std = None if self.step_std == "none" else self.step_std
-        return StepRelative(clusters, self.step_weight, self.gamma, std)
+    def step_credit(self, clusters: Clusters) -> CreditTerm:
+        """w · Âₛ of Eq. 2."""
+        return StepRelative(clusters, self.step_weight, self.gamma, None if self.step_std == "none" else self.step_std)
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class BiPACE(BiGPO):
     key_tokens: int = 8
     """how many first tokens; also the key of a completion that does not parse"""
 
-    def step_credit(self, clusters: Partition) -> CreditTerm:
+    def step_credit(self, clusters: Clusters) -> CreditTerm:
+        """w · Âₛ of Eqs. 5–7 or 4."""
         std = None if self.step_std == "none" else self.step_std
         return ActionPeers(clusters, self.estimator, self.action_key, self.key_tokens, self.step_weight, self.gamma, std)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from small_encoder import save_encoder
 
 from tacit.cli.main import main
 from tacit.cli.settings.calibrations import place_of, saved_calibration, with_geometry
@@ -92,6 +93,26 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
             assert all(len({step["saw"] for step in part}) == 1 for part in again["members"])
 
 
+def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
+    words = [
+        "train",
+        "--config",
+        str(trained / "small.toml"),
+        "--embedder",
+        "sentence",
+        "--sft.steps",
+        "0",
+        "--iterations",
+        "1",
+    ]
+    save_encoder(tmp_path / "encoder")
+    assert main([*words, "--encoder", str(tmp_path / "encoder"), "--out", str(tmp_path / "run")]) == 0
+    (line,) = [line for line in lines(tmp_path / "run" / "metrics.jsonl") if line["stage"] == "rl"]
+    assert line["parts"] >= 3, "three groups"
+    assert main([*words, "--encoder", str(tmp_path / "nothing"), "--out", str(tmp_path / "other")]) == 2
+    assert "cannot load the sentence encoder" in capsys.readouterr().err and not (tmp_path / "other").exists()
+
+
 def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
     run = str(trained / "run")
     for words, reason in [
@@ -164,6 +185,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
     [
         (["--layer", "-9"], "layer = -9 does not exist in 'tiny', which has 4"),
         (["--epsilon", "2.5"], "must be between 0 and 2"),
+        (["--epsilon", "0.1", "--adaptive"], "leave one of them out"),
         (["--key-tokens", "0"], "must be at least 1"),
         (["--step-weight", "-1"], "must not be negative"),
         (["--embedder", "colour"], "embedder"),

@@ -174,31 +174,24 @@ def test_ngrams_know_the_words():
         HashNgram(buckets=1)
 
 
-def test_a_missing_sentence_encoder_says_what_to_do():
-    with pytest.raises(TacitError, match=r"cannot load the sentence encoder '/nowhere/at-all'.*--encoder"):
-        SentenceEncoder("/nowhere/at-all")([seen("a")])
+def test_each_text_is_encoded_once_by_whatever_was_handed_in():
+    asked = []
 
+    def encode(texts):
+        asked.append(list(texts))
+        return np.array([[len(text), 1.0] for text in texts])
 
-def test_a_sentence_is_the_mean_of_its_own_states(tmp_path):
-    """A real, if minute, encoder: padding and batching change nothing, and equal observations have equal features."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "drawer", "shelf", "pen", "on", "the"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
-    config = transformers.BertConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-    )
-    torch.manual_seed(0)
-    model = transformers.BertModel(config).eval()
-    model.save_pretrained(tmp_path / "encoder")
-    tokenizer.save_pretrained(tmp_path / "encoder")
-    texts = ["pen on the drawer", "shelf", "pen on the drawer"]
-    (features,) = SentenceEncoder(str(tmp_path / "encoder"))([make_group([[make_step(text) for text in texts]])])
-    assert features.shape == (3, 16) and (features[0] == features[2]).all()
-    for text, feature in zip(texts, features, strict=True):
-        with torch.no_grad():
-            alone = model(**tokenizer([text], return_tensors="pt")).last_hidden_state[0].mean(0).numpy()
-        assert np.allclose(feature, alone, atol=1e-5)
+    groups = [
+        make_group([[make_step("aa"), make_step("b")], [make_step("aa")]]),
+        make_group([[make_step("b")]]),
+        make_group([]),
+    ]
+    features = SentenceEncoder(encode)(groups)
+    assert asked == [["aa", "b"]]
+    assert [rows.tolist() for rows in features] == [[[2, 1], [1, 1], [2, 1]], [[1, 1]], []]
+    assert [part.tolist() for part in Clusters(SentenceEncoder(encode), Fixed(0.0))(groups, None)] == [[0, 1, 0], [0], []]
+    with pytest.raises(TacitError, match="none was handed"):
+        SentenceEncoder()(groups)
 
 
 def test_the_median_part_counts_every_part_of_every_group():

@@ -1,0 +1,47 @@
+"""A frozen sentence encoder: texts to vectors, for whoever compares texts by what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from tacit.core.errors import TacitError
+from tacit.engines.local.models import find_pretrained
+from tacit.engines.local.quiet import no_progress_bars
+
+BATCH = 64
+
+
+class SentenceModel:
+    """An encoder of transformers, and the mean of its last states over each text: what sentence-transformers does for such
+    models."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            place = find_pretrained(name)
+            with no_progress_bars():
+                self.tokenizer = AutoTokenizer.from_pretrained(place)
+                self.model = AutoModel.from_pretrained(place).eval()
+            self(["any text"])  # what cannot encode is found out here, not in the middle of a run
+        except Exception as error:
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise TacitError(
+                f"cannot load the sentence encoder {name!r}: {first_line} Give --encoder the directory of a saved encoder, or "
+                "use --embedder actor, ngram or identity."
+            ) from error
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """[N, D]; texts of like length go together."""
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        means_ND = np.zeros((len(texts), self.model.config.hidden_size), np.float32)
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            read = self.tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
+            states_RSD = self.model(**read).last_hidden_state.float()
+            mask_RS1 = read["attention_mask"][:, :, None].float()
+            means_ND[rows] = ((states_RSD * mask_RS1).sum(1) / mask_RS1.sum(1)).numpy()
+        return means_ND
