@@ -17,6 +17,9 @@ from tacit.core.world import Environment, Expert, World
 from tacit.rollout.fitting import fit
 from tacit.rollout.parsing import write_action
 
+Sample = tuple[np.ndarray, np.ndarray]
+"""the tokens of a prompt, and those of the action"""
+
 
 @dataclass(frozen=True)
 class Demonstrations:
@@ -24,11 +27,18 @@ class Demonstrations:
     completions: list[np.ndarray]
     episodes: int
     won: int
-    broken: int
+    broken: int = 0
     """episodes in which the world or the expert raised; they teach nothing"""
+    too_long: int = 0
+    """turns of won episodes whose prompt does not fit in the model; they teach nothing"""
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def __str__(self) -> str:
+        lost = [f", {self.broken} broke" if self.broken else ""]
+        lost.append(f"; {self.too_long} turns do not fit in the model and are left out" if self.too_long else "")
+        return f"{len(self)} turns of {self.won} won episodes (of {self.episodes}{lost[0]}){lost[1]}"
 
 
 def demonstrate(
@@ -44,8 +54,8 @@ def demonstrate(
     """Play each task with the expert; with probability `noise` a turn is a random action instead, admissible now or a turn
     ago (and then mostly refused), which is not shown to the policy but whose consequences are. Only won episodes teach."""
     make_expert = world.expert(expert or None)
-    shown: list[tuple[np.ndarray, np.ndarray]] = []
-    won = broken = 0
+    shown: list[Sample] = []
+    won = broken = turns = 0
     live = world.make()
     for task in tasks:
         rng = random.Random(derive(seed, "demonstration", task.id))
@@ -59,13 +69,20 @@ def demonstrate(
             continue
         if success:
             won += 1
-            shown += samples
+            turns += len(samples)
+            shown += [sample for sample in samples if sample is not None]
     live.close()
+    if not won:
+        raise TacitError(
+            f"the expert of world {world.name!r} won none of {len(tasks)} tasks within {max_steps} steps ({broken} broke): "
+            "there is nothing to imitate. Choose another expert, or train without SFT."
+        )
     if not shown:
         raise TacitError(
-            f"the expert of world {world.name!r} won none of {len(tasks)} tasks ({broken} broke): there is nothing to imitate."
+            f"none of the {turns} turns the expert of world {world.name!r} showed fits in the model's "
+            f"{tokenizer.context_limit} tokens. Choose a model with a longer context, or a shorter prompt (wording, history)."
         )
-    return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, broken)
+    return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, broken, turns - len(shown))
 
 
 def _play(
@@ -77,11 +94,11 @@ def _play(
     max_steps: int,
     noise: float,
     rng: random.Random,
-) -> tuple[bool, list[tuple[np.ndarray, np.ndarray]]]:
-    """One episode: whether it was won, and the expert's own turns."""
+) -> tuple[bool, list[Sample | None]]:
+    """One episode: whether it was won, and the expert's own turns; None for one that does not fit in the model."""
     reader = context.begin(task, PLAIN)
     observation = before = live.reset(task)
-    samples: list[tuple[np.ndarray, np.ndarray]] = []
+    samples: list[Sample | None] = []
     for _ in range(max_steps):
         action = hero.act(observation)
         prompt = reader.read(observation)
@@ -91,8 +108,7 @@ def _play(
         else:
             completion = tokenizer.encode_completion(write_action(action, context.style))
             _, tokens, fits = fit(prompt, tokenizer, len(completion))
-            if fits:
-                samples.append((tokens, completion))
+            samples.append((tokens, completion) if fits else None)
         transition = live.step(action)
         reader.record(action, transition)
         before, observation = observation, transition.observation

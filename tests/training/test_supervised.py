@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,8 +107,33 @@ def test_an_expert_that_never_wins_has_nothing_to_teach():
         demonstrate(WORLD, TASKS, TERSE, Words(), 30, expert="solvr")
 
 
+def test_turns_that_do_not_fit_in_the_model_are_left_out_and_counted():
+    whole = demonstrate(WORLD, TASKS, TERSE, Words(), max_steps=30)
+    assert whole.too_long == 0 and str(whole) == f"{len(whole)} turns of 20 won episodes (of 20)"
+    lengths = sorted(len(p) + len(c) for p, c in zip(whole.prompts, whole.completions, strict=True))
+    limit = lengths[len(lengths) // 2]
+    short = demonstrate(WORLD, TASKS, TERSE, Words(limit), max_steps=30)
+    assert len(short) == sum(length <= limit for length in lengths) == len(whole) - short.too_long
+    assert str(short).endswith(f"(of 20); {short.too_long} turns do not fit in the model and are left out")
+    with pytest.raises(TacitError, match=f"none of the {len(whole)} turns .* fits in the model's 3 tokens"):
+        demonstrate(WORLD, TASKS, TERSE, Words(3), max_steps=30)
+
+
+def test_an_episode_that_broke_teaches_nothing_and_is_counted():
+    solver = WORLD.expert()
+
+    def fragile(task):
+        if task is TASKS[1]:
+            raise RuntimeError("no")
+        return solver(task)
+
+    shown = demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS[:3], TERSE, Words(), max_steps=30)
+    assert str(shown) == f"{len(shown)} turns of 2 won episodes (of 3, 1 broke)"
+    assert len(shown) == sum(len(t.data["numbers"]) - 1 for t in (TASKS[0], TASKS[2]))
+
+
 def test_imitation_goes_on_where_it_stopped():
-    shown = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10, 0)
+    shown = Demonstrations([np.array([i]) for i in range(10)], [np.array([i, 0]) for i in range(10)], 10, 10)
     settings = SupervisedSettings(steps=6, batch=4, lr=0.1, warmup=0.5)
 
     def run(first):
