@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tacit.core.world import Environment
@@ -41,6 +43,17 @@ class Base:
         return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)
 
     def fingerprint(self, world: Environment) -> str:
-        from tacit.engines.local.fingerprint import checkpoint_directory, fingerprint
+        from tacit.engines.local.fingerprint import checkpoint_directory
 
-        return fingerprint(checkpoint_directory(self.source(world)))
+        directory = checkpoint_directory(self.source(world))
+        files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in directory.iterdir())
+        return _fingerprint(directory, tuple(files))
+
+
+@cache
+def _fingerprint(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str:
+    """Many modules sit on one base, and reading all of a large one takes a minute: once in a process, while its files
+    stay as they are."""
+    from tacit.engines.local.fingerprint import fingerprint
+
+    return fingerprint(directory)

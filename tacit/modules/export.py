@@ -55,8 +55,8 @@ class Trained:
         return UNIFIED if served == set(self.world.families) else "+".join(self.families)
 
 
-def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: str = "", fingerprint: str = "") -> Module:
-    """Write `place`/<skill>. `fingerprint` is the base's, where it is known already."""
+def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: str = "") -> Module:
+    """Write `place`/<skill>."""
     skill = skill or trained.skill
     policy = checkpoint.path / "policy"
     manifest = _policy_manifest(policy)
@@ -74,7 +74,7 @@ def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: 
         context=describe_context(trained.context, trained.world),
         adapter=manifest["lora"],
         base=trained.base,
-        fingerprint=fingerprint or trained.base.fingerprint(trained.world),
+        fingerprint=trained.base.fingerprint(trained.world),
         sampling=trained.sampling,
         max_steps=trained.max_steps,
         scores=_scores(checkpoint),

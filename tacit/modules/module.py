@@ -107,11 +107,13 @@ class Module:
                 "anew, or use the version of tacit that has its tracker (`code` in its module.json)."
             )
 
-    def check_base(self, base: str, fingerprint: str) -> None:
-        if self.adapter and self.fingerprint != fingerprint:
+    def check_base(self, base: Base, world: Environment) -> None:
+        """A whole model needs its base no more."""
+        if self.adapter and self.fingerprint != (here := base.fingerprint(world)):
             raise TacitError(
                 f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
-                f"{base!r} has {fingerprint}. Its adapter means nothing there: name the right base, or train it on this one."
+                f"{base.model!r} has {here}. Its adapter means nothing there: say where the right base lies (--base MODEL), "
+                "or train it on this one."
             )
 
 

@@ -52,15 +52,13 @@ class Router:
         self._active: Module | None = None
         self._policy: LocalPolicy | None = None
         self._shape: Any = None
-        self._bases: dict[Base, str] = {}
         self._base = base
         if fallback is not None and fallback not in self.modules:
             raise TacitError(f"fallback {fallback!r} is no module here; there are {self._names()}.")
         for module in self.modules.values():
             module.check_tracker(world)
             make_context(module.context, world)
-            if module.adapter:
-                module.check_base(self._base_of(module).model, self._fingerprint(self._base_of(module)))
+            module.check_base(self._base_of(module), world)
 
     def choose(self, family: str) -> Module:
         """The module for a family: of several, the one that serves the fewest."""
@@ -113,11 +111,6 @@ class Router:
 
     def _base_of(self, module: Module) -> Base:
         return module.base.elsewhere(self._base)
-
-    def _fingerprint(self, base: Base) -> str:
-        if base not in self._bases:
-            self._bases[base] = base.fingerprint(self.world)
-        return self._bases[base]
 
     def _names(self) -> str:
         return ", ".join(f"{name} ({', '.join(module.families)})" for name, module in self.modules.items())

@@ -6,15 +6,17 @@ import io
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small_modules import RECIPE, train_modules, write_recipe
 
 from tacit.cli.main import main
+from tacit.cli.modules.settings import module_recipe
 from tacit.cli.modules.train import choose_skills
 from tacit.environments import get_environment
-from tacit.modules import read_module
+from tacit.modules import find_modules, read_module
 from tacit.training.run import read_settings, read_summary
 
 
@@ -159,6 +161,9 @@ def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch
     monkeypatch.setattr(type(get_environment("alfworld").tracker), "version", "alfworld-99")
     assert main(["modules", "verify", str(trained[0])]) == 2
     assert "tracker 'alfworld-99'" in capsys.readouterr().out
+    assert main(["modules", "verify", str(copy / "pick"), "--base", "tiny-0.5m"]) == 2
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("is damaged", "tracker 'alfworld-99'", "but base 'tiny-0.5m' has")), "all at once"
 
 
 def test_export_of_a_checkpoint_of_ones_choice(trained, tmp_path, capsys) -> None:
@@ -189,6 +194,20 @@ def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> No
         assert result[name] == said[name], name
 
 
+def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path, capsys, monkeypatch) -> None:
+    """A module has the same fingerprint in either format, and may still play otherwise: their episodes are never mixed."""
+    monkeypatch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: "0.1.0+tests")
+    command, results = ["eval", str(trained[0] / "pick"), "--json", "--out", str(tmp_path)], []
+    for form in ("float32", "bfloat16"):
+        assert main([*command, "--engine.dtype", form]) == 0
+        results.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert [result["numbers"] for result in results] == ["float32 on cpu", "bfloat16 on cpu"]
+    assert len({result["fingerprint"] for result in results}) == 1
+    assert len({result["episodes_file"] for result in results}) == len(list(tmp_path.glob("*.json"))) == 2
+    assert main([*command, "--engine.device", "cpu", "--engine.max-batch", "3"]) == 0
+    assert "4 episodes were played before" in capsys.readouterr().out, "auto is what it stands for; batching is no matter"
+
+
 def test_eval_of_a_directory_routes_by_family(trained, tmp_path, capsys) -> None:
     """Families without a module are refused or played by the one that is named, and the two are never mixed up."""
     out, _ = trained
@@ -203,6 +222,19 @@ def test_eval_of_a_directory_routes_by_family(trained, tmp_path, capsys) -> None
         assert main(["eval", str(out), "--fallback", skill, *flags]) == 0
         fingerprints.add(json.loads(capsys.readouterr().out.splitlines()[-1])["fingerprint"])
     assert len(fingerprints | {result["fingerprint"]}) == 3, "episodes of one are never taken for those of another"
+
+
+def test_the_longest_action_of_any_module_has_room(trained) -> None:
+    modules = find_modules(trained[0])
+    short, long = modules["heat"], modules["pick"]
+    long = replace(long, sampling=replace(long.sampling, max_tokens=512))
+    assert short.sampling.max_tokens < 512
+    assert module_recipe(trained[0], {"heat": short, "pick": long}, {}).train.max_tokens == 512
+    told = {("max_tokens",): 7}
+    assert module_recipe(trained[0], {"heat": short, "pick": long}, told).train.max_tokens == 7
+    assert (
+        module_recipe(trained[0], {"heat": short}, {}).train.max_tokens == read_settings(trained[0] / "runs/heat")["max_tokens"]
+    )
 
 
 @pytest.mark.parametrize(

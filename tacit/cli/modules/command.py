@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,15 +98,23 @@ def verify(argv: Sequence[str]) -> int:
 
 def _problems(module: Module, base: str | None) -> list[str]:
     """Everything that is wrong with a module here, not only the first."""
+    from tacit.modules.prompting import make_context
+
     found = module.damage()
     try:
         world = open_world(module.world)
-        module.check_tracker(world)
-        if module.adapter:
-            here = module.base.elsewhere(base)
-            module.check_base(here.model, here.fingerprint(world))
     except TacitError as error:
-        found.append(str(error))
+        return [*found, str(error)]
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: module.check_tracker(world),
+        lambda: make_context(module.context, world),
+        lambda: module.check_base(module.base.elsewhere(base), world),
+    )
+    for check in checks:
+        try:
+            check()
+        except TacitError as error:
+            found.append(str(error))
     return found
 
 

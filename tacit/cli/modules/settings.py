@@ -26,7 +26,8 @@ def add_module_flags(parser: Parser) -> None:
 
 
 def module_recipe(path: Path, modules: Mapping[str, Module], said: Said) -> Recipe:
-    """One module's own settings make it repeat its number; several are measured on all families, unless some are named."""
+    """One module's own settings make it repeat its number; several are measured on all families, unless some are named, with
+    the panel and the sampling of the first and room for the longest action of any."""
     worlds = sorted({module.world for module in modules.values()})
     if len(worlds) > 1:
         raise TacitError(f"the modules in {path} are of several worlds ({', '.join(worlds)}); name one of them.")
@@ -42,4 +43,5 @@ def module_recipe(path: Path, modules: Mapping[str, Module], said: Said) -> Reci
     document = dict(first.run["settings"])
     if len(modules) > 1:
         document["families"] = ""
+        document["max_tokens"] = max(module.sampling.max_tokens for module in modules.values())
     return Recipe.from_json(override(document, said))
