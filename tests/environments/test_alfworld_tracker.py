@@ -260,6 +260,7 @@ ARRIVE = (*CARRY, "go to drawer 1")
         (("fly", "fly"), ("invalid", "repeated")),
         (("look", "inventory", "look"), ("repeated",)),
         (("go to bed 1", "take pillow 1 from bed 1", "go to desk 1", "go to bed 1"), ()),
+        (("go to bed 1", "take pillow 1 from bed 1", "go to drawer 1"), ()),  # a place has to be found for the pillow
     ],
 )
 def test_one_action_at_a_time(actions, events):
