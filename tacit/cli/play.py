@@ -53,16 +53,17 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"--task {arguments.task}: this split has {len(panel.tasks)} tasks, counted from 0.")
     task = panel.tasks[arguments.task]
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
-    who = f"{target.label} ({target.route.name(task)})" if target.route else target.label
+    name = target.route.name(task)
+    who = f"{target.label} ({name})" if name else target.label
     say(console, f"{who} plays {task.id}", style="bold")
-    say(console, f"{task.goal}  ({task.family}, at most {target.max_steps} steps)")
+    say(console, f"{task.goal}  ({task.family}, at most {target.rules.max_steps} steps)")
     watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
     # The episode that an evaluation with this seed plays at this place of the panel.
     plan = EpisodePlan(task, derive(PANEL_SEED, target.seed, arguments.task, 0))
-    context, player = target.player(task)
+    context, player = target.route.player(name)
     policy = watch.listening(player, prompts=arguments.prompts)
     try:
-        (played,) = rollout([plan], context, watch, policy, target.sampling, target.max_steps)
+        (played,) = rollout([plan], context, watch, policy, target.sampling, target.rules.max_steps)
     except Quit:
         say(console, "stopped.")
         return 0

@@ -20,7 +20,8 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
 from tacit.engines.chat.byte_tokens import ByteTokens
-from tacit.evaluation.evaluate import Route
+from tacit.evaluation.evaluate import Alone, Route
+from tacit.evaluation.rules import Rules
 from tacit.methods import get_method
 from tacit.modules.base import TEXTS_SEED
 from tacit.modules.module import find_modules, hash_modules, is_modules
@@ -49,20 +50,27 @@ class Target:
     """what names it where there are no weights to hash"""
     settle: Callable[[Trajectory], Trajectory] | None = None
     """the last change to an episode of its, before it is kept"""
-    route: Route | None = None
+    several: Route | None = None
     """where it is several, each for some families: who plays which task, instead of `policy` in `context`"""
 
     @property
-    def max_steps(self) -> int:
-        return self.recipe.train.evaluation.max_steps or self.world.max_steps
+    def route(self) -> Route:
+        return self.several or Alone(self.context, self.policy)
 
-    def player(self, task: Task) -> tuple[Context, SamplingPolicy]:
-        return (self.context, self.policy) if self.route is None else self.route.player(self.route.name(task))
+    @property
+    def rules(self) -> Rules:
+        chosen = self.recipe.train.evaluation
+        return Rules(self.sampling, chosen.max_steps or self.world.max_steps, self.seed, chosen.repeats)
 
     @property
     def fingerprint(self) -> str:
         """A hash of the weights; for an expert or an endpoint, its name."""
         return self.identity or cast(Policy, self.policy).digest()
+
+    @property
+    def numbers(self) -> str:
+        """Number format and device of the weights, as they are here; an expert or an endpoint has none here."""
+        return getattr(self.policy, "numbers", "")
 
     @property
     def reads(self) -> Document:
@@ -145,7 +153,7 @@ def open_modules(path: Path, said: Said, base: str | None, fallback: str | None)
     context, policy = router.player(first.skill)
     sampling = evaluation_sampling(recipe.train, recipe.train.max_tokens or first.sampling.max_tokens)
     identity = hash_modules(modules.values(), fallback)
-    return Target(str(path), recipe, world, context, policy, sampling, recipe.train.seed, identity=identity, route=router)
+    return Target(str(path), recipe, world, context, policy, sampling, recipe.train.seed, identity=identity, several=router)
 
 
 def load_recipe_policy(recipe: Recipe, world: Environment) -> Policy:

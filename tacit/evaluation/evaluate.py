@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tacit.core.method import Context
-from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Observation, Task, Trajectory, Transition
 from tacit.evaluation.journal import Journal, Place
 from tacit.evaluation.panels import PANEL_SEED, Panel
-from tacit.evaluation.scores import PanelScore, Prices, score_panel
+from tacit.evaluation.rules import Rules
+from tacit.evaluation.scores import PanelScore, score_panel
 from tacit.rollout.episodes import EpisodePlan, SamplingPolicy, rollout
 from tacit.rollout.worlds import Broken, WorldPool
-
-__all__ = ["PanelScore", "evaluate", "play_panel", "score_panel"]
 
 BATCH = 256
 """episodes played side by side"""
 
 
 class Route(Protocol):
-    """Several players, each for some of the tasks."""
+    """Who plays which task."""
 
     def name(self, task: Task) -> str:
         """Whose task this is."""
@@ -33,56 +32,56 @@ class Route(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Alone:
+    """One player for all tasks."""
+
+    context: Context
+    policy: SamplingPolicy
+
+    def name(self, task: Task) -> str:
+        return ""
+
+    def player(self, name: str) -> tuple[Context, SamplingPolicy]:
+        return self.context, self.policy
+
+
 def evaluate(
-    panel: Panel,
-    context: Context,
-    worlds: WorldPool,
-    policy: SamplingPolicy,
-    sampling: Sampling,
-    max_steps: int,
-    seed: int = 0,
-    repeats: int = 1,
-    batch: int = BATCH,
-    ks: Sequence[int] = (),
-    prices: Prices | None = None,
+    panel: Panel, rules: Rules, worlds: WorldPool, context: Context, policy: SamplingPolicy
 ) -> tuple[PanelScore, list[Trajectory]]:
-    """Every task `repeats` times. An episode's randomness is its place in the panel and `seed`: batching changes nothing."""
-    played = play_panel(panel, context, worlds, policy, sampling, max_steps, seed, repeats, batch)
-    return score_panel(panel, played, sampling, seed, ks, prices), played
+    """Play all of it, and score it."""
+    played = play_panel(panel, rules, worlds, Alone(context, policy))
+    return score_panel(panel, played, rules), played
 
 
 def play_panel(
     panel: Panel,
-    context: Context,
+    rules: Rules,
     worlds: WorldPool,
-    policy: SamplingPolicy,
-    sampling: Sampling,
-    max_steps: int,
-    seed: int = 0,
-    repeats: int = 1,
+    route: Route,
+    *,
     batch: int = BATCH,
     journal: Journal | None = None,
     progress: Callable[[int], None] | None = None,
     settle: Callable[[Trajectory], Trajectory] | None = None,
-    route: Route | None = None,
 ) -> list[Trajectory]:
-    """The panel's episodes in order, repeat after repeat.
+    """The panel's episodes in order, repeat after repeat. An episode's randomness is its place in the panel, its repeat and the
+    rules' seed: batching changes nothing.
 
-    What the journal holds is not played again, and each batch is in it before the next begins. `progress` is told how many
-    episodes are over. `settle` makes the last change to an episode before it is kept. With a `route`, each task is played by
-    the player it names, all of one player's before the next one's, instead of by `policy` in `context`.
+    Each task is played by the player that `route` names, all of one player's before the next one's. What the journal holds is
+    not played again, and each batch is in it before the next begins. `progress` is told how many episodes are over. `settle`
+    makes the last change to an episode before it is kept.
     """
-    places = [(repeat, i) for repeat in range(repeats) for i in range(len(panel.tasks))]
-    played = journal.read(panel, repeats) if journal else {}
+    places = [(repeat, i) for repeat in range(rules.repeats) for i in range(len(panel.tasks))]
+    played = journal.read(panel, rules.repeats) if journal else {}
     missing = [place for place in places if place not in played]
     report = progress or (lambda over: None)
     report(len(played))
-    for player, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) if route else "" for _, i in missing]):
-        if route is not None:
-            context, policy = route.player(player)
-        plans = [EpisodePlan(panel.tasks[i], derive(PANEL_SEED, seed, i, repeat)) for repeat, i in chunk]
+    for player, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) for _, i in missing]):
+        context, policy = route.player(player)
+        plans = [EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat)) for repeat, i in chunk]
         watched = _Watched(worlds, len(played) + len(chunk), report)
-        fresh = rollout(plans, context, watched, policy, sampling, max_steps)
+        fresh = rollout(plans, context, watched, policy, rules.sampling, rules.max_steps)
         fresh = [settle(t) for t in fresh] if settle else fresh
         if journal:
             journal.write(list(zip(chunk, fresh, strict=True)))

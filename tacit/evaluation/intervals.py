@@ -68,6 +68,19 @@ def paired_interval(won: int, lost: int, trials: int, confidence: float = 0.95) 
     return max(-1.0, gap / n - half), min(1.0, gap / n + half)
 
 
+def mean_interval(shares_F: Sequence[float], intervals_F: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Of the mean of F independent shares, from the interval of each (Zou and Donner's recovery of variances):
+
+    low = mean − √Σ(pᵢ − lᵢ)² / F,  high = mean + √Σ(uᵢ − pᵢ)² / F. No share: (0, 1), nothing is known.
+    """
+    if not shares_F:
+        return 0.0, 1.0
+    below = math.hypot(*(p - low for p, (low, _) in zip(shares_F, intervals_F, strict=True)))
+    above = math.hypot(*(high - p for p, (_, high) in zip(shares_F, intervals_F, strict=True)))
+    count, mean = len(shares_F), sum(shares_F) / len(shares_F)
+    return max(0.0, mean - below / count), min(1.0, mean + above / count)
+
+
 def bootstrap(
     values_S: Sequence[float], confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:

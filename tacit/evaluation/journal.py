@@ -1,8 +1,8 @@
 """An evaluation on disk while it runs: one line per episode, so that a killed one goes on with what is missing.
 
-The first line says what is measured: panel, sampling, what the agent reads, the model's fingerprint, and by which code. The
-file's name is a hash of all that but the code, so a file can only be continued by the same measurement; one begun by other
-code, or that cannot be read, is put aside under another name and never mixed with new episodes.
+The first line says what is measured: panel, sampling, what the agent reads, the model's fingerprint, what it computes with, and
+by which code. The file's name is a hash of all that but the code, so a file can only be continued by the same measurement; one
+begun by other code, or that cannot be read, is put aside under another name and never mixed with new episodes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Sampling
 from tacit.core.types import Trajectory
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.records import trajectory_from_record, trajectory_record
+from tacit.evaluation.rules import Rules
 
 FORMAT = 1
 """of the file; raised when a line of an older one would be misread"""
@@ -44,6 +44,8 @@ class Measurement:
     seed: int
     reads: Mapping[str, Any] = field(default_factory=dict)
     """what the agent reads: the method's name and settings"""
+    numbers: str = ""
+    """what its weights compute with, as they did here: `float32 on cpu`; empty for what computes elsewhere or not at all"""
     code: str = ""
     """version and commit of tacit"""
 
@@ -51,21 +53,24 @@ class Measurement:
     def of(
         cls,
         panel: Panel,
+        rules: Rules,
         model: str,
         fingerprint: str,
-        sampling: Sampling,
-        max_steps: int,
-        seed: int,
         reads: Mapping[str, Any] | None = None,
+        numbers: str = "",
         code: str = "",
     ) -> Measurement:
-        told = json.loads(json.dumps(asdict(sampling)))
-        return cls(panel.name, panel.version, panel.hash, model, fingerprint, told, max_steps, seed, dict(reads or {}), code)
+        sampling = json.loads(json.dumps(asdict(rules.sampling)))
+        return cls(
+            panel.name, panel.version, panel.hash, model, fingerprint, sampling, rules.max_steps, rules.seed, dict(reads or {}),
+            numbers, code,
+        )  # fmt: skip
 
     @property
     def settings_hash(self) -> str:
-        """Of everything but the panel, the words for the model and the code."""
-        own = {k: v for k, v in asdict(self).items() if k not in ("panel", "panel_version", "panel_hash", "model", "code")}
+        """Of everything but the panel, the words for the model and the code. What computes elsewhere has no numbers to hash."""
+        left_out = {"panel", "panel_version", "panel_hash", "model", "code", *(() if self.numbers else ("numbers",))}
+        own = {k: v for k, v in asdict(self).items() if k not in left_out}
         return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property

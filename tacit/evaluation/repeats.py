@@ -12,6 +12,9 @@ from math import comb
 from tacit.core.errors import TacitError
 from tacit.evaluation.intervals import wilson
 
+Rule = Callable[[int, int, int], float]
+"""(k, tries, successes) -> share"""
+
 
 def pass_at(k: int, tries: int, successes: int) -> float:
     """Chance that at least one of k tries succeeds:  1 − C(n−c, k) / C(n, k)."""
@@ -29,29 +32,31 @@ def majority_at(k: int, tries: int, successes: int) -> float:
     return sum(comb(successes, j) * comb(tries - successes, k - j) for j in more_than_half) / comb(tries, k)
 
 
-def over_tasks(rule: Callable[[int, int, int], float], k: int, outcomes: Sequence[Sequence[bool]]) -> float:
+def over_tasks(rule: Rule, k: int, outcomes: Sequence[Sequence[bool]]) -> float:
     """The mean of a rule over tasks, each with the outcomes of its tries. No task: 0."""
-    scores = [rule(k, len(tries), sum(tries)) for tries in outcomes]
-    return sum(scores) / len(scores) if scores else 0.0
+    shares = [rule(k, len(tries), sum(tries)) for tries in outcomes]
+    return sum(shares) / len(shares) if shares else 0.0
 
 
-def interval_over_tasks(outcomes: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """The Wilson interval of the success rate of T tasks with n tries each, as wide as tries at one task that are alike demand.
+def interval_over_tasks(outcomes: Sequence[Sequence[bool]], rule: Rule = pass_at, k: int = 1) -> tuple[float, float]:
+    """The 95% interval of `over_tasks`, for T tasks with n tries each: Wilson's, as wide as tries at one task that are alike
+    demand. pass@1, the default, is the success rate.
 
-    Tries at one task are not independent: seven at an easy task tell little more than one. The variance of the mean is that of
-    the tasks' own rates, s²/T; that of N independent episodes would be p(1−p)/N; so the tries are worth N = p(1−p) T / s²
-    episodes, at least T and at most Tn. Where none or all succeed they are worth T. One try each is plain Wilson.
+    Tries at one task are not independent: seven at an easy task tell little more than one. The variance of the mean p is that
+    of the tasks' own shares, s²/T; that of N independent tasks tried k times would be p(1−p)/N; so all tries are worth
+    N = p(1−p) T / s² such tasks, at least T and at most T n/k, of which no try is in two. Where p is 0 or 1 they are worth T.
+    k = n is plain Wilson.
     """
     tasks, tries = len(outcomes), sum(map(len, outcomes))
     if not tries:
         return wilson(0, 0)
-    p = sum(map(sum, outcomes)) / tries
-    rates = [sum(own) / len(own) for own in outcomes]
-    spread = sum((rate - p) ** 2 for rate in rates) / max(1, tasks - 1)
-    if tries == tasks or not 0 < p < 1:
-        worth = float(tasks)
-    else:
-        worth = min(float(tries), max(float(tasks), p * (1 - p) * tasks / spread)) if spread else float(tries)
+    shares = [rule(k, len(own), sum(own)) for own in outcomes]
+    p = sum(shares) / tasks
+    spread = sum((share - p) ** 2 for share in shares) / max(1, tasks - 1)
+    worth = float(tasks)
+    if 0 < p < 1:
+        most = tries / k
+        worth = min(most, max(worth, p * (1 - p) * tasks / spread)) if spread else most
     return wilson(p * worth, worth)
 
 

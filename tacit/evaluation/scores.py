@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.protocols import Sampling
 from tacit.core.types import Trajectory
-from tacit.evaluation.intervals import wilson
+from tacit.evaluation.intervals import mean_interval, wilson
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.repeats import check_k, interval_over_tasks, majority_at, over_tasks, pass_at
+from tacit.evaluation.rules import Rules
 
 MILLION = 1_000_000
 
@@ -72,11 +72,17 @@ class PanelScore:
     """episodes per task"""
     macro: float = 0.0
     """mean over families of their success: each family counts the same, however many of its tasks are on the panel"""
+    macro_interval: tuple[float, float] = (0.0, 1.0)
+    """95%"""
     families: Mapping[str, FamilyScore] = field(default_factory=dict)
     pass_at: Mapping[int, float] = field(default_factory=dict)
     """k -> chance that at least one of k tries succeeds, mean over tasks"""
     majority_at: Mapping[int, float] = field(default_factory=dict)
     """SC@k: k -> chance that more than half of k tries succeed, mean over tasks"""
+    pass_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """k -> 95%, of pass@k"""
+    majority_interval: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """k -> 95%, of SC@k"""
     episode_prompt_tokens: float = 0.0
     """mean per episode"""
     episode_completion_tokens: float = 0.0
@@ -108,8 +114,7 @@ class PanelScore:
 def score_panel(
     panel: Panel,
     played: Sequence[Trajectory],
-    sampling: Sampling,
-    seed: int,
+    rules: Rules,
     ks: Sequence[int] = (),
     prices: Prices | None = None,
 ) -> PanelScore:
@@ -141,14 +146,17 @@ def score_panel(
         prompt_tokens=_mean([len(s.prompt_tokens) for s in steps]),
         completion_tokens=_mean([len(s.completion.tokens) for s in steps]),
         crashed=sum(t.stop.crashed for t in played),
-        sampling=asdict(sampling),
-        seed=seed,
+        sampling=asdict(rules.sampling),
+        seed=rules.seed,
         panel_version=panel.version,
         repeats=repeats,
         macro=_mean([f.success for f in families.values()]),
+        macro_interval=mean_interval([f.success for f in families.values()], [f.interval for f in families.values()]),
         families=families,
         pass_at={k: over_tasks(pass_at, k, tries) for k in ks},
         majority_at={k: over_tasks(majority_at, k, tries) for k in ks},
+        pass_interval={k: interval_over_tasks(tries, pass_at, k) for k in ks},
+        majority_interval={k: interval_over_tasks(tries, majority_at, k) for k in ks},
         episode_prompt_tokens=_mean(prompt),
         episode_completion_tokens=_mean(written),
         cost=prices.of(sum(prompt), sum(written)) if prices else None,

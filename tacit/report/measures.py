@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tacit.evaluation.intervals import wilson
+from tacit.evaluation.intervals import mean_interval, wilson
 from tacit.evaluation.repeats import interval_over_tasks
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.numbers import count, interval, is_number, percent, plain
@@ -86,14 +86,14 @@ def _tries(scores: Sequence[Record]) -> Markup | None:
     """pass@k and SC@k, where tasks were played several times."""
     rows: list[list[Child]] = []
     for e in scores:
-        for name, label in (("pass_at", "pass@"), ("majority_at", "SC@")):
-            values = e.get(name)
+        for name, label in (("pass", "pass@"), ("majority", "SC@")):
+            values, sure = e.get(f"{name}_at"), e.get(f"{name}_interval")
             if isinstance(values, Mapping):
                 when = moment(e) if "stage" in e else str(e.get("checkpoint") or e.get("target") or "?")
-                rows += [[when, f"{label}{k}", percent(value)] for k, value in values.items()]
-    return (
-        table([Column("evaluated", False), Column("measure", False), Column("share")], rows, "Several tries") if rows else None
-    )
+                sure = sure if isinstance(sure, Mapping) else {}
+                rows += [[when, f"{label}{k}", percent(value), interval(sure.get(k))] for k, value in values.items()]
+    columns = [Column("evaluated", False), Column("measure", False), Column("share"), Column("95% interval")]
+    return table(columns, rows, "Several tries") if rows else None
 
 
 def families(found: Episodes | None, score: Record | None) -> Markup | None:
@@ -106,8 +106,10 @@ def families(found: Episodes | None, score: Record | None) -> Markup | None:
     for name, e in sorted(scores.items()):
         told = f"{count(e['successes'])} / {count(e['episodes'])}"
         rows.append([name, percent(success_of(e)), interval(interval_of(e)), told])
-    known = [success_of(e) for e in scores.values() if e["episodes"]]
-    rows.append(["mean of the families", percent(sum(known) / len(known) if known else None), "", ""])
+    known = [e for e in scores.values() if e["episodes"]]
+    shares = [success_of(e) for e in known]
+    sure = mean_interval(shares, [(low, high) for low, high in map(interval_of, known)])
+    rows.append(["mean of the families", percent(sum(shares) / len(shares) if shares else None), interval(sure), ""])
     columns = [Column("family", False), Column("success"), Column("95% interval"), Column("won / played")]
     return table(columns, rows, f"By family, {title}", [len(rows) - 1])
 

@@ -17,6 +17,7 @@ from tacit.core.world import Environment
 from tacit.evaluation.behaviour import repeated
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, choose_panel
+from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import final_and_peak
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace, WorldPool
@@ -128,7 +129,7 @@ class Trainer:
             settings.noise,
             self.settings.seed,
         )
-        self.reporter.say(f"imitation: {len(shown)} turns of {shown.won} won episodes (of {shown.episodes})")
+        self.reporter.say(f"imitation: {shown}")
         first = self.progress.step if self.progress.stage == "sft" else 0
         self.reporter.stage("sft", settings.steps, first)
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
@@ -200,16 +201,9 @@ class Trainer:
 
     def _measure(self, worlds: WorldPool, panel: Panel, stage: str, step: int, kept_as: str) -> dict[str, Any]:
         chosen = self.settings.evaluation
-        score, played = evaluate(
-            panel,
-            self.method.context,
-            worlds,
-            self.policy,
-            evaluation_sampling(self.settings, self.max_tokens),
-            chosen.max_steps or self.world.max_steps,
-            self.settings.seed,
-            chosen.repeats,
-        )
+        sampling, steps = evaluation_sampling(self.settings, self.max_tokens), chosen.max_steps or self.world.max_steps
+        rules = Rules(sampling, steps, self.settings.seed, chosen.repeats)
+        score, played = evaluate(panel, rules, worlds, self.method.context, self.policy)
         known = {"fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         if self.settings.trajectories:

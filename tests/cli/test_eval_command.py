@@ -111,6 +111,11 @@ def kept(directory: Path) -> int:
     return max((len(file.read_text().splitlines()) - 1 for file in directory.glob("*.jsonl")), default=0)
 
 
+def test_a_checkpoint_in_another_number_format_is_refused_with_the_remedy(run, capsys):
+    assert main(["eval", str(run), "--engine.dtype", "bfloat16"]) == 2
+    assert "--engine.dtype float32" in capsys.readouterr().err
+
+
 def test_an_interrupted_evaluation_says_that_it_can_go_on(run, capsys, tmp_path, monkeypatch):
     from tacit.engines.local.policy import LocalPolicy
 

@@ -16,8 +16,9 @@ from tacit.engines.chat.client import PATIENCE, Broken, ChatClient
 from tacit.engines.chat.policy import ChatPolicy, cut
 from tacit.environments import get_environment
 from tacit.environments.countdown.expert import solve
-from tacit.evaluation.evaluate import play_panel
+from tacit.evaluation.evaluate import Alone, play_panel
 from tacit.evaluation.panels import Panel
+from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import score_panel
 from tacit.rollout.worlds import InPlace
 
@@ -211,10 +212,9 @@ def test_a_panel_played_over_http():
 
     with serving(reply) as server:
         policy = ChatPolicy(client(server), concurrency=3)
-        played = play_panel(
-            panel, context, InPlace(world.make), policy, Sampling(max_tokens=64), 5, settle=policy.settle, batch=4
-        )
-    score = score_panel(panel, played, Sampling(), 0)
+        rules = Rules(Sampling(max_tokens=64), 5)
+        played = play_panel(panel, rules, InPlace(world.make), Alone(context, policy), settle=policy.settle, batch=4)
+    score = score_panel(panel, played, rules)
     steps = [step for t in played for step in t.steps]
     assert len(policy.broken) == sum(not step.valid for step in steps) > 0 and score.crashed == 0
     assert {len(s.prompt_tokens) for s in steps if s.valid} == {100} and {

@@ -18,9 +18,11 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import StopReason
 from tacit.environments import get_environment
-from tacit.evaluation.evaluate import evaluate, score_panel
+from tacit.evaluation.evaluate import Alone, evaluate, play_panel
 from tacit.evaluation.intervals import wilson
 from tacit.evaluation.panels import Panel
+from tacit.evaluation.rules import Rules
+from tacit.evaluation.scores import score_panel
 from tacit.rollout.worlds import InPlace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,9 +94,9 @@ def test_splits_that_are_not_there():
 
 def played(batch, seed=0, repeats=2):
     policy = ScriptedPolicy(stumble_through_countdown)
-    sampling = Sampling(temperature=0.4)
-    score, episodes = evaluate(PANEL, TERSE, InPlace(WORLD.make), policy, sampling, 4, seed, repeats, batch)
-    return score, [(t.task.id, t.seed, [s.completion.text for s in t.steps]) for t in episodes]
+    rules = Rules(Sampling(temperature=0.4), 4, seed, repeats)
+    episodes = play_panel(PANEL, rules, InPlace(WORLD.make), Alone(TERSE, policy), batch=batch)
+    return score_panel(PANEL, episodes, rules), [(t.task.id, t.seed, [s.completion.text for s in t.steps]) for t in episodes]
 
 
 def test_a_score_does_not_depend_on_the_batch_size():
@@ -113,7 +115,7 @@ def test_repeats_and_seeds_draw_anew():
 
 def test_an_expert_scores_one():
     policy = ScriptedPolicy(solve_countdown)
-    score, _ = evaluate(PANEL, TERSE, InPlace(WORLD.make), policy, Sampling(), 30)
+    score, _ = evaluate(PANEL, Rules(Sampling(), 30), InPlace(WORLD.make), TERSE, policy)
     assert score.success == 1.0 and score.score == 1.0 and score.invalid == score.ineffective == 0.0
     assert score.steps == score.success_steps and str(score) == "100.0% [75.8, 100.0] of 12 episodes"
 
@@ -125,7 +127,7 @@ def test_a_score_by_hand():
         valid=[[True, False], [True], [True], []],
         stops=[StopReason.SUCCESS, StopReason.STEP_LIMIT, StopReason.WORLD_ERROR, StopReason.WORLD_HANG],
     )
-    score = score_panel(PANEL, group.trajectories, Sampling(), seed=5)
+    score = score_panel(PANEL, group.trajectories, Rules(Sampling(), 4, seed=5))
     assert (score.episodes, score.successes, score.crashed, score.seed) == (4, 1, 2, 5)
     assert score.success == 0.25 and score.steps == 1.0 and score.success_steps == 2.0
     assert score.invalid == 0.25 and score.completion_tokens == 2.5 and score.prompt_tokens == 1.0
@@ -134,5 +136,5 @@ def test_a_score_by_hand():
 
 
 def test_a_score_of_nothing():
-    score = score_panel(PANEL, [], Sampling(), 0)
+    score = score_panel(PANEL, [], Rules(Sampling(), 4))
     assert score.success == 0.0 and score.interval == (0.0, 1.0) and score.steps == 0.0

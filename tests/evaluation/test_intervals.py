@@ -12,6 +12,7 @@ from tacit.evaluation.intervals import (
     bootstrap,
     hierarchical_bootstrap,
     incomplete_beta,
+    mean_interval,
     paired_interval,
     share_interval,
     t_below,
@@ -127,3 +128,20 @@ def test_hierarchical_bootstrap_is_that_of_all_resamples():
     assert hierarchical_bootstrap(table, 0.8) == pytest.approx(tuple(np.percentile(means, [10, 90])), abs=1e-9)
     with pytest.raises(ValueError, match="seeds × tasks"):
         hierarchical_bootstrap(np.zeros((0, 3)))
+
+
+def test_the_interval_of_a_mean_of_shares():
+    assert mean_interval([0.3], [wilson(3, 10)]) == pytest.approx(wilson(3, 10)), "one share is its own mean"
+    # 0.2 − √(0.1² + 0.0²) / 2 and 0.2 + √(0.3² + 0.4²) / 2
+    assert mean_interval([0.4, 0.0], [(0.3, 0.7), (0.0, 0.4)]) == pytest.approx((0.15, 0.45))
+    assert mean_interval([], []) == (0.0, 1.0)
+
+
+def test_the_interval_of_a_mean_of_shares_holds_the_truth():
+    rng, truth, sizes = np.random.default_rng(0), np.array([0.02, 0.3, 0.75, 0.9]), np.array([12, 40, 8, 20])
+    held = 0
+    for _ in range(1000):
+        won = rng.binomial(sizes, truth)
+        low, high = mean_interval((won / sizes).tolist(), [wilson(int(w), int(n)) for w, n in zip(won, sizes, strict=True)])
+        held += low <= truth.mean() <= high
+    assert 0.93 < held / 1000 < 0.99

@@ -12,17 +12,18 @@ from tacit.contexts.history import History
 from tacit.core.protocols import Sampling
 from tacit.environments import get_environment
 from tacit.evaluation.behaviour import behaviour
-from tacit.evaluation.evaluate import evaluate, play_panel
+from tacit.evaluation.evaluate import Alone, evaluate, play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import Panel
+from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import score_panel
 from tacit.rollout.worlds import InPlace
 
 WORLD = get_environment("countdown")
 TERSE = History(WORLD.wording("terse"), turns=1, admissible=False, style="bare")
 PANEL = Panel.of(WORLD, "test", 10)
-SAMPLING = Sampling(temperature=0.4)
-MEASURED = Measurement.of(PANEL, "a policy", "f00d", SAMPLING, 4, 0, {"method": "grpo"}, "0.1.0+abc")
+RULES = Rules(Sampling(temperature=0.4), 4, repeats=2)
+MEASURED = Measurement.of(PANEL, RULES, "a policy", "f00d", {"method": "grpo"}, "float32 on cpu", "0.1.0+abc")
 
 
 class Killed(BaseException):
@@ -44,12 +45,12 @@ class Dying(ScriptedPolicy):
 
 def play(journal=None, policy=None, repeats=2, batch=4, progress=None):
     policy = policy or ScriptedPolicy(stumble_through_countdown)
-    worlds = InPlace(WORLD.make)
-    return play_panel(PANEL, TERSE, worlds, policy, SAMPLING, 4, 0, repeats, batch, journal, progress), policy
+    rules, route = replace(RULES, repeats=repeats), Alone(TERSE, policy)
+    return play_panel(PANEL, rules, InPlace(WORLD.make), route, batch=batch, journal=journal, progress=progress), policy
 
 
 def table(played) -> tuple:
-    return score_panel(PANEL, played, SAMPLING, 0).to_json(), behaviour(played, WORLD.alphabet, WORLD.failure)
+    return score_panel(PANEL, played, RULES).to_json(), behaviour(played, WORLD.alphabet, WORLD.failure)
 
 
 def test_killed_at_every_turn_it_ends_in_the_same_table(tmp_path):
@@ -93,9 +94,11 @@ def test_files_are_named_by_what_is_measured(tmp_path):
     names = {replace(MEASURED, **change).file_name for change in (
         {}, {"panel_hash": "0"}, {"fingerprint": "beef"}, {"seed": 1}, {"max_steps": 5},
         {"sampling": {"temperature": 0.0}}, {"reads": {"method": "rloo"}},
+        {"numbers": "bfloat16 on cpu"}, {"numbers": "float32 on cuda"},
     )}  # fmt: skip
-    assert len(names) == 7 and MEASURED.file_name.startswith(f"{PANEL.hash}-")
+    assert len(names) == 9 and MEASURED.file_name.startswith(f"{PANEL.hash}-")
     assert replace(MEASURED, code="another", model="in other words").file_name == MEASURED.file_name
+    assert replace(MEASURED, numbers="").settings_hash == "c7c6c27f58bd", "an endpoint's episodes keep the name they had"
 
 
 def test_episodes_of_another_version_are_put_aside_and_said(tmp_path):
@@ -146,5 +149,5 @@ def test_progress_counts_up_to_all():
 
 
 def test_evaluate_is_play_and_score():
-    score, played = evaluate(PANEL, TERSE, InPlace(WORLD.make), ScriptedPolicy(stumble_through_countdown), SAMPLING, 4, 0, 2)
+    score, played = evaluate(PANEL, RULES, InPlace(WORLD.make), TERSE, ScriptedPolicy(stumble_through_countdown))
     assert table(played) == table(play()[0]) and score.to_json() == table(played)[0]

@@ -1,14 +1,17 @@
-"""pass@k and SC@k against brute force over every choice of k tries."""
+"""pass@k and SC@k against brute force over every choice of k tries; their intervals by hand and by simulation."""
 
 from __future__ import annotations
 
 from itertools import combinations
+from math import comb
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.evaluation.repeats import majority_at, over_tasks, pass_at
+from tacit.evaluation.intervals import wilson
+from tacit.evaluation.repeats import interval_over_tasks, majority_at, over_tasks, pass_at
 
 CASES = [(n, c, k) for n in range(1, 9) for c in range(n + 1) for k in range(1, n + 1)]
 
@@ -45,3 +48,42 @@ def test_mean_over_tasks():
 def test_k_that_cannot_be(k, message):
     with pytest.raises(TacitError, match=message):
         pass_at(k, 3, 1)
+
+
+def test_an_interval_where_every_try_is_in_the_choice_is_wilsons():
+    outcomes = [[True, False, False]] * 6 + [[True, True, False]] * 3 + [[False] * 3]
+    assert interval_over_tasks(outcomes, pass_at, 3) == pytest.approx(wilson(9, 10))
+    assert interval_over_tasks(outcomes, majority_at, 3) == pytest.approx(wilson(3, 10))
+    assert interval_over_tasks([[True], [False], [True]]) == pytest.approx(wilson(2, 3))
+
+
+def test_an_interval_by_hand():
+    # pass@2 of 4 tries: 1, 5/6, 1/2, 0. p = 7/12, s² = 28/144: the tries are worth 35/144 · 4 / s² = 5 tasks.
+    outcomes = [[True] * 4, [True, True, False, False], [True, False, False, False], [False] * 4]
+    assert interval_over_tasks(outcomes, pass_at, 2) == pytest.approx(wilson(7 / 12 * 5, 5))
+
+
+def test_the_ends_of_what_tries_are_worth():
+    alike = [[True, False, False, False]] * 5
+    assert interval_over_tasks(alike) == pytest.approx(wilson(5, 20)), "tasks that are alike: every try counts"
+    assert interval_over_tasks(alike, pass_at, 2) == pytest.approx(wilson(5, 10)), "two tries a choice: half as many"
+    assert interval_over_tasks([[True] * 7] * 5) == wilson(5, 5), "nobody knows how alike tasks are that all succeed"
+    assert interval_over_tasks([[False] * 7] * 5, majority_at, 3) == wilson(0, 5)
+    assert interval_over_tasks([], pass_at, 3) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("rule", "k"), [(pass_at, 1), (pass_at, 4), (majority_at, 3), (majority_at, 7), (pass_at, 8)])
+@pytest.mark.parametrize("shape", [(0.5, 0.5), (1.0, 3.0), (40.0, 40.0)])
+def test_intervals_hold_the_truth_as_often_as_they_say(rule, k, shape):
+    """Tasks of random difficulty, from all or nothing to all alike; the truth is the rule's mean over all tasks there are."""
+    rng, tasks, tries, panels = np.random.default_rng(k), 60, 8, 500
+    easy = rng.beta(*shape, 200_000)
+    truth = 1 - (1 - easy) ** k if rule is pass_at else sum(
+        comb(k, j) * easy**j * (1 - easy) ** (k - j) for j in range(k // 2 + 1, k + 1)
+    )  # fmt: skip
+    held = 0
+    for _ in range(panels):
+        won_TN = rng.random((tasks, tries)) < rng.beta(*shape, (tasks, 1))
+        low, high = interval_over_tasks(won_TN.tolist(), rule, k)
+        held += low <= truth.mean() <= high
+    assert held / panels > 0.92

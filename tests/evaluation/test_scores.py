@@ -11,11 +11,14 @@ from scripted import make_group
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Task, Trajectory
+from tacit.evaluation.intervals import mean_interval, wilson
 from tacit.evaluation.panels import Panel
+from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import Prices, final_and_peak, score_panel
 
 TASKS = tuple(Task("toy", f"toy/{i}", family, "test", 0, "do it") for i, family in enumerate(("a", "a", "b")))
 PANEL = Panel("toy", TASKS, "3")
+RULES = Rules(Sampling(), 4, seed=6)
 WON = ((True, False, True), (True, True, False), (True, False, False))
 """by repeat, by task"""
 
@@ -30,15 +33,18 @@ def played(won=WON) -> list[Trajectory]:
 
 
 def test_repeats_families_and_tokens():
-    score = score_panel(PANEL, played(), Sampling(), 0, ks=(1, 2, 3), prices=Prices(prompt=2.0, completion=10.0))
+    score = score_panel(PANEL, played(), RULES, ks=(1, 2, 3), prices=Prices(prompt=2.0, completion=10.0))
     assert (score.episodes, score.successes, score.repeats, score.panel_version) == (9, 5, 3, "3")
     assert score.outcomes == ("101", "110", "100")
     assert score.pass_at == pytest.approx({1: 5 / 9, 2: (1 + 2 / 3 + 2 / 3) / 3, 3: 1.0})
     assert score.majority_at == pytest.approx({1: 5 / 9, 2: (1 + 0 + 0) / 3, 3: 1 / 3})
+    assert score.pass_interval[1] == score.interval and score.pass_interval[3] == wilson(3, 3)
+    assert score.majority_interval[3] == pytest.approx(wilson(1, 3))
     a, b = score.families["a"], score.families["b"]
     assert (a.episodes, a.successes, b.episodes, b.successes) == (6, 4, 3, 1) and list(score.families) == ["a", "b"]
     assert a.success == pytest.approx(4 / 6) and b.steps == pytest.approx((2 + 1 + 1) / 3)
     assert score.macro == pytest.approx((4 / 6 + 1 / 3) / 2) != score.success
+    assert score.macro_interval == mean_interval([a.success, b.success], [a.interval, b.interval])
     read, written = 5 * 2 + 4 * 1, 5 * 5 + 4 * 4
     assert score.episode_prompt_tokens == pytest.approx(read / 9) and score.prompt_tokens == 1.0
     assert score.episode_completion_tokens == pytest.approx(written / 9)
@@ -47,17 +53,19 @@ def test_repeats_families_and_tokens():
 
 
 def test_what_is_not_asked_for():
-    once = score_panel(PANEL, played(WON[:1]), Sampling(), 0)
+    once = score_panel(PANEL, played(WON[:1]), RULES)
     assert once.pass_at == {} == once.majority_at and once.cost is None and once.outcomes == ("101",)
-    assert list(score_panel(PANEL, played(), Sampling(), 0).majority_at) == [3], "the repeats there are"
+    assert list(score_panel(PANEL, played(), RULES).majority_at) == [3], "the repeats there are"
     with pytest.raises(TacitError, match="add --repeats 5"):
-        score_panel(PANEL, played(), Sampling(), 0, ks=(5,))
+        score_panel(PANEL, played(), RULES, ks=(5,))
 
 
 def test_json_holds_all_of_it():
-    told = json.loads(json.dumps(score_panel(PANEL, played(), Sampling(), 4).to_json()))
+    told = json.loads(json.dumps(score_panel(PANEL, played(), RULES).to_json()))
     assert told["families"]["a"]["successes"] == 4 and told["majority_at"] == {"3": pytest.approx(1 / 3)}
     assert told["outcomes"] == ["101", "110", "100"] and told["panel_hash"] == PANEL.hash and told["macro"] == 0.5
+    low, high = told["majority_interval"]["3"]
+    assert low < 1 / 3 < high and list(told["pass_interval"]) == ["3"] and told["seed"] == 6
     assert told["success"] == pytest.approx(5 / 9) and told["interval"][0] < 5 / 9 < told["interval"][1]
 
 
@@ -73,5 +81,5 @@ def test_final_and_peak_are_two_numbers():
 
 def test_a_graded_score_is_no_success():
     half = [replace(t, score=0.5) for t in played(((False, False, False),))]
-    score = score_panel(PANEL, half, Sampling(), 0)
+    score = score_panel(PANEL, half, RULES)
     assert score.score == 0.5 and score.success == 0.0 and score.families["a"].score == 0.5

@@ -14,6 +14,7 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tiny import TinySettings
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
+from tacit.evaluation.rules import Rules
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.demonstrations import demonstrate
@@ -48,7 +49,7 @@ def make_policy():
 
 def success(policy, method, world) -> float:
     panel = Panel.of(world, "test", 200)
-    score, _ = evaluate(panel, method.context, InPlace(world.make), policy, Sampling(max_tokens=4), 1)
+    score, _ = evaluate(panel, Rules(Sampling(max_tokens=4), 1), InPlace(world.make), method.context, policy)
     return score.success
 
 

@@ -19,6 +19,7 @@ from tacit.environments import get_environment
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.records import trajectory_record
+from tacit.evaluation.rules import Rules
 from tacit.report.known import Known
 from tacit.report.prompts import prompts_of, sections
 from tacit.report.provenance import command, flat
@@ -33,7 +34,7 @@ KNOWN = Known(WORLD, {task.id: task for task in PANEL.tasks}, CONTEXT)
 
 def play(context):
     policy = ScriptedPolicy(stumble_through_countdown)
-    return evaluate(PANEL, context, InPlace(WORLD.make), policy, Sampling(max_tokens=64), 8)[1]
+    return evaluate(PANEL, Rules(Sampling(max_tokens=64), 8), InPlace(WORLD.make), context, policy)[1]
 
 
 @pytest.fixture(scope="module")

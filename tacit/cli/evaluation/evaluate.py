@@ -49,36 +49,22 @@ def run(argv: Sequence[str]) -> int:
     if arguments.tokens:
         check_tokens(target)
     panel = open_panel(target)
-    sampling, repeats = target.sampling, target.recipe.train.evaluation.repeats
-    if ks and max(ks) > repeats:
+    rules = target.rules
+    if ks and max(ks) > rules.repeats:
         raise TacitError(
-            f"--k {max(ks)} needs {max(ks)} episodes per task, and --repeats is {repeats}: add --repeats {max(ks)}."
+            f"--k {max(ks)} needs {max(ks)} episodes per task, and --repeats is {rules.repeats}: add --repeats {max(ks)}."
         )
-    measured = Measurement.of(
-        panel, target.label, target.fingerprint, sampling, target.max_steps, target.seed, target.reads, code_version()
-    )
+    measured = Measurement.of(panel, rules, target.label, target.fingerprint, target.reads, target.numbers, code_version())
     console, directory = make_console(), arguments.out or directory_for(target)
     journal = Journal(directory, measured) if directory else None
     if journal and arguments.fresh:
         journal.start_afresh()
     if panel.difference():
         say(console, f"warning: {panel.difference()}", style="yellow")
-    worlds, progress = make_worlds(target.world, target.recipe.train), Progress(console, len(panel.tasks) * repeats)
+    worlds, progress = make_worlds(target.world, target.recipe.train), Progress(console, len(panel.tasks) * rules.repeats)
     try:
         played = play_panel(
-            panel,
-            target.context,
-            worlds,
-            target.policy,
-            sampling,
-            target.max_steps,
-            target.seed,
-            repeats,
-            arguments.batch,
-            journal,
-            progress,
-            target.settle,
-            target.route,
+            panel, rules, worlds, target.route, batch=arguments.batch, journal=journal, progress=progress, settle=target.settle
         )
     except KeyboardInterrupt:
         kept = f" What was played is in {journal.path}; the same command goes on from there." if journal else ""
@@ -87,7 +73,7 @@ def run(argv: Sequence[str]) -> int:
     finally:
         progress.close()
         worlds.close()
-    score = score_panel(panel, played, sampling, target.seed, ks, prices)
+    score = score_panel(panel, played, rules, ks, prices)
     how = behaviour(played, target.world.alphabet, target.world.failure)
     earlier = own_evaluation(target, score)
     result = {
@@ -97,6 +83,7 @@ def run(argv: Sequence[str]) -> int:
         "code": measured.code,
         "max_steps": measured.max_steps,
         "reads": measured.reads,
+        "numbers": measured.numbers,
         "prices": {"prompt": prices.prompt, "completion": prices.completion} if prices else None,
         "panel_differs": panel.difference(),
         "behaviour": how.to_json(),

@@ -30,7 +30,7 @@ def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
 
     own = Recipe.from_json(read_settings(target.run))
     steps = own.train.evaluation.max_steps or target.world.max_steps
-    if (own.settings, steps) != (target.recipe.settings, target.max_steps):
+    if (own.settings, steps) != (target.recipe.settings, target.rules.max_steps):
         return None
     if (target.run / SUMMARY).exists():
         evaluations = read_summary(target.run)["evaluations"]

@@ -51,10 +51,10 @@ def token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
         live.close()
     shares: dict[str, list[Trajectory]] = {}
     for trajectory in whole:
-        shares.setdefault(target.route.name(trajectory.task) if target.route else "", []).append(trajectory)
+        shares.setdefault(target.route.name(trajectory.task), []).append(trajectory)
     parts = []
     for name, share in shares.items():
-        context, policy = target.route.player(name) if target.route else (target.context, target.policy)
+        context, policy = target.route.player(name)
         wording = getattr(context, "wording", None) or target.world.wording(target.recipe.settings.wording)
         parts.append(count_tokens(share, {OWN: context, **react_contexts(wording)}, policy))
     return [joined(uses) for uses in zip(*parts, strict=True)]

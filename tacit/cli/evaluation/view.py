@@ -78,16 +78,24 @@ def _what(target: Target, score: PanelScore) -> Pairs:
     if not score.completion_tokens:
         return pairs
     said = f"temperature {sampling['temperature']:g}, top_p {sampling['top_p']:g}, top_k {sampling['top_k']}"
-    weights = [] if target.identity else [("weights", target.fingerprint[:16])]
+    weights = [] if target.identity else [("weights", f"{target.fingerprint[:16]}, {target.numbers}")]
     return [*pairs, ("sampling", said), *weights]
 
 
 def _outcomes(score: PanelScore) -> Pairs:
     pairs = [("score", f"{score.score:.3f}")] if score.score != score.success else []
     if len(score.families) > 1:
-        pairs += [("macro", f"{percent(score.macro)}, the mean over {len(score.families)} families")]
-    pairs += [(f"pass@{k}", f"{percent(share)} of the tasks, at least one of {k} tries") for k, share in score.pass_at.items()]
-    pairs += [(f"SC@{k}", f"{percent(share)} of the tasks, most of {k} tries") for k, share in score.majority_at.items()]
+        pairs += [
+            ("macro", f"{percent(score.macro)} {interval(score.macro_interval)}, the mean over {len(score.families)} families")
+        ]
+    for name, shares, intervals, won in (
+        ("pass@", score.pass_at, score.pass_interval, "at least one"),
+        ("SC@", score.majority_at, score.majority_interval, "most"),
+    ):
+        pairs += [
+            (f"{name}{k}", f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {k} tries")
+            for k, share in shares.items()
+        ]
     return pairs
 
 
@@ -145,7 +153,11 @@ def _the_run(target: Target, score: PanelScore, earlier: dict[str, Any] | None) 
     if earlier is None:
         pairs = [("the run said", "nothing about this checkpoint with these settings")]
     else:
-        verdict = "the same" if same_episodes(score, earlier) else "NOT the same: other weights, library versions or hardware"
+        verdict = (
+            "the same"
+            if same_episodes(score, earlier)
+            else "NOT the same: other weights, number format, library versions or hardware"
+        )
         pairs = [("the run said", f"{percent(earlier['success'])} {after(earlier)}: {verdict}")]
     if not (target.run / SUMMARY).exists():
         return [*pairs, ("unfinished", f"the run has not ended; `tacit train --resume {target.run}` goes on with it")]

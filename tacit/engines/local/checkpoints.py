@@ -190,9 +190,11 @@ def _copy_into(targets: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor
     for name, target in targets.items():
         there = tensors[name]
         if target.shape != there.shape or target.dtype != there.dtype:
+            form = str(there.dtype).removeprefix("torch.")
+            remedy = f" Hold it as it was saved: --engine.dtype {form}." if target.dtype != there.dtype else ""
             raise TacitError(
                 f"checkpoint file {file} does not fit this policy: {name} is {tuple(there.shape)} {there.dtype} there and "
-                f"{tuple(target.shape)} {target.dtype} here."
+                f"{tuple(target.shape)} {target.dtype} here.{remedy}"
             )
     for name, target in targets.items():
         target.copy_(tensors[name])

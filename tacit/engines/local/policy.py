@@ -151,6 +151,11 @@ class LocalPolicy:
     def adapter(self, name: str) -> LocalPolicy:
         return self if name == self.name else LocalPolicy(self.engine, name)
 
+    @property
+    def numbers(self) -> str:
+        """What it computes with: `float32 on cpu`. The same weights in another format, or elsewhere, round otherwise."""
+        return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
+
     def digest(self) -> str:
         return _digest(self.engine.members if self.name == MAIN else {self.name: self._member})
 
