@@ -259,6 +259,7 @@ ARRIVE = (*CARRY, "go to drawer 1")
         (("fly",), ("invalid",)),
         (("fly", "fly"), ("invalid", "repeated")),
         (("look", "inventory", "look"), ("repeated",)),
+        (("go to drawer 1", "open drawer 2", "go to drawer 2", "open drawer 2"), ("hinted_container",)),  # refused before
         (("go to bed 1", "take pillow 1 from bed 1", "go to desk 1", "go to bed 1"), ()),
         (("go to bed 1", "take pillow 1 from bed 1", "go to drawer 1"), ()),  # a place has to be found for the pillow
     ],
@@ -280,6 +281,45 @@ def test_without_a_list_of_actions_the_text_is_enough():
         transition = world.step(action)
         state = TRACKER.update(state, action, replace(transition, observation=replace(transition.observation, actions=())))
     assert state.subgoal == DONE and state.best == 4
+
+
+def told_by_text(task: Task, *answers: str) -> list[Progress]:
+    """The states along answers of a world that lists no actions."""
+    room = Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1, a drawer 1, a drawer 2.")
+    states = [TRACKER.start(task, room)]
+    for answer in answers:
+        states.append(TRACKER.update(states[-1], answer, Transition(Observation(answer))))
+    return states
+
+
+def test_what_was_heated_and_then_cooled_has_to_be_heated_again():
+    heat = Task("alfworld", "heat", "heat", "", 0, "put a hot mug in drawer.")
+    *_, hot, cold, again = told_by_text(
+        heat,
+        "You pick up the mug 1 from the desk 1.",
+        "You heat the mug 1 using the microwave 1.",
+        "You cool the mug 1 using the fridge 1.",
+        "You heat the mug 1 using the microwave 1.",
+    )
+    assert [state.subgoal for state in (hot, cold, again)] == ["reach_destination", "reach_appliance", "reach_destination"]
+    assert cold.errors == ("regression",) and "subgoal" not in again.progress
+
+
+def test_the_first_chosen_drawer_stays_the_destination():
+    """A fuller one that is found later does not draw the second object away, unless the first is empty again."""
+    *_, placed, seen, emptied = told_by_text(
+        TWO_PENS,
+        "You pick up the pen 1 from the desk 1.",
+        "You move the pen 1 to the drawer 1.",
+        "You arrive at drawer 2. On the drawer 2, you see a pen 2, and a pen 3.",
+        "You pick up the pen 1 from the drawer 1.",
+    )
+    assert (placed.destination, seen.destination, emptied.destination) == ("drawer 1", "drawer 1", "drawer 2")
+
+
+def test_an_episode_that_ends_unsolved_is_not_done():
+    state = TRACKER.start(pens(), Observation("You are in the middle of a room."))
+    assert TRACKER.update(state, "look", Transition(Observation("You see nothing."), done=True)).subgoal == "find_object"
 
 
 def test_going_back_and_forth_earns_nothing():

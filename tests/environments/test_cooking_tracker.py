@@ -46,7 +46,8 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
         signals = TRACKER.signals(before, state)
         sums.update(signals)
         observation = transition.observation
-        assert (state.phase == "done") == transition.success
+        assert (state.phase == "done") == transition.success == ("eat" in state.achieved)
+        assert not state.left or state.phase in ("gather", "process"), "a prepared meal leaves nothing to do but eat"
         assert set(signals) <= {"progress", "error", *TRACKER.components}
         for kind in ("progress", "error"):
             assert signals[kind] == pytest.approx(sum(v for name, v in signals.items() if name.startswith(f"{kind}.")))

@@ -100,6 +100,23 @@ def test_demonstrations_of_a_task_depend_on_the_task_and_the_seed_alone():
     assert texts(TASKS[:3], 0) == whole[: len(texts(TASKS[:3], 0))]
 
 
+def test_some_strayed_turns_are_a_turn_too_late():
+    """What was possible before and is refused now: how to go on from a refusal is shown too."""
+    refused = []
+
+    class Watched(type(WORLD.make())):
+        def step(self, action):
+            transition = super().step(action)
+            refused.append(not transition.effective)
+            return transition
+
+    demonstrate(replace(WORLD, make=Watched), TASKS, TERSE, Words(), max_steps=30, noise=0.4, seed=3)
+    assert 0 < sum(refused) < len(refused) / 2
+    refused.clear()
+    demonstrate(replace(WORLD, make=Watched), TASKS, TERSE, Words(), max_steps=30)
+    assert refused and not any(refused)
+
+
 def test_an_expert_that_never_wins_has_nothing_to_teach():
     with pytest.raises(TacitError, match="won none of 20 tasks"):
         demonstrate(WORLD, TASKS, TERSE, Words(), max_steps=1)
