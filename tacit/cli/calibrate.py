@@ -53,6 +53,8 @@ def run(argv: Sequence[str]) -> int:
     if arguments.target == "expert":
         raise TacitError("the expert has no hidden states to calibrate; name a run or a model.")
     policy: Any = target.policy
+    for layer in layers:
+        policy.engine.model.check_layer(layer)
     source = arguments.play or _default_source(target)
     played = _audit(target, source, arguments)
     labels = "families" if len(played.families) > 1 else "tasks"
@@ -60,8 +62,12 @@ def run(argv: Sequence[str]) -> int:
     layers = layers or layers_to_scan(policy.engine.model.layers)
     features = policy.hidden_scan(played.prompts, layers, poolings)
     slices = scan(features, played.labels_N, played.episode_N, epsilons or EPSILONS)
-    _show(console, slices, arguments.min_clusters)
-    chosen = choose(slices, arguments.min_clusters)
+    try:
+        chosen = choose(slices, arguments.min_clusters)
+    except TacitError:
+        _show(console, slices, None, arguments.min_clusters)
+        raise
+    _show(console, slices, chosen, arguments.min_clusters)
     epsilon, median = search_radius(_by_task(features[chosen.layer, chosen.pooling], played))
     result = {
         "model": target.recipe.model,
@@ -80,7 +86,7 @@ def run(argv: Sequence[str]) -> int:
     place = arguments.out or place_of(target.recipe)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, result)
-    picture = _plot(slices, chosen, place.with_suffix(".png"))
+    picture = _plot(slices, chosen, arguments.min_clusters, place.with_suffix(".png"))
     say(
         console,
         f"layer {chosen.layer}, pooling {chosen.pooling}, epsilon {result['epsilon']:g} (median cluster {median:g}, probe "
@@ -199,22 +205,23 @@ def _by_task(features_ND: np.ndarray, played: Audit) -> list[np.ndarray]:
     return [features_ND[played.task_N == task] for task in sorted(set(played.task_N.tolist()))]
 
 
-def _show(console: Any, slices: Sequence[Slice], min_clusters: int) -> None:
+def _show(console: Any, slices: Sequence[Slice], chosen: Slice | None, min_clusters: int) -> None:
     from tacit.cli.terminal import percent, table
 
     columns = ("layer", "pooling", "epsilon", "probe", "clusters", "singletons", "alone", "largest", "usable")
     rows = [
         (
             str(s.layer), s.pooling, f"{s.epsilon:g}", f"{s.probe:.3f}", str(s.clusters), percent(s.singletons),
-            percent(s.singleton_steps), percent(s.largest), s.refusal(min_clusters) or "yes",
+            percent(s.singleton_steps), percent(s.largest), s.refusal(min_clusters) or ("chosen" if s == chosen else "yes"),
         )
         for s in slices
     ]  # fmt: skip
     console.print(table("", columns, rows, numbers=("epsilon", "probe", "clusters", "singletons", "alone", "largest")))
 
 
-def _plot(slices: Sequence[Slice], chosen: Slice, path: Path) -> Path | None:
-    """Probe accuracy and steps alone against the layer, one line per pooling; nothing where matplotlib is missing."""
+def _plot(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) -> Path | None:
+    """The scan against the layer: probe accuracy by pooling; clusters and steps alone of the chosen pooling by radius. Nothing
+    where matplotlib is missing."""
     try:
         import matplotlib
 
@@ -222,16 +229,26 @@ def _plot(slices: Sequence[Slice], chosen: Slice, path: Path) -> Path | None:
         from matplotlib import pyplot
     except ImportError:
         return None
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    layers = sorted({s.layer for s in slices})
+    figure, (probe, clusters, alone) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
     for pooling in dict.fromkeys(s.pooling for s in slices):
-        at = [s for s in slices if s.pooling == pooling and s.epsilon == chosen.epsilon]
-        left.plot([s.layer for s in at], [s.probe for s in at], marker="o", label=pooling)
-        right.plot([s.layer for s in at], [s.singleton_steps for s in at], marker="o", label=pooling)
-    left.axvline(chosen.layer, color="grey", linestyle=":")
-    right.axvline(chosen.layer, color="grey", linestyle=":")
-    left.set(xlabel="layer, from the end", ylabel="linear-probe accuracy")
-    right.set(xlabel="layer, from the end", ylabel=f"share of steps alone at ε = {chosen.epsilon:g}", ylim=(-0.02, 1.02))
-    left.legend(title="pooling")
+        accuracy = {s.layer: s.probe for s in slices if s.pooling == pooling}
+        probe.plot(layers, [accuracy[layer] for layer in layers], marker="o", label=pooling)
+    for epsilon in sorted({s.epsilon for s in slices}):
+        at = {s.layer: s for s in slices if s.pooling == chosen.pooling and s.epsilon == epsilon}
+        clusters.plot(layers, [at[layer].clusters for layer in layers], marker="o", label=f"{epsilon:g}")
+        alone.plot(layers, [at[layer].singleton_steps for layer in layers], marker="o", label=f"{epsilon:g}")
+    clusters.axhline(min_clusters, color="grey", linewidth=0.8)
+    probe.set(ylabel="linear-probe accuracy")
+    clusters.set(ylabel=f"clusters ({chosen.pooling}; at least {min_clusters})", yscale="log")
+    clusters.yaxis.set_major_formatter("{x:g}")
+    clusters.yaxis.set_minor_formatter("{x:g}")
+    alone.set(ylabel=f"share of steps alone ({chosen.pooling})", ylim=(-0.02, 1.02))
+    probe.legend(title="pooling")
+    clusters.legend(title="ε")
+    for axes in (probe, clusters, alone):
+        axes.set(xlabel="layer, from the end", xticks=layers)
+        axes.axvline(chosen.layer, color="grey", linestyle=":")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return path

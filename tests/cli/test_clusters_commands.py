@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -78,7 +79,12 @@ def test_bipace_trains(trained):
 def test_its_clusters_can_be_looked_at(trained, capsys):
     assert main(["inspect", "clusters", str(trained / "run"), "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "part 0:" in shown and "saw" in shown and "episode" in shown and "by recorded" in shown
+    assert "as bipace made them" in shown and "part 0:" in shown
+    # each step says which of the part's observations it saw, and what it got; the largest part comes first
+    first = shown.split("part 0:")[1].split("part 1:")[0]
+    seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
+    told = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
+    assert seen == set(told) and f"{len(told)} steps, {len(seen)} observations" in first
     assert main(["inspect", "clusters", str(trained / "run"), "--iteration", "1", "--group", "0", "--json"]) == 0
     recorded = json.loads(capsys.readouterr().out)
     assert recorded["by"] == "recorded" and recorded["file"].endswith("rl-000001.jsonl.gz")
@@ -134,6 +140,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--json"]
     assert main([*words, "--epsilons", "0.02,0.1"]) == 0
     shown = capsys.readouterr().out
+    assert sum(line.rstrip().endswith("chosen") for line in shown.splitlines()) == 1
     result = json.loads(shown.splitlines()[-1])
     assert result["played_by"] == "recorded" and result["steps"] > 20
     assert {(s["layer"], s["pooling"]) for s in result["slices"]} == {
@@ -145,7 +152,7 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     picked = with_geometry(recipe)
     found = (result["layer"], result["pooling"], result["epsilon"])
     assert (picked.settings.layer, picked.settings.pooling, picked.settings.epsilon) == found
-    assert "tacit calibrate" in picked.notes[-1]
+    assert "tacit calibrate" in picked.notes[-1] and picked.notes[-1].endswith("in countdown")
     assert main([*words[:2], "--play", "expert", "--members", "2", "--tasks-each", "1", "--layers=-1", "--poolings", "last",
                  "--epsilons", "0.05", "--min-clusters", "1", "--out", str(trained / "other.json")]) == 0  # fmt: skip
     assert json.loads((trained / "other.json").read_text())["played_by"] == "expert"
@@ -204,6 +211,8 @@ def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys
         (["tiny"], "--world"),
         (["tiny", "--world", "countdown", "--poolings", "sum"], "unknown pooling"),
         (["tiny", "--world", "countdown", "--epsilons", "0.1,x"], "list of numbers"),
+        (["tiny", "--world", "countdown", "--layers=-9"], "layer -9 does not exist"),
+        (["tiny", "--world", "countdown", "--epsilons", "3"], "between 0"),
         (["tiny", "--world", "countdown", "--members", "0"], "--members 0 must be at least 1"),
         (["expert", "--world", "countdown"], "no hidden states"),
     ],

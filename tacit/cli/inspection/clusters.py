@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     arguments, _ = make_parser().parse(argv)
     from tacit.cli.terminal import make_console
 
-    read_settings(arguments.run)  # says so where this is no run
+    method = read_settings(arguments.run)["method"]["name"]  # says so where this is no run
     path = _iteration(arguments.run, arguments.iteration)
     groups = read_groups(path)
     task = _choose(groups, arguments.group, path)
@@ -52,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps(as_json(task, steps, part_N, by, path)))
         return 0
-    _show(make_console(), task, steps, part_N, by, path, arguments.all)
+    _show(make_console(), task, steps, part_N, by, method, path, arguments.all)
     return 0
 
 
@@ -134,50 +134,57 @@ def _choose(groups: dict[str, list[Seen]], name: str, path: Path) -> str:
     return name
 
 
-def _show(console: Any, task: str, steps: Sequence[Seen], part_N: np.ndarray, by: str, path: Path, everything: bool) -> None:
-    from rich.text import Text
-
+def _show(
+    console: Any, task: str, steps: Sequence[Seen], part_N: np.ndarray, by: str, method: str, path: Path, everything: bool
+) -> None:
     from tacit.cli.terminal import percent, say, say_pairs
 
     parts = parts_of(steps, part_N)
     told = partition_metrics([part_N])
     members = {s.member: s.won for s in steps}
+    made = {"recorded": f"as {method} made them", "identity": "of equal observations", "ngram": "of n-grams alike"}[by]
     say(console, f"{task}  ({path.name})", style="bold")
     say_pairs(
         console,
         [
             ("episodes", f"{len(members)}, {sum(members.values())} won; {len(steps)} steps"),
-            ("parts", f"{len(parts)} by {by}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
+            ("parts", f"{len(parts)} {made}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
             (
                 "alone",
                 f"{percent(told['parts_singleton'])} of the parts, {percent(told['parts_singleton_steps'])} of the steps",
             ),
+            ("credit", f"as {method} gave it: of the step, and in all"),
         ],
     )
     for number, part in enumerate(parts):
-        if len(part) == 1 and not everything:
-            continue
-        texts = dict.fromkeys(_short(s.record["saw"]) for s in part)
-        console.print()
-        say(console, f"part {number}: {len(part)} steps, {len({s.record['action'] for s in part})} actions", style="bold")
-        for text in list(texts)[:3]:
-            console.print(Text(f"  saw    {text}", style="dim"), soft_wrap=True)
-        if len(texts) > 3:
-            console.print(Text(f"         … and {len(texts) - 3} other texts", style="dim"), soft_wrap=True)
-        for s in part:
-            credit = s.record.get("step_credit", s.record.get("credit", 0.0))
-            line = Text.assemble(
-                f"  {credit:+8.3f}  ",
-                (
-                    f"{s.record['action'] if s.record['valid'] else _short(s.record['wrote'], 40) + '  (does not parse)':<40}",
-                    "cyan",
-                ),
-                (f"  episode {s.member}, step {s.turn}, {'won' if s.won else 'lost'}", "dim"),
-            )
-            console.print(line, soft_wrap=True)
+        if len(part) > 1 or everything:
+            console.print()
+            _show_part(console, number, part)
     alone = sum(len(part) == 1 for part in parts)
     if alone and not everything:
-        say(console, f"\n{alone} steps stand alone and get no step-level credit; --all shows them.")
+        say(console, f"\nSteps that stand alone and get no step-level credit: {alone}; --all shows them.")
+
+
+def _show_part(console: Any, number: int, part: Sequence[Seen]) -> None:
+    """What was seen, numbered; then who did what on seeing which."""
+    from rich.text import Text
+
+    from tacit.cli.terminal import say
+
+    texts = {text: n for n, text in enumerate(dict.fromkeys(s.record["saw"] for s in part), 1)}
+    actions = len({s.record["action"] for s in part})
+    say(console, f"part {number}: {len(part)} steps, {len(texts)} observations, {actions} actions", style="bold")
+    for text, n in texts.items():
+        say(console, f"  saw {n:<3} {_short(text)}", style="dim")
+    for s in part:
+        step = f"{s.record['step_credit']:+8.3f}" if "step_credit" in s.record else " " * 8
+        action = _short(s.record["action"]) if s.record["valid"] else _short(s.record["wrote"], 24) + "  (does not parse)"
+        line = Text.assemble(
+            f"  {step} {s.record.get('credit', 0.0):+8.3f}  ",
+            (f"{action:<40}", "cyan"),
+            (f"  saw {texts[s.record['saw']]}, episode {s.member}, step {s.turn}, {'won' if s.won else 'lost'}", "dim"),
+        )
+        console.print(line, soft_wrap=True)
 
 
 def _credit(step: Seen) -> float:

@@ -35,12 +35,14 @@ def place_of(recipe: Recipe) -> Path:
 
 
 def saved_calibration(recipe: Recipe) -> dict[str, Any] | None:
+    """Layer, pooling, epsilon, and the world they were found in."""
     place = place_of(recipe)
     if not place.exists():
         return None
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
-        return {"layer": int(found["layer"]), "pooling": str(found["pooling"]), "epsilon": float(found["epsilon"])}
+        geometry = {"layer": int(found["layer"]), "pooling": str(found["pooling"]), "epsilon": float(found["epsilon"])}
+        return {**geometry, "world": str(found["world"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TacitError(f"cannot read the calibration {place}: {error}. Delete it, or run `tacit calibrate` again.") from error
 
@@ -65,7 +67,7 @@ def with_geometry(recipe: Recipe) -> Recipe:
                 chosen.pop("epsilon", None)
             if chosen:
                 shown = ", ".join(f"{name} = {value}" for name, value in chosen.items())
-                notes.append(f"{shown}, as `tacit calibrate` found for {recipe.model}")
+                notes.append(f"{shown}, as `tacit calibrate` found for {recipe.model} in {found['world']}")
         elif settings.layer is None:
             layer, note = _published_layer(recipe)
             chosen["layer"] = layer
