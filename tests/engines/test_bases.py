@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import tacit
 from tacit.core.errors import TacitError
 from tacit.engines.local import bases
-from tacit.engines.local.bases import BASE_SIZES, BASES, FOLDER, base_path, is_base, pack_base, read_manifest
+from tacit.engines.local.bases import BASE_SIZES, BASES, FOLDER, base_path, is_small, pack_base, read_manifest
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.environments import get_environment
@@ -90,8 +90,8 @@ def test_a_broken_manifest_is_refused(copied, text, message):
         base_path("tiny-base")
 
 
-def test_a_directory_is_a_base_by_its_manifest(tmp_path, copied):
-    assert is_base("tiny-base") and is_base(str(copied)) and not is_base(str(tmp_path)) and not is_base("tiny")
+def test_a_base_is_small_by_name_and_by_directory(tmp_path, copied):
+    assert is_small("tiny-base") and is_small(str(copied)) and not is_small(str(tmp_path))
 
 
 def test_it_reads_what_it_was_made_to_read():
@@ -113,3 +113,11 @@ def test_packed_it_is_the_model_that_was_trained_rounded(make_policy, tmp_path):
     for (name, ours), theirs in zip(again.engine.model.hf.named_parameters(), policy.engine.model.hf.parameters(), strict=True):
         assert torch.equal(ours, theirs.bfloat16().float()), name
     assert again.encode_prompt("numbers: 3 4").tolist() == policy.encode_prompt("numbers: 3 4").tolist()
+
+
+def test_a_checkpoint_is_small_by_its_vocabulary(tmp_path):
+    inside = tmp_path / "model"
+    inside.mkdir()
+    for vocabulary, small in ((2048, True), (49152, False), ("many", False)):
+        (inside / "config.json").write_text(json.dumps({"vocab_size": vocabulary}), encoding="utf-8")
+        assert is_small(str(tmp_path)) is small and is_small(str(inside)) is small

@@ -25,7 +25,7 @@ from tacit.cli.settings.options import Option, options_of
 from tacit.cli.settings.values import build, to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.engines.local.bases import is_base
+from tacit.engines.local.bases import is_small
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.tiny import TINY_SIZES, TinySettings
 from tacit.methods import METHODS, get_method
@@ -77,7 +77,7 @@ class Recipe:
             raise TacitError("no world was named. Give --world NAME (see `tacit list worlds`), or `world = ...` in the file.")
         out = _text(outside, "out", "") or f"runs/{_plain(world)}-{_plain(method)}-{train.seed}"
         recipe = cls(world, method, model, Path(out), settings, engine, train, tiny)
-        return _for_a_tiny_policy(recipe, own) if tiny or is_base(model) else recipe
+        return _for_a_tiny_policy(recipe, own) if tiny or is_small(model) else recipe
 
     def to_json(self) -> Document:
         """The document that `from_json` reads back exactly: the same layout as a TOML file, with every field said."""

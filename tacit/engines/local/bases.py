@@ -24,6 +24,8 @@ FOLDER = Path(__file__).parent / "bases"
 MANIFEST = "base.json"
 BASES = tuple(sorted(path.parent.name for path in FOLDER.glob(f"*/{MANIFEST}")))
 """their names, as `--model` takes them"""
+SMALL_VOCABULARY = 4096
+"""tiny policies have at most 2,048 tokens; no published language model has so few"""
 
 
 def base_path(name: str) -> Path:
@@ -38,9 +40,18 @@ def base_path(name: str) -> Path:
     return place
 
 
-def is_base(model: str) -> bool:
-    """Whether a model's name is that of a packaged base, or of the directory of one made here."""
-    return model in BASES or (Path(model).expanduser() / MANIFEST).is_file()
+def is_small(model: str) -> bool:
+    """Whether a model is a base, or a directory whose policy has no more words than ours (say, a tiny run's checkpoint)."""
+    if model in BASES:
+        return True
+    place = Path(model).expanduser()
+    for config in (place / "config.json", place / "model" / "config.json"):
+        if config.is_file():
+            try:
+                return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"]) <= SMALL_VOCABULARY
+            except (OSError, ValueError, KeyError, TypeError):
+                return False  # whoever loads it says what is wrong
+    return False
 
 
 def read_manifest(place: Path) -> dict[str, Any]:
