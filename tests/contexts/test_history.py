@@ -8,29 +8,11 @@ import time
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from plain_words import TASK, Plain
 
 from tacit.contexts.history import History
 from tacit.contexts.notes import CLOSE, OPEN, frame
-from tacit.core.types import PLAIN, Condition, Observation, Task, Transition
-
-
-class Plain:
-    separator = "\n"
-
-    def task(self, task):
-        return f"task: {task.goal}"
-
-    def turn(self, number, observation, action):
-        return f"{number}: saw {observation.text}, did {action}"
-
-    def now(self, number, observation, admissible):
-        return f"{number}: see {observation.text}" + (f" {list(observation.actions)}" if admissible else "")
-
-    def request(self, style):
-        return f"answer {style}"
-
-
-TASK = Task("w", "w/1", "f", "train", 0, "win")
+from tacit.core.types import PLAIN, Condition, Observation, Transition
 
 
 def prompts(context, turns=4, condition=PLAIN):

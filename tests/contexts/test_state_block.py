@@ -5,34 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from plain_words import TASK, Plain
 from scripted import ScriptedPolicy, stumble_through_countdown
 
 from tacit.contexts.history import History
 from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.core.types import PLAIN, Condition, Observation, Task, Transition
+from tacit.core.types import PLAIN, Condition, Observation, Transition
 from tacit.environments import get_environment
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
-
-TASK = Task("w", "w/1", "f", "train", 0, "win")
-
-
-class Plain:
-    separator = "\n"
-
-    def task(self, task):
-        return f"task: {task.goal}"
-
-    def turn(self, number, observation, action):
-        return f"{number}: saw {observation.text}, did {action}"
-
-    def now(self, number, observation, admissible):
-        return f"{number}: see {observation.text}" + (f" {list(observation.actions)}" if admissible else "")
-
-    def request(self, style):
-        return f"answer {style}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,23 @@
+"""A wording in which every part of a prompt can be told from every other."""
+
+from __future__ import annotations
+
+from tacit.core.types import Task
+
+TASK = Task("w", "w/1", "f", "train", 0, "win")
+
+
+class Plain:
+    separator = "\n"
+
+    def task(self, task):
+        return f"task: {task.goal}"
+
+    def turn(self, number, observation, action):
+        return f"{number}: saw {observation.text}, did {action}"
+
+    def now(self, number, observation, admissible):
+        return f"{number}: see {observation.text}" + (f" {list(observation.actions)}" if admissible else "")
+
+    def request(self, style):
+        return f"answer {style}"
