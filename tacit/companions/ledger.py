@@ -34,6 +34,6 @@ class Ledger:
         return saved
 
 
-def rank(count: int, a: Phrase, b: Phrase) -> tuple[int, str, str]:
-    """Frequent pairs first, ties by the pair's text."""
-    return -count, spell(a), spell(b)
+def rank(count: int, a: Phrase, b: Phrase) -> tuple[int, str, str, Phrase, Phrase]:
+    """Frequent pairs first, ties by the pair's text; where skills have spaces in their names, two pairs may read alike."""
+    return -count, spell(a), spell(b), a, b

@@ -21,6 +21,7 @@ from math import log2
 from tacit.companions.ledger import Ledger, rank
 from tacit.companions.merging_columns import merge_many
 from tacit.companions.segmentation import Dictionary, Phrase, Sequences
+from tacit.core.errors import TacitError
 
 FEW_SKILLS = 600
 """up to here plain Python is done before arrays have been set up"""
@@ -48,7 +49,10 @@ class Extraction:
 
 def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extraction:
     """The dictionary of a corpus. Equal sequences are handled once, however many there are."""
+    if not corpus:
+        raise TacitError("a dictionary is extracted from successes, and there are none.")
     weights = Counter(corpus)
+    Dictionary(tuple(skills), (), max_phrase).check_known(set().union(*weights))
     if sum(map(len, weights)) <= FEW_SKILLS:
         dictionary, uses = merge_few(weights, tuple(skills), max_phrase)
     else:

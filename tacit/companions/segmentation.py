@@ -10,7 +10,7 @@ K is the size of the alphabet, used or not; L the longest phrase allowed; |C| co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
@@ -35,7 +35,7 @@ class Dictionary:
     def __post_init__(self) -> None:
         check_alphabet(self.skills, self.max_phrase)
         for phrase in self.merged:
-            self._check_known(phrase)
+            self.check_known(phrase)
             if not 2 <= len(phrase) <= self.max_phrase:
                 raise TacitError(
                     f"the phrase {spell(phrase)!r} must have 2 to {self.max_phrase} skills, and has {len(phrase)}."
@@ -66,7 +66,7 @@ class Dictionary:
     def segment(self, sequence: Sequence[str]) -> tuple[Phrase, ...]:
         """A minimum segmentation: of several, the one with the longest last phrase, then the longest before it, …"""
         sequence = tuple(sequence)
-        self._check_known(sequence)
+        self.check_known(sequence)
         fewest, last = [0], [0]
         """of each prefix: how few phrases, and how long the last one is"""
         for end in range(1, len(sequence) + 1):
@@ -88,6 +88,10 @@ class Dictionary:
             raise TacitError("a description length is a mean over successes, and there are none.")
         return (self.bits + sum(map(self.seg, corpus)) * log2(len(self))) / len(corpus)
 
+    def check_known(self, sequence: Collection[str]) -> None:
+        if not self._known.issuperset(sequence):
+            raise unknown("skill", str(next(s for s in sequence if s not in self._known)), self.skills)
+
     def uses(self, corpus: Sequences) -> Counter[Phrase]:
         """How often each phrase stands in the segmentations of the corpus."""
         return Counter(phrase for sequence in corpus for phrase in self.segment(sequence))
@@ -108,10 +112,6 @@ class Dictionary:
             lengths.setdefault(phrase[-1], set()).add(len(phrase))
         return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
 
-    def _check_known(self, sequence: Sequence[str]) -> None:
-        if not self._known.issuperset(sequence):
-            raise unknown("skill", next(s for s in sequence if s not in self._known), self.skills)
-
 
 def phrase_bits(length: int, alphabet: int, max_phrase: int) -> float:
     """|p| log₂ K + log₂ L: the skills of a phrase, and how many they are."""
@@ -125,6 +125,9 @@ def spell(phrase: Iterable[str]) -> str:
 def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
     if not skills:
         raise TacitError("an alphabet needs at least one skill.")
+    nameless = [skill for skill in skills if not isinstance(skill, str) or not skill.strip()]
+    if nameless:
+        raise TacitError(f"the alphabet has {nameless[0]!r} in it, and skills are called by a name: some text, such as 'TAKE'.")
     if len(set(skills)) < len(skills):
         twice = next(skill for skill, count in Counter(skills).items() if count > 1)
         raise TacitError(f"the alphabet has the skill {twice!r} twice.")

@@ -12,7 +12,7 @@ environments/<name>/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -90,13 +90,17 @@ class Alphabet:
     """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them."""
 
     skills: tuple[str, ...]
-    project: Callable[[Trajectory], tuple[str, ...]]
+    project: Callable[[Trajectory], Iterable[str]]
 
     def __call__(self, trajectory: Trajectory) -> tuple[str, ...]:
-        sequence = self.project(trajectory)
+        sequence = tuple(self.project(trajectory))
         for skill in sequence:
             if skill not in self.skills:
-                raise unknown("skill", skill, self.skills)
+                task = trajectory.task
+                raise TacitError(
+                    f"{unknown('skill', str(skill), self.skills)} The projection of world {task.world!r} gave it to an episode "
+                    f"of {task.id!r}: add it to the alphabet, or leave such steps out of the projection."
+                )
         return sequence
 
 

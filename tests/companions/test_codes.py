@@ -84,6 +84,8 @@ def test_long_sequences():
     [
         ((), (), 4, "at least one skill"),
         (("A", "B", "A"), (), 4, "the skill 'A' twice"),
+        (("A", 3), (), 4, "has 3 in it, and skills are called by a name"),
+        (("A", " "), (), 4, "has ' ' in it"),
         (ABC, (), 0, "max_phrase = 0"),
         (ABC, phrases_of("ABCAB"), 4, "must have 2 to 4 skills, and has 5"),
         (ABC, (("A",),), 4, "must have 2 to 4 skills, and has 1"),

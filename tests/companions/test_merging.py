@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from itertools import chain, pairwise
 
@@ -16,6 +17,7 @@ from tacit.companions.ledger import Ledger
 from tacit.companions.merging import merge, merge_few
 from tacit.companions.merging_columns import merge_many
 from tacit.companions.segmentation import Dictionary
+from tacit.core.errors import TacitError
 
 
 def corpus_of(text: str) -> list[tuple[str, ...]]:
@@ -91,6 +93,35 @@ def test_ties_go_by_text_and_not_by_order_of_arrival():
     first = merge(forward, tuple("ABCD")).dictionary
     assert first == merge(backward, tuple("ABCD")).dictionary
     assert first.merged == (("A", "B"), ("C", "D"))
+
+
+def test_names_with_spaces_are_not_taken_apart():
+    """`step right` then `up` reads like `step` then `right up`: still two pairs, and the same first one in any order."""
+    skills = ("A", "B", "A B", "C")
+    corpus = [("A", "B", "C")] * 40 + [("A B", "C")] * 40
+    for arrived in (corpus, corpus[::-1]):
+        for way in (merge_few, merge_many):
+            assert way(Counter(arrived), skills, 4)[0].merged == (("A", "B"), ("A", "B", "C"), ("A B", "C"))
+
+
+@pytest.mark.parametrize("times", [1, 700], ids=["few", "many"])
+def test_what_is_no_corpus_is_refused(times):
+    with pytest.raises(TacitError, match="unknown skill 'X'"):
+        merge([("A", "X") * times], ("A", "B"))
+    with pytest.raises(TacitError, match="there are none"):
+        merge([], ("A",))
+
+
+def test_thousands_of_long_sequences():
+    """2,000 sequences of 200 skills out of 40: a minute of plain Python, here a second or two."""
+    rng = random.Random(0)
+    skills = tuple(f"do thing {i}" for i in range(40))
+    motifs = [tuple(rng.choices(skills, k=4)) for _ in range(10)]
+    corpus = [tuple(chain.from_iterable(rng.choices(motifs, k=50))) for _ in range(2000)]
+    began = time.process_time()
+    found = merge(corpus, skills)
+    assert time.process_time() - began < 20
+    assert set(motifs) <= set(found.dictionary.merged) and found.segments == 2000 * 50
 
 
 def test_phrases_stop_at_the_longest_allowed():
