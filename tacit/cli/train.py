@@ -186,7 +186,7 @@ def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) 
 
         course = Course.of(world, recipe.train)
         policy = load_recipe_policy(recipe, world)
-        method = _with_encoder(method, recipe, world)
+        method = _ready(method, recipe, world, policy)
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
         started = True
@@ -206,11 +206,15 @@ def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) 
     return 0
 
 
-def _with_encoder(method: Method, recipe: Recipe, world: Environment) -> Method:
-    """The method with the sentence encoder it compares steps by, where it does. One that cannot be loaded is found out before
-    anything is trained."""
+def _ready(method: Method, recipe: Recipe, world: Environment, policy: Any) -> Method:
+    """The method with what it compares steps by: a layer the loaded model has, or a sentence encoder that can be loaded. What
+    cannot be is found out before anything is trained."""
     settings = recipe.settings
-    if not isinstance(settings, BiGPO) or settings.embedder != "sentence":
+    if not isinstance(settings, BiGPO):
+        return method
+    if settings.embedder == "actor" and settings.layer is not None:
+        policy.engine.model.check_layer(settings.layer)
+    if settings.embedder != "sentence":
         return method
     from tacit.engines.local.sentences import SentenceModel
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from small_encoder import save_encoder
 
 from tacit.cli.main import main
 from tacit.cli.settings.calibrations import place_of, saved_calibration, with_geometry
+from tacit.cli.settings.checks import open_world
 from tacit.cli.settings.recipe import Recipe
+from tacit.cli.train import _ready
 from tacit.core.errors import TacitError
 from tacit.training.run import read_settings, read_summary
 
@@ -117,6 +120,18 @@ def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
     assert line["parts"] >= 3, "three groups"
     assert main([*words, "--encoder", str(tmp_path / "nothing"), "--out", str(tmp_path / "other")]) == 2
     assert "cannot load the sentence encoder" in capsys.readouterr().err and not (tmp_path / "other").exists()
+
+
+def test_a_layer_is_checked_once_the_model_is_there(trained):
+    """How deep a model of the hub is, is known when it is loaded: before imitation, not after it."""
+    asked = []
+    policy = SimpleNamespace(engine=SimpleNamespace(model=SimpleNamespace(check_layer=asked.append)))
+    for words, expected in ({"layer": -9}, [-9]), ({"layer": -9, "embedder": "ngram"}, []), ({"name": "grpo"}, []):
+        asked.clear()
+        recipe = Recipe.from_json({"world": "countdown", "method": {"name": "bipace", **words}})
+        world = open_world("countdown")
+        method = recipe.settings.build(world)
+        assert _ready(method, recipe, world, policy) is method and asked == expected
 
 
 def test_what_cannot_be_looked_at(trained, capsys, tmp_path):

@@ -153,7 +153,7 @@ def _show(
                 "alone",
                 f"{percent(told['parts_singleton'])} of the parts, {percent(told['parts_singleton_steps'])} of the steps",
             ),
-            ("credit", f"as {method} gave it: of the step, and in all"),
+            ("credit", f"as {method} gave it: {'of the step, and in all' if 'step_credit' in steps[0].record else 'in all'}"),
         ],
     )
     for number, part in enumerate(parts):
