@@ -189,6 +189,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
         return with_geometry(Recipe.from_json(document)).settings
 
     assert (settled("tiny").layer, settled("tiny").epsilon) == (-2, 0.10), "four layers: at the paper's depth, not the last"
+    assert settled("tiny-base").layer == -2, "a packaged base is four layers deep as well"
     assert (settled("owner/name").layer, settled("owner/name").pooling) == (-8, "last")
     assert settled("tiny", embedder="ngram").epsilon == 0.25 and settled("tiny", embedder="ngram").layer is None
     assert settled("tiny", adaptive=True).epsilon is None
@@ -206,6 +207,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
     ("words", "reason"),
     [
         (["--layer", "-9"], "layer = -9 does not exist in 'tiny', which has 4"),
+        (["--model", "tiny-base", "--layer", "7"], "layer = 7 does not exist in 'tiny-base', which has 4"),
         (["--epsilon", "2.5"], "must be between 0 and 2"),
         (["--epsilon", "0.1", "--adaptive"], "leave one of them out"),
         (["--key-tokens", "0"], "must be at least 1"),

@@ -13,6 +13,7 @@ from typing import Any
 from tacit.cli.settings.recipe import Recipe
 from tacit.cli.settings.values import to_data
 from tacit.core.errors import TacitError
+from tacit.engines.local.bases import BASES, FOLDER
 from tacit.engines.local.tiny import cache_root
 from tacit.methods.bipace import PUBLISHED_EPSILON, PUBLISHED_LAYER
 
@@ -107,7 +108,7 @@ def _layers(recipe: Recipe) -> int | None:
     """How deep the model is, where that is known without loading it."""
     if recipe.tiny is not None:
         return recipe.tiny.layers
-    config = _config(Path(recipe.model).expanduser())
+    config = _config(FOLDER / recipe.model if recipe.model in BASES else Path(recipe.model).expanduser())
     if config is None:
         return None
     layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
