@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,6 +60,10 @@ def test_step_credit_uses_discounted_returns():
     group = seen("xy", "xz")
     (credit,) = StepRelative(gamma=0.5, std=None, weight=2.0)([group], [outcomes(group, [10, 0])])
     assert values_of(credit) == [5.0, 0.0, -5.0, 0.0]
+    # nobody did the same on x, so the others are left out: 5 − 0 and 0 − 5; on y all did the same, and Q̂ is V̂
+    group = make_group([[make_step("x", did), make_step("y")] for did in ("left", "right")])
+    (credit,) = ActionPeers(gamma=0.5, weight=2.0)([group], [outcomes(group, [10, 0])])
+    assert values_of(credit) == [10.0, 0.0, -10.0, 0.0]
 
 
 def test_a_local_penalty_enters_its_own_step_alone():
@@ -177,13 +183,15 @@ def test_one_axis_per_observation_and_radius_zero_is_gigpo_bit_for_bit(members, 
     assert gigpo.tokens_T.tobytes() == bigpo.tokens_T.tobytes()
 
 
-@pytest.mark.parametrize("term", [StepRelative(weight=0.0), ActionPeers(weight=0.0)])
+@pytest.mark.parametrize("term", [StepRelative(), ActionPeers(), ActionPeers(form="difference"), ActionPeers(std="sample")])
 def test_weight_zero_is_grpo(term):
-    group = seen("xy", "xz", "xy")
+    group = make_group([[make_step("x", did), make_step("y")] for did in ("left", "right", "right")])
     rewards = outcomes(group, [10, 0, 0])
     (episode,) = EpisodeRelative()([group], [rewards])
-    (step,) = term([group], [rewards])
+    (step,) = replace(term, weight=0.0)([group], [rewards])
     assert (episode + step).tokens_T.tolist() == episode.tokens_T.tolist()
+    (weighed,) = term([group], [rewards])
+    assert any(values_of(weighed)), "or the weight would not matter"
 
 
 def test_terms_explain_themselves():
