@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacit.cli.settings.options import Parser
 from tacit.core.errors import TacitError
+from tacit.report.episodes import MOST_TRAJECTORIES
 from tacit.report.known import Known
-from tacit.report.run_page import MOST_TRAJECTORIES, run_page
+from tacit.report.run_page import run_page
+
+if TYPE_CHECKING:
+    from tacit.core.types import Task
+    from tacit.training.settings import TrainSettings
 
 SUMMARY_LINE = "Write one self-contained HTML page of a run or a comparison: results, curves, behaviour, trajectories to read."
 SETTINGS, COMPARISON = "settings.json", "comparison.json"
@@ -42,7 +48,7 @@ def make_parser() -> Parser:
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     parser.add_argument(
         "--trajectories", type=int, default=MOST_TRAJECTORIES, metavar="N",
-        help=f"most episodes to embed in the page of a run (default: {MOST_TRAJECTORIES})",
+        help=f"most episodes to embed in a page (default: {MOST_TRAJECTORIES})",
     )  # fmt: skip
     parser.add_argument("--runs", action="store_true", help="of a comparison: write the page of each of its runs as well")
     return parser
@@ -55,7 +61,7 @@ def page_of(path: Path, trajectories: int = MOST_TRAJECTORIES, beside: Path | No
     if (path / COMPARISON).is_file():
         from tacit.report.comparison_page import comparison_page
 
-        return comparison_page(path, what_is_known, beside)
+        return comparison_page(path, what_is_known, beside, trajectories)
     raise _neither(path)
 
 
@@ -81,7 +87,6 @@ def what_is_known(settings: Any) -> Known:
     """The world, the tasks, the context and the defaults, as far as they can be had here; why not is said on the page."""
     from tacit.cli.settings.checks import open_world
     from tacit.cli.settings.recipe import Recipe
-    from tacit.training.train import Course
 
     try:
         recipe = Recipe.from_json(json.loads(json.dumps(settings)))
@@ -91,12 +96,21 @@ def what_is_known(settings: Any) -> Known:
         return Known(notices=(f"These settings are not this version's ({error}): the run is shown without its world's help.",))
     try:
         world = open_world(recipe.world)
-        course = Course.of(world, recipe.train)
-        tasks = {task.id: task for task in (*course.tasks, *course.panel.tasks)}
+        tasks = _tasks(recipe.world, recipe.train)
         context = recipe.settings.build(world).context
     except Exception as error:  # the world may be the user's own, or need data that is not on this machine
         return Known(defaults=usual, notices=(f"The world is not here ({error}): no labels of failures, no prompts.",))
     return Known(world, tasks, context, usual)
+
+
+@cache
+def _tasks(world: str, settings: TrainSettings) -> dict[str, Task]:
+    """What a run trains on and is measured on, by id. Kept: the runs of a comparison have the same."""
+    from tacit.cli.settings.checks import open_world
+    from tacit.training.train import Course
+
+    course = Course.of(open_world(world), settings)
+    return {task.id: task for task in (*course.tasks, *course.panel.tasks)}
 
 
 def _neither(path: Path) -> TacitError:

@@ -8,32 +8,40 @@ from pathlib import Path
 
 from tacit.report.assembly import headline, page
 from tacit.report.charts import Chart, draw
+from tacit.report.comparison_episodes import comparison_viewer
 from tacit.report.comparison_parts import learning, missing, results, runs, thresholds
 from tacit.report.comparison_reading import Comparison, read_comparison, table_of
 from tacit.report.conduct import conduct, prompt_series
+from tacit.report.episodes import MOST_TRAJECTORIES
 from tacit.report.known import Known
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.numbers import count
 from tacit.report.provenance import code_version, flag, flat, shown
-from tacit.report.reading import Episodes, Record, newest_episodes
+from tacit.report.reading import EVALUATIONS, Episodes, Record, newest_episodes
 from tacit.report.tables import Column, pairs, table
 
-EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")
 PER_RUN = (("seed",), ("out",), ("method", "name"))
 """settings that differ from run to run by the nature of a comparison"""
 
 
-def comparison_page(path: Path, known_of: Callable[[Record], Known] | None = None, beside: Path | None = None) -> str:
+def comparison_page(
+    path: Path,
+    known_of: Callable[[Record], Known] | None = None,
+    beside: Path | None = None,
+    most_trajectories: int = MOST_TRAJECTORIES,
+) -> str:
     """HTML of the comparison in `path`. `known_of` tells what is known of a run with these settings; `beside` is the directory
     the page will lie in, from which its links lead."""
     found = read_comparison(path)
     notices = [*found.notices, *missing(found)]
-    behaved = _behaviour(found, known_of or (lambda settings: Known()), notices)
+    known_of = known_of or (lambda settings: Known())
+    behaved = _behaviour(found, known_of, notices)
     sections = [
         ("results", "Results", results(found)),
         ("curves", "Learning curves", learning(found)),
         ("thresholds", "Steps to thresholds", thresholds(found)),
         ("behaviour", "Behaviour", behaved),
+        ("trajectories", "Trajectories", comparison_viewer(found, known_of, most_trajectories, notices)),
         ("runs", "Runs", runs(found, beside or path)),
         ("compared", "What was compared", _provenance(found)),
     ]

@@ -12,6 +12,8 @@ from tacit.report.numbers import count, is_number
 from tacit.report.prompts import Sections, prompts_of
 from tacit.report.reading import Episodes, Record
 
+MOST_TRAJECTORIES = 24
+"""on one page, where nothing else is asked for"""
 MOST_CHARACTERS = 8000
 """of one text; a page is for reading"""
 TOLD = (
@@ -29,6 +31,9 @@ TOLD = (
     "prompt",
 )
 """fields of a turn with a place of their own; whatever else is recorded is listed by name"""
+
+Chosen = tuple[str, Record, Known]
+"""where an episode is from, the episode, and what is known of its run"""
 
 
 def choose(found: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
@@ -59,18 +64,23 @@ def viewer(found: Sequence[Episodes], known: Known, most: int) -> Markup:
     if total > len(chosen):
         flag = tag("code", "--trajectories N", cls="whole")
         lead.append([f": the other {count(total - len(chosen))} are not on this page; ", flag, " embeds more"])
-    lead.append(f".{left} Left and right arrow keys step; page up and page down change the episode.")
+    lead.append(f".{left}")
+    return reader([(title, record, known) for title, record in chosen], lead)
+
+
+def reader(chosen: Sequence[Chosen], lead: Child) -> Markup:
+    """These episodes, to be read step by step."""
     return join(
         [
-            tag("p", lead, cls="quiet"),
+            tag("p", lead, " Left and right arrow keys step; page up and page down change the episode.", cls="quiet"),
             tag("noscript", tag("p", "Reading step by step needs JavaScript; everything above does not.")),
             tag("div", id="viewer", hidden=True),
-            data_block("episodes", embedded(chosen, known)),
+            data_block("episodes", embedded(chosen)),
         ]
     )
 
 
-def embedded(chosen: Sequence[tuple[str, Record]], known: Known) -> dict[str, Any]:
+def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
     """What the script reads. Texts are kept once and named by number: a task's statement stands in every prompt."""
     texts: dict[str, int] = {}
 
@@ -79,7 +89,7 @@ def embedded(chosen: Sequence[tuple[str, Record]], known: Known) -> dict[str, An
         return texts.setdefault(text, len(texts))
 
     episodes = []
-    for title, record in chosen:
+    for title, record, known in chosen:
         prompts = prompts_of(record, known)
         turns = [_turn(turn, prompts.turns[i] if prompts.turns else [], kept) for i, turn in enumerate(record["turns"])]
         head = {

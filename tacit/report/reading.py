@@ -23,6 +23,8 @@ NEEDED_OF_TURN = {"saw": str, "wrote": str, "action": str, "valid": bool}
 """without these a recorded episode cannot be told; everything else may be absent"""
 MOST_WATCHED = 2000
 """iterations looked at for alarms in a run that kept none: every one is held against all before it"""
+EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")
+"""recordings of the run's own panel, in the order of the stages"""
 STAGE_ORDER = {"untrained": 0, "sft": 1, "rl": 2}
 
 

@@ -8,17 +8,14 @@ from pathlib import Path
 from tacit.report.assembly import headline, page
 from tacit.report.conduct import alarms, conduct, reading_load
 from tacit.report.curves import curves
-from tacit.report.episodes import viewer
+from tacit.report.episodes import MOST_TRAJECTORIES, viewer
 from tacit.report.known import Known
 from tacit.report.markup import Child, join, tag
 from tacit.report.measures import evaluations, families, final
 from tacit.report.measures import headline as scores
 from tacit.report.numbers import count, duration, is_number
 from tacit.report.provenance import provenance
-from tacit.report.reading import Episodes, Record, RunFiles, newest_episodes, read_run
-
-EVALUATIONS = ("eval-untrained", "eval-sft", "eval-rl")
-MOST_TRAJECTORIES = 24
+from tacit.report.reading import EVALUATIONS, Episodes, Record, RunFiles, newest_episodes, read_run
 
 
 def run_page(path: Path, known_of: Callable[[Record], Known] | None = None, most_trajectories: int = MOST_TRAJECTORIES) -> str:

@@ -93,14 +93,15 @@ def _outcomes(score: PanelScore) -> Pairs:
         ("SC@", score.majority_at, score.majority_interval, "most"),
     ):
         pairs += [
-            (f"{name}{k}", f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {k} tries")
+            (f"{name}{k}", f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {k} {'try' if k == 1 else 'tries'}")
             for k, share in shares.items()
         ]
     return pairs
 
 
 def _turns(score: PanelScore, how: Behaviour) -> Pairs:
-    pairs = [("steps", f"{score.steps:.1f} per episode, {score.success_steps:.1f} where it succeeded")]
+    of_successes = f", {score.success_steps:.1f} where it succeeded" if score.successes else ""
+    pairs = [("steps", f"{score.steps:.1f} per episode{of_successes}")]
     pairs += [("actions", f"{percent(score.invalid)} did not parse, {percent(score.ineffective)} were refused by the world")]
     if how.all_repeats is not None:
         again = f"{percent(how.all_repeats)} of all actions"

@@ -1,0 +1,94 @@
+"""Which trajectories the page of a comparison embeds: the same tasks by every method, and what each of them practised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from tacit.report.comparison_reading import Comparison
+from tacit.report.episodes import Chosen, reader
+from tacit.report.known import Known
+from tacit.report.markup import Markup, tag
+from tacit.report.numbers import count, is_number
+from tacit.report.reading import EVALUATIONS, Episodes, Record, newest_episodes
+
+
+@dataclass(frozen=True)
+class Player:
+    """The first finished run of a method in a world."""
+
+    name: str
+    known: Known
+    measured: Episodes | None
+    practised: Episodes | None
+
+    def chosen(self, episodes: Episodes, record: Record) -> Chosen:
+        return f"{self.name}, {episodes.title}", record, self.known
+
+
+def comparison_viewer(found: Comparison, known_of: Callable[[Record], Known], most: int, notices: list[str]) -> Markup:
+    """Per world, by the first finished run of every method: a task on which they differ, an episode of practice with its
+    credit, and another such task; as many as the page may have, in this order."""
+    worlds = [players_of(found, world, known_of, notices) for world in found.worlds]
+    total = sum(len(e.records) for ps in worlds for p in ps for e in (p.measured, p.practised) if e is not None)
+    if not total:
+        return tag("p", "No trajectories were recorded, or none can be read.", cls="quiet")
+    rounds = zip_longest(*(rounds_of(players) for players in worlds), fillvalue=())
+    by_world: list[list[Chosen]] = [[] for _ in worlds]
+    for number, episode in [(i, c) for one in rounds for i, own in enumerate(one) for c in own][:most]:
+        by_world[number].append(episode)
+    chosen = [c for own in by_world for c in own]
+    lead = [
+        f"{len(chosen)} episodes of {count(total)}, by the first finished run of every method: tasks of its last evaluation, "
+        "those first that some methods won and others lost, and the practice in which credit differs most. ",
+        tag("code", "--runs", cls="whole"),
+        " writes a page of every run, with more.",
+    ]
+    return reader(chosen, lead)
+
+
+def players_of(found: Comparison, world: str, known_of: Callable[[Record], Known], notices: list[str]) -> list[Player]:
+    players = []
+    for method in found.methods:
+        for cell in found.cells_of(world, method):
+            place = found.path / str(cell.get("run") or "")
+            if cell["status"] != "finished" or not place.is_dir():
+                continue
+            measured, practised = newest_episodes(place, EVALUATIONS, notices), newest_episodes(place, ("rl",), notices)
+            settings = cell.get("settings")
+            known = known_of(settings) if isinstance(settings, Mapping) else Known()
+            name = f"{world} / {method} / {cell.get('seed')}"
+            players.append(Player(name, known, next(iter(measured), None), next(iter(practised), None)))
+            break
+    return players
+
+
+def rounds_of(players: Sequence[Player]) -> list[list[Chosen]]:
+    """Lists to take from, most wanted first: a task by every method, practice of every method, another task."""
+    first, *second = [
+        [p.chosen(p.measured, r) for p in players if p.measured and (r := _of_task(p.measured, task)) is not None]
+        for task in telling_tasks(players)[:2]
+    ] or [[]]
+    practice = [p.chosen(p.practised, max(p.practised.records, key=_spread)) for p in players if p.practised]
+    return [first, practice, *second]
+
+
+def telling_tasks(players: Sequence[Player]) -> list[str]:
+    """The tasks of the last evaluations: first those that about half of the methods won, in the order they were played."""
+    outcomes: dict[str, list[bool]] = {}
+    for player in players:
+        played = {r["task"]: r for r in reversed(player.measured.records)} if player.measured else {}
+        for task in reversed(played):
+            outcomes.setdefault(task, []).append(played[task]["success"])
+    return sorted(outcomes, key=lambda task: -min(sum(outcomes[task]), len(outcomes[task]) - sum(outcomes[task])))
+
+
+def _of_task(episodes: Episodes, task: str) -> Record | None:
+    return next((record for record in episodes.records if record["task"] == task), None)
+
+
+def _spread(record: Record) -> float:
+    """How much the credit of its steps differs."""
+    credits = [turn["credit"] for turn in record["turns"] if is_number(turn.get("credit"))]
+    return max(credits) - min(credits) if credits else -1.0

@@ -1,0 +1,84 @@
+"""Trajectories on the page of a comparison: the same tasks by every method, and practice with its credit."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from written import WORLDS, episode, write_comparison
+
+from tacit.report.comparison_page import comparison_page
+from tacit.report.known import Known
+from tacit.training.records import read_records, write_records
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    return write_comparison(tmp_path / "compared")
+
+
+def embedded(html: str) -> list[dict]:
+    found = re.search(r'id="episodes"[^>]*>(.*?)</script>', html, re.DOTALL)
+    return json.loads(found.group(1))["episodes"] if found else []
+
+
+def practise(place: Path, world: str, method: str, credits: list[list[float]]) -> None:
+    played = []
+    for number, own in enumerate(credits):
+        record = episode(70 + number, True, len(own))
+        turns = [{**turn, "credit": credit} for turn, credit in zip(record["turns"], own, strict=True)]
+        played.append({**record, "turns": turns})
+    write_records(place / f"runs/{world}/{method}/0/trajectories/rl-000040.jsonl.gz", played)
+
+
+def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
+    shown = embedded(comparison_page(place))
+    assert [e["from"].split(",")[0] for e in shown] == [
+        f"{world} / {method} / 0" for world in WORLDS for _ in range(2) for method in ("grpo", "bipace", "reuserl")
+    ]
+    for world in WORLDS:
+        own = [e for e in shown if e["from"].startswith(world)]
+        by_method = [
+            {r["task"]: r["success"] for r in read_records(place / f"runs/{world}/{m}/0/trajectories/eval-rl-000040.jsonl.gz")}
+            for m in ("grpo", "bipace", "reuserl")
+        ]
+        differ = [task for task in by_method[0] if len({outcomes[task] for outcomes in by_method}) == 2]
+        assert [e["task"] for e in own] == [differ[0]] * 3 + [differ[1]] * 3
+        assert [e["success"] for e in own] == [outcomes[e["task"]] for e, outcomes in zip(own, by_method * 2, strict=True)]
+
+
+def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_evenly(place):
+    for method in ("grpo", "bipace", "reuserl"):
+        practise(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])
+    shown = embedded(comparison_page(place, most_trajectories=9))
+    practice = [e for e in shown if e["from"].endswith("training, iteration 40")]
+    assert len(shown) == 9 and len(practice) == 3 and {len(e["turns"]) for e in practice} == {2}
+    assert [turn["credit"] for turn in practice[0]["turns"]] == [0.9, -0.4]
+    assert len(embedded(comparison_page(place, most_trajectories=2))) == 2
+
+
+def test_each_run_is_told_by_what_is_known_of_its_own_settings(place):
+    asked = []
+
+    def known_of(settings) -> Known:
+        asked.append((settings["world"], settings["method"]["name"], settings["seed"]))
+        return Known()
+
+    comparison_page(place, known_of)
+    assert {(world, method, 0) for world in WORLDS for method in ("grpo", "bipace", "reuserl")} <= set(asked)
+
+
+def test_runs_that_are_gone_or_unfinished_are_done_without(place):
+    shutil.rmtree(place / "runs/countdown/grpo/0")
+    shutil.rmtree(place / "runs/alfworld")
+    shown = embedded(comparison_page(place))
+    assert [e["from"].split(",")[0] for e in shown][:3] == [
+        f"countdown / {m}" for m in ("grpo / 1", "bipace / 0", "reuserl / 0")
+    ]
+    assert len(shown) == 6
+    shutil.rmtree(place / "runs/countdown")
+    html = comparison_page(place)
+    assert embedded(html) == [] and "No trajectories were recorded, or none can be read." in html
