@@ -37,7 +37,7 @@ class Base:
 
     def source(self, world: Environment) -> str:
         """The checkpoint's directory, or a hub id."""
-        from tacit.engines.local.policy import find_checkpoint
+        from tacit.engines.local.sources import find_checkpoint
 
         texts = world.example_texts
         return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)

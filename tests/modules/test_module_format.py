@@ -41,10 +41,13 @@ def test_a_module_says_what_it_is(modules: Path) -> None:
     assert module.to_json() == json.loads((modules / "pick" / "module.json").read_text())
 
 
-def test_reading_modules_takes_no_torch(modules: Path) -> None:
-    words = f"import sys; from tacit.modules import find_modules; found = find_modules({str(modules)!r})"
-    code = f"{words}; print(len(found), 'torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["2", "False"]
+@pytest.mark.parametrize("command", ["list", "verify"])
+def test_looking_at_modules_takes_no_torch(modules: Path, command: str) -> None:
+    words = f"import sys; from tacit.cli.main import main; code = main(['modules', {command!r}, {str(modules)!r}])"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{words}; print(code, 'torch' in sys.modules)"], capture_output=True, text=True
+    )
+    assert ran.stdout.splitlines()[-1] == "0 False", ran.stderr
 
 
 def test_both_sit_on_one_base(modules: Path) -> None:

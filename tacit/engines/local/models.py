@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError
 from tacit.engines.local.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.lean import LeanDecoder
 from tacit.engines.local.packing import Packed, buckets, pack
 from tacit.engines.local.quiet import no_progress_bars
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.tiny import TINY_SIZES
+from tacit.engines.local.sources import find_pretrained
 
 LOGIT_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
 """most float32 logits held at once, [tokens × vocabulary]; larger requests are cut into chunks of tokens"""
@@ -226,24 +226,3 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
         )
         raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
     return hf.to(device).eval(), tokenizer
-
-
-def find_pretrained(model: str) -> str:
-    """The directory of a checkpoint (ours keep it under `model/`), or the hub id as it is."""
-    path = Path(model).expanduser()
-    if path.is_dir():
-        for candidate in (path, path / "model"):
-            if (candidate / "config.json").is_file():
-                return str(candidate)
-        if any(path.glob("**/adapter_config.json")):
-            raise TacitError(f"{model!r} holds LoRA adapters, not a whole model; give the base model and load this onto it.")
-        raise TacitError(f"{model!r} is a directory without config.json; give the directory of a saved transformers model.")
-    looks_like_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
-    if model.count("/") == 1 and not looks_like_path:
-        return model
-    if "/" in model or looks_like_path:
-        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        near = sorted(s.name for s in siblings if s.is_dir() and (s / "config.json").is_file())
-        there = f" Models in {path.parent}: {', '.join(near)}." if near else ""
-        raise TacitError(f"no model at {model!r}: the directory does not exist.{there}")
-    raise unknown("model", model, [*TINY_SIZES, "path/to/checkpoint", "owner/name"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,11 @@ from tacit.core.protocols import LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local import checkpoints
 from tacit.engines.local.adapters import FROZEN, MAIN
-from tacit.engines.local.bases import BASES, base_path
 from tacit.engines.local.engine import LocalEngine, Member
-from tacit.engines.local.models import LanguageModel, find_pretrained, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.models import LanguageModel, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.tiny import TINY_SIZES, TinySettings, tiny_checkpoint
-
-Texts = Sequence[str] | Callable[[], Sequence[str]]
+from tacit.engines.local.sources import Texts, find_checkpoint
+from tacit.engines.local.tiny import TinySettings
 
 
 def load_policy(
@@ -42,21 +40,6 @@ def load_policy(
     set_threads(settings.threads)
     hf, tokenizer = load_pretrained(find_checkpoint(model, seed, world_texts, tiny), device, dtype)
     return LocalPolicy(LocalEngine(hf, tokenizer, settings, seed))
-
-
-def find_checkpoint(model: str, seed: int = 0, world_texts: Texts | None = None, tiny: TinySettings | None = None) -> str:
-    """The checkpoint that a model's name stands for: its directory (a tiny one is built where it is not there yet), or a hub
-    id as it is."""
-    if model in BASES:
-        return str(base_path(model))
-    if model not in TINY_SIZES:
-        return find_pretrained(model)
-    if world_texts is None:
-        raise TacitError(
-            f"model {model!r} trains its tokenizer on a world's text, but none was given; use a checkpoint instead."
-        )
-    texts = world_texts() if callable(world_texts) else world_texts
-    return str(tiny_checkpoint(texts, tiny or TINY_SIZES[model], seed))
 
 
 class LocalPolicy:
