@@ -40,7 +40,7 @@ def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
         console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), value), soft_wrap=True)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], numbers: Sequence[str] = ()) -> Table:
     """A table in which the first column and those named in `numbers` are never broken or cut."""
     made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
@@ -53,7 +53,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num
             min_width=max((len(row[i]) for row in rows), default=0) if whole else None,
         )
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return made
 
 

@@ -9,9 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from skilled import ABC, won
 
-from tacit.cli.inspection.dictionary_view import coloured, step_table
+from tacit.cli.inspection.dictionary_plot import by_appearance
+from tacit.cli.inspection.dictionary_story import Reading, Story
+from tacit.cli.inspection.dictionary_view import behaviour_table, coloured, phrase_colours, sparkline, step_table
 from tacit.cli.main import main
+from tacit.companions.dictionary import SkillDictionary
+from tacit.companions.segmentation import Dictionary
+from tacit.core.world import Alphabet
+from tacit.evaluation.behaviour import Behaviour
 from tacit.training.metrics import read_metrics
 from tacit.training.run import read_summary
 
@@ -115,7 +122,8 @@ def test_the_whole_view(runs, capsys):
     assert f"{26 + merged}: 26 single skills and {merged} merged" in out
     assert f"{len(state['buffer'])} successes" in out
     for phrase in state["phrases"]:
-        assert " ".join(phrase) in out
+        assert " → ".join(phrase) in out
+    assert "below the" in out and "it takes skill by skill" in out and "(Proposition 4" in out
     for title in ("Merged phrases", "Description length (Eq. 3) and bound (Theorem 3)", "Episodes of rl-000002", "Behaviour"):
         assert title in out
     assert "won  countdown/train/" in out and "successes without a reset" in out and "operations: " in out
@@ -130,6 +138,12 @@ def test_the_same_as_json(runs, capsys, tmp_path):
     assert [step["step"] for step in told["steps"]] == [1, 2] and all(s["mdl_bound"] > s["mdl_loss"] for s in told["steps"])
     assert set(told["behaviour"]) == {"training, iteration 2", "evaluation after rl 2"}
     assert told["behaviour"]["training, iteration 2"]["successes"] > 0 and plot.exists()
+    assert told["episodes"][0]["success"] and len(told["episodes"]) == 8
+    tasks = [episode["task"] for episode in told["episodes"] if episode["success"]]
+    solved = len(set(tasks))
+    assert len(set(tasks[:solved])) == solved > 1, "one success of each task before a second of any"
+    known = {tuple(p) for p in companion_state(runs / "whole")["phrases"]}
+    assert all(len(s) == 1 or tuple(s) in known for episode in told["episodes"] for s in episode["segments"])
     uses = [p["uses"] for p in told["phrases"]]
     assert uses == sorted(uses, reverse=True) and all(1 <= p["since"] <= 2 for p in told["phrases"])
 
@@ -149,6 +163,20 @@ def test_a_run_without_a_dictionary_is_read_from_its_episodes(runs, capsys):
     assert [p["phrase"] for p in told["phrases"]] and {tuple(p["phrase"]) for p in told["phrases"]} == {
         tuple(p) for p in companion_state(runs / "half", "rl-000001")["phrases"]
     }
+
+
+def test_a_run_that_kept_no_checkpoint_is_read_from_its_episodes(runs, capsys, tmp_path):
+    """Extracted again with the run's own settings: the same phrases, uses and readings as were saved."""
+    bare = tmp_path / "bare"
+    shutil.copytree(runs / "whole", bare, ignore=shutil.ignore_patterns("checkpoints"))
+    told = []
+    for run in (runs / "whole", bare):
+        assert main(["inspect", "dictionary", str(run), "--json", "--no-plot"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    saved, again = told
+    assert again["source"] == "extracted from 2 recorded iterations" and again["phrases"] == saved["phrases"]
+    for name in ("description_length", "mdl_bound", "success_buffer"):
+        assert [s[name] for s in again["steps"]] == pytest.approx([s[name] for s in saved["steps"]], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +204,70 @@ def test_nothing_recorded_and_nothing_saved(runs, capsys, tmp_path):
     assert "neither a dictionary nor recorded iterations" in capsys.readouterr().err
 
 
-def test_phrases_keep_their_colour():
-    first, again = coloured([("A", "B"), ("C",), ("A", "B")]).spans[0::2]
-    assert first.style == again.style and coloured([("C",)]).spans[0].style == "dim"
-    assert coloured([("A", "B"), ("C",)]).plain.strip() == "[A B] C"
+def a_story(*batches: tuple[str, ...]) -> Story:
+    """A dictionary over {A, B, C} without a buffer, shown these successes."""
+    companion, steps = SkillDictionary(ABC, horizon=20, buffer=0), []
+    for number, batch in enumerate(batches, 1):
+        steps.append({"step": number, **companion.observe([won(*batch)])})
+    return Story(companion, "here", steps)
+
+
+def test_phrases_have_a_colour_to_themselves():
+    story = a_story(("ABAB", "CBC", "CBC", "CBC") * 20)
+    colours = phrase_colours(story)
+    merged = story.companion.dictionary.merged
+    assert set(colours) == set(merged) and len(set(colours.values())) == len(merged) > 2
+    first, again = coloured([merged[0], ("C",), merged[0]], colours).spans[0::2]
+    assert first.style == again.style == colours[merged[0]] and coloured([("C",)], colours).spans[0].style == "dim"
+    assert coloured([("A", "B"), ("C",)], {("A", "B"): "red"}).plain == "[A→B] C"
+
+
+def test_a_reading_is_eq_3_in_its_parts():
+    """|B| is found again from the metrics; the parts add up, and single skills would have taken more."""
+    corpus = ["ABAB", "ABC", "ABAB", "CAB"] * 5
+    story = a_story(tuple(corpus))
+    (reading,) = story.readings()
+    code = story.companion.dictionary
+    assert (reading.successes, reading.phrases) == (20, len(code))
+    assert reading.shared == pytest.approx(code.bits / 20)
+    assert reading.bits == pytest.approx(code.description_length([tuple(s) for s in corpus]))
+    assert reading.single == pytest.approx(Dictionary(ABC.skills).description_length([tuple(s) for s in corpus]))
+    assert reading.bits < reading.single
+
+
+def test_an_alphabet_that_costs_nothing():
+    companion = SkillDictionary(Alphabet(("A",), ABC.project), horizon=20, max_phrase=1)
+    story = Story(companion, "here", [{"step": 1, **companion.observe([won("AA", "A")])}])
+    assert (story.readings()[0].bits, story.readings()[0].single) == (0.0, 0.0)
+
+
+def test_phrases_that_came_and_went():
+    story = a_story(("AB",) * 40, ("BC",) * 30, ("BC",) * 60)
+    assert story.gone() == [(("A", "B"), 1)]
+    assert story.rates() == [(1, {("A", "B"): 1.0}), (2, {("B", "C"): 1.0}), (3, {("B", "C"): 1.0})]
+    assert by_appearance(story.rates()) == [("A", "B"), ("B", "C")]
+    assert [p["since"] for p in story.phrases()] == [2]
+
+
+def test_a_life_in_a_line():
+    assert sparkline([None, 0.0, 0.5, 1.0]) == "·▁▅█"
+    assert sparkline([0.0]) == "▁" and sparkline([]) == ""
+    long = sparkline([None] * 150 + [2.0] * 150)
+    assert long == "·" * 12 + "█" * 12
+
+
+def test_what_only_one_set_of_episodes_has_is_zero_in_the_other():
+    empty: dict[str, float | None] = dict.fromkeys(("success_length", "failure_length", "invalid", "repeats"))
+    burned = Behaviour(10, 8, **empty, failures={"burned": 1.0}, per_success={"COOK": 1.5})
+    timed_out = Behaviour(10, 8, **empty, failures={"timeout": 1.0}, per_success={"CUT": 2.0})
+    lost = Behaviour(10, 0, **empty, failures={"burned": 1.0})
+    shown = behaviour_table({"a": burned, "b": timed_out, "c": lost})
+    cells = [[cell.plain for cell in column.cells] for column in shown.columns]
+    rows = {row[0]: row[1:] for row in zip(*cells, strict=True)}
+    assert rows["failures: burned"] == ("100.0%", "0.0%", "100.0%")
+    assert rows["COOK per success"] == ("1.50", "0.00", "-") and rows["CUT per success"] == ("0.00", "2.00", "-")
 
 
 def test_long_trainings_are_shown_in_a_dozen_rows():
-    step = {"dictionary_size": 5, "description_length": 1.0, "success_segments": 1.0, "phrase_length": 1.0}
-    rows = step_table([{"step": n, **step} for n in range(1, 301)])
+    rows = step_table([Reading(n, 9, 5, 1.0, 0.5, 2.0, 1.0, 1.0, None, None) for n in range(1, 301)])
     assert rows.row_count == 12 and [list(rows.columns[0].cells)[i].plain for i in (0, -1)] == ["1", "300"]

@@ -7,6 +7,7 @@ recorded episodes, iteration by iteration, as ReuseRL would have done: so a GRPO
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,20 +40,22 @@ def run(argv: Sequence[str]) -> int:
     story = open_story(path, recipe, world, tasks, arguments.checkpoint)
     file, episodes = _episodes(path, tasks, arguments.iteration)
     behaviours = _behaviours(path, recipe, world, file, episodes)
+    shown = episodes[: arguments.episodes]
     plot = None if arguments.no_plot else arguments.plot or path / "dictionary.png"
     if plot is not None:
         from tacit.cli.inspection.dictionary_plot import plot_dictionary
 
-        plot_dictionary(plot, path.name, story.companion.history.uses(), story.steps)
+        plot_dictionary(plot, f"{world.name}, {recipe.method}", story.rates(), story.readings())
     if arguments.json:
         told = {name: found.to_json() for name, found in behaviours.items()}
         fields = {"source": story.source, "phrases": story.phrases(), "steps": story.steps, "behaviour": told}
-        print(json.dumps({**fields, "plot": str(plot) if plot else None}))
+        cut = [{"task": t.task.id, "success": t.success, "segments": story.cut(t)} for t in shown]
+        print(json.dumps({**fields, "episodes": cut, "plot": str(plot) if plot else None}))
         return 0
     from tacit.cli.inspection.dictionary_view import show
     from tacit.cli.terminal import make_console
 
-    show(make_console(), story, file, episodes[: arguments.episodes], behaviours, arguments.top, plot)
+    show(make_console(), story, file, shown, behaviours, arguments.top, plot)
     return 0
 
 
@@ -70,7 +73,7 @@ def make_parser() -> Parser:
 
 
 def _episodes(path: Path, tasks: Sequence[Task], iteration: int | None) -> tuple[Path | None, list[Trajectory]]:
-    """The recorded episodes of an iteration, successes first; none where the run kept none."""
+    """The recorded episodes of an iteration, successes first, and one of each task before a second; none where none is kept."""
     files = recorded_steps(path)
     if iteration is not None and iteration not in files:
         there = f"there are {min(files)} to {max(files)}" if files else "there are none"
@@ -78,7 +81,12 @@ def _episodes(path: Path, tasks: Sequence[Task], iteration: int | None) -> tuple
     if not files:
         return None, []
     file = files[max(files) if iteration is None else iteration]
-    return file, sorted(replay(file, tasks), key=lambda t: not t.success)
+    before: Counter[tuple[str, bool]] = Counter()
+    places = []
+    for trajectory in (played := replay(file, tasks)):
+        places.append((not trajectory.success, before[trajectory.task.id, trajectory.success]))
+        before[trajectory.task.id, trajectory.success] += 1
+    return file, [played[i] for i in sorted(range(len(played)), key=places.__getitem__)]
 
 
 def _behaviours(

@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log2
 from pathlib import Path
 from typing import Any
 
 from tacit.cli.settings.recipe import Recipe
 from tacit.companions.dictionary import SkillDictionary
+from tacit.companions.segmentation import Dictionary, Phrase
 from tacit.core.errors import TacitError
-from tacit.core.types import Group, Task
+from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.rewards.segmentation import world_alphabet
 from tacit.training.metrics import read_metrics
 from tacit.training.replay import recorded_steps, replay
 from tacit.training.run import saved_checkpoints
 
-READINGS = ("description_length", "mdl_bound", "dictionary_size", "phrase_length")
-"""what a step of the dictionary's training is recognised by and plotted with"""
+E_STEP = "description_length"
+"""the metric that only iterations with an E-step have"""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One E-step in the two parts of Eq. 3, beside what the same successes would take skill by skill."""
+
+    step: int
+    successes: int
+    """|B|"""
+    phrases: int
+    """|C|"""
+    bits: float
+    """L_BDL: bits per success"""
+    shared: float
+    """of these, each success's share in the dictionary: L_dict / |B|"""
+    single: float
+    """L_BDL of the same corpus under the dictionary of single skills"""
+    segments: float
+    phrase_length: float
+    loss: float | None
+    bound: float | None
+    """None where a success outlasted T"""
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> Reading:
+        """From the metrics of an iteration; |B| is not among them, and is what L_dict is shared by."""
+        bits, segments = metrics[E_STEP], metrics["success_segments"]
+        shared = bits - segments * log2(metrics["dictionary_size"])
+        successes = max(1, round(metrics["dictionary_bits"] / shared)) if shared else 1  # one skill and L = 1 cost nothing
+        return cls(
+            step=int(metrics["step"]),
+            successes=successes,
+            phrases=int(metrics["dictionary_size"]),
+            bits=bits,
+            shared=shared,
+            single=single.bits / successes + metrics["success_skills"] * log2(len(single)),
+            segments=segments,
+            phrase_length=metrics["phrase_length"],
+            loss=metrics.get("mdl_loss"),
+            bound=metrics.get("mdl_bound"),
+        )
 
 
 @dataclass(frozen=True)
@@ -28,7 +71,34 @@ class Story:
     companion: SkillDictionary
     source: str
     steps: list[dict[str, Any]]
-    """readings of each E-step, oldest first"""
+    """metrics of each E-step, oldest first"""
+
+    def cut(self, trajectory: Trajectory) -> tuple[Phrase, ...]:
+        """An episode in phrases of the dictionary."""
+        return self.companion.dictionary.segment(self.companion.alphabet(trajectory))
+
+    def readings(self) -> list[Reading]:
+        single = Dictionary(self.companion.alphabet.skills, (), self.companion.max_phrase)
+        return [Reading.of(step, single) for step in self.steps]
+
+    def rates(self) -> list[tuple[int, dict[Phrase, float]]]:
+        """(iteration, uses per success of each merged phrase then in the dictionary)"""
+        successes = {reading.step: reading.successes for reading in self.readings()}
+        history = self.companion.history.uses()
+        return [
+            (step, {p: count / successes[step] for p, count in uses.items()}) for step, uses in history if step in successes
+        ]
+
+    def gone(self) -> list[tuple[Phrase, int]]:
+        """Phrases no longer in the dictionary with the last iteration they were there, those once used most first."""
+        rates = self.rates()
+        used: dict[Phrase, float] = {}
+        last: dict[Phrase, int] = {}
+        for step, uses in rates:
+            for phrase, rate in uses.items():
+                used[phrase], last[phrase] = used.get(phrase, 0.0) + rate, step
+        now = rates[-1][1] if rates else {}
+        return [(p, last[p]) for p in sorted(used, key=lambda p: (-used[p], p)) if p not in now]
 
     def phrases(self) -> list[dict[str, Any]]:
         """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
@@ -44,38 +114,39 @@ class Story:
 
 
 def open_story(path: Path, recipe: Recipe, world: Environment, tasks: Sequence[Task], checkpoint: str) -> Story:
+    """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would."""
     method = recipe.settings.build(world)
     for number, companion in enumerate(method.companions):
         if isinstance(companion, SkillDictionary):
-            return _saved(path, number, companion, checkpoint)
+            practised = [saved for saved in saved_checkpoints(path).all() if saved.stage == "rl"]
+            if checkpoint or practised:
+                return _saved(path, number, companion, checkpoint)
+            return _replayed(path, companion, tasks)
     if checkpoint:
         raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
-    return _replayed(path, world, tasks)
+    return _replayed(path, SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), tasks)
 
 
 def _saved(path: Path, number: int, companion: SkillDictionary, checkpoint: str) -> Story:
-    saved = saved_checkpoints(path)
-    if not saved.all():
-        raise TacitError(f"{path} has no checkpoint yet; its dictionary comes with the first of practice.")
-    found = saved.find(checkpoint or "newest")
+    found = saved_checkpoints(path).find(checkpoint or "newest")
     states = found.state()["companions"]
     if len(states) <= number:
         raise TacitError(f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice.")
     companion.load(states[number])
     records = read_metrics(path / "metrics.jsonl")
-    steps = [r for r in records if r["stage"] == "rl" and r["step"] <= found.step and READINGS[0] in r]
+    steps = [r for r in records if r["stage"] == "rl" and r["step"] <= found.step and E_STEP in r]
     return Story(companion, f"checkpoint {found.path.name}", steps)
 
 
-def _replayed(path: Path, world: Environment, tasks: Sequence[Task]) -> Story:
+def _replayed(path: Path, companion: SkillDictionary, tasks: Sequence[Task]) -> Story:
     files = recorded_steps(path)
     if not files:
         raise TacitError(f"{path} has neither a dictionary nor recorded iterations; train with --trajectories (the default).")
-    companion, steps = SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), []
+    steps = []
     for step, file in files.items():
         companion.history.iteration = step - 1
         sound = [Group(t.task, (t,)) for t in replay(file, tasks) if not t.stop.crashed]
         metrics = companion.observe(sound)
-        if READINGS[0] in metrics:
+        if E_STEP in metrics:
             steps.append({"stage": "rl", "step": step, **metrics})
     return Story(companion, f"extracted from {len(files)} recorded iterations", steps)

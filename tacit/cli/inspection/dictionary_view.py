@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.terminal import percent, say, say_pairs, table
-from tacit.companions.segmentation import Dictionary, Phrase, spell
+from tacit.companions.bounds import proposition_4
+from tacit.companions.segmentation import Phrase
 from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import OPERATOR, Behaviour
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tacit.cli.inspection.dictionary_story import Story
+    from tacit.cli.inspection.dictionary_story import Reading, Story
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green", "bright_yellow",
            "bright_magenta", "bright_blue", "red")  # fmt: skip
+LEVELS = "▁▂▃▄▅▆▇█"
 ROWS = 12
 """steps shown of a long training"""
+WIDTH = 24
+"""characters of a phrase's life"""
+GONE = 6
+"""phrases named that are no longer there"""
 
 
 def show(
@@ -35,85 +42,134 @@ def show(
     top: int,
     plot: Path | None,
 ) -> None:
-    dictionary = story.companion.dictionary
+    colours = phrase_colours(story)
     say(console, f"skill dictionary, {story.source}", style="bold")
-    pairs = [
-        ("phrases", f"{len(dictionary)}: {len(dictionary.skills)} single skills and {len(dictionary.merged)} merged"),
-        ("cost", f"{dictionary.bits:.1f} bits (K = {len(dictionary.skills)}, L = {dictionary.max_phrase})"),
-        ("buffer", f"{len(story.companion.successes)} successes"),
-    ]
-    say_pairs(console, [*pairs, *([("plot", str(plot))] if plot else [])])
+    say_pairs(console, [*headline(story), *([("plot", str(plot))] if plot else [])])
     console.print()
-    show_phrases(console, story.phrases(), top)
+    show_phrases(console, story, top, colours)
     if story.steps:
         say(console, "\nDescription length (Eq. 3) and bound (Theorem 3)", style="bold")
-        console.print(step_table(story.steps))
+        console.print(step_table(story.readings()))
     if episodes and file is not None:
         say(console, f"\nEpisodes of {file.name}", style="bold")
         for trajectory in episodes:
-            show_episode(console, trajectory, story.companion.alphabet(trajectory), dictionary)
+            show_episode(console, trajectory, story.cut(trajectory), colours)
     if behaviours:
         say(console, "\nBehaviour", style="bold")
         console.print(behaviour_table(behaviours))
 
 
-def show_phrases(console: Console, phrases: Sequence[Mapping[str, Any]], top: int) -> None:
-    if not phrases:
+def headline(story: Story) -> list[tuple[str, str]]:
+    dictionary, corpus = story.companion.dictionary, story.companion.successes
+    pairs = [
+        ("phrases", f"{len(dictionary)}: {len(dictionary.skills)} single skills and {len(dictionary.merged)} merged"),
+        ("cost", f"{dictionary.bits:.1f} bits (K = {len(dictionary.skills)}, L = {dictionary.max_phrase})"),
+        ("buffer", f"{len(corpus)} successes"),
+    ]
+    if story.steps:
+        now = story.readings()[-1]
+        saved = f"{percent(1 - now.bits / now.single)} below the {now.single:.1f} it takes skill by skill" if now.single else ""
+        pairs.append(("success", f"{now.bits:.1f} bits on average, {saved}" if saved else f"{now.bits:.1f} bits on average"))
+    if corpus:
+        most = proposition_4(corpus, dictionary, story.companion.delta)
+        pairs.append(("a new one", f"at most {most:.1f} bits expected (Proposition 4, K* the most segments seen)"))
+    return pairs
+
+
+def show_phrases(console: Console, story: Story, top: int, colours: Mapping[Phrase, str]) -> None:
+    phrases, rates = story.phrases(), [uses for _, uses in story.rates()]
+    if phrases:
+        left = f", {len(phrases) - top} more not shown" if len(phrases) > top else ""
+        say(console, f"Merged phrases{left}", style="bold")
+        rows = []
+        for found in phrases[:top]:
+            phrase = tuple(found["phrase"])
+            life = sparkline([uses.get(phrase) for uses in rates])
+            rows.append((Text(joined(phrase), colours[phrase]), str(found["uses"]), str(found["since"]), life))
+        columns = ("phrase", "uses", "since", "uses per success")
+        console.print(table("", columns, rows, numbers=("uses", "since")))
+    else:
         say(console, "No merged phrase: none pays for itself yet, and successes are spelled skill by skill.")
-        return
-    left = f", {len(phrases) - top} more not shown" if len(phrases) > top else ""
-    rows = [(spell(p["phrase"]), str(p["uses"]), str(p["since"]), percent(p["present"])) for p in phrases[:top]]
-    say(console, f"Merged phrases{left}", style="bold")
-    console.print(table("", ("phrase", "uses", "since", "in steps"), rows, numbers=("uses", "since", "in steps")))
+    gone = story.gone()
+    if gone:
+        left = f", {len(gone) - GONE} more not shown" if len(gone) > GONE else ""
+        say(console, f"\nNo longer there{left}", style="bold")
+        console.print(
+            table("", ("phrase", "last in"), [(joined(p), str(step)) for p, step in gone[:GONE]], numbers=("last in",))
+        )
 
 
-def step_table(steps: Sequence[Mapping[str, Any]]) -> Table:
-    """Readings of up to a dozen steps, evenly spread, the last included."""
-    chosen = sorted({round(i * (len(steps) - 1) / max(1, ROWS - 1)) for i in range(ROWS)})
-    columns = ("step", "phrases", "bits per success", "segments", "skills per phrase", "loss", "bound")
+def sparkline(values: Sequence[float | None]) -> str:
+    """Its own highest value is a full block; a dot where the phrase was not in the dictionary. Long lives are averaged."""
+    pieces = min(WIDTH, len(values))
+    cuts = [round(i * len(values) / pieces) for i in range(pieces + 1)] if pieces else []
+    means = []
+    for begin, end in pairwise(cuts):
+        here = [value for value in values[begin:end] if value is not None]
+        means.append(sum(here) / (end - begin) if here else None)
+    highest = max((mean for mean in means if mean is not None), default=0.0) or 1.0
+    return "".join("·" if m is None else LEVELS[min(len(LEVELS) - 1, int(len(LEVELS) * m / highest))] for m in means)
+
+
+def step_table(readings: Sequence[Reading]) -> Table:
+    """Up to a dozen steps, evenly spread, the last included."""
+    chosen = sorted({round(i * (len(readings) - 1) / max(1, ROWS - 1)) for i in range(ROWS)})
+    columns = ("step", "successes", "phrases", "bits", "by skill", "segments", "per phrase", "loss", "bound")
     rows = [
         (
-            str(step["step"]),
-            f"{step['dictionary_size']:.0f}",
-            f"{step['description_length']:.2f}",
-            f"{step['success_segments']:.2f}",
-            f"{step['phrase_length']:.2f}",
-            _number(step.get("mdl_loss")),
-            _number(step.get("mdl_bound")),
+            str(r.step),
+            str(r.successes),
+            str(r.phrases),
+            f"{r.bits:.2f}",
+            f"{r.single:.2f}",
+            f"{r.segments:.2f}",
+            f"{r.phrase_length:.2f}",
+            _number(r.loss),
+            _number(r.bound),
         )
-        for step in (steps[i] for i in chosen)
+        for r in (readings[i] for i in chosen)
     ]
     return table("", columns, rows, numbers=columns[1:])
 
 
-def show_episode(console: Console, trajectory: Trajectory, skills: Phrase, dictionary: Dictionary) -> None:
-    segments = dictionary.segment(skills)
+def show_episode(console: Console, trajectory: Trajectory, segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> None:
     ending = "won " if trajectory.success else "lost"
-    count = f"{len(trajectory)} steps, {len(skills)} skills, {len(segments)} segments"
-    console.print(Text.assemble((ending, "green" if trajectory.success else "red"), f" {trajectory.task.id}  ", (count, "dim")))
-    console.print(coloured(segments), soft_wrap=True)
+    counts = (len(trajectory), "step"), (sum(map(len, segments)), "skill"), (len(segments), "segment")
+    told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+    console.print(Text.assemble((ending, "green" if trajectory.success else "red"), f" {trajectory.task.id}  ", (told, "dim")))
+    console.print(Padding(coloured(segments, colours), (0, 0, 0, 5), expand=False))
 
 
-def coloured(segments: Sequence[Phrase]) -> Text:
-    """`[EXPLORE TAKE] TRANSPORT …`: a colour for each merged phrase, the same wherever it stands; single skills dim."""
-    line = Text("     " if segments else "     no skill")
+def coloured(segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> Text:
+    """`[EXPLORE→TAKE] TRANSPORT …`: a merged phrase has its colour wherever it stands; single skills are dim."""
+    line = Text("" if segments else "no skill")
     for segment in segments:
         if len(segment) == 1:
-            line.append(f"{segment[0]} ", style="dim")
+            line.append(segment[0], style="dim").append(" ")
         else:
-            line.append(f"[{spell(segment)}]", style=colour(segment)).append(" ")
+            line.append(f"[{'→'.join(segment)}]", style=colours[segment]).append(" ")
+    line.rstrip()
     return line
 
 
-def colour(phrase: Phrase) -> str:
-    return COLOURS[zlib.crc32(spell(phrase).encode()) % len(COLOURS)]
+def phrase_colours(story: Story) -> dict[Phrase, str]:
+    """The phrases used most have a colour to themselves."""
+    used = [tuple(found["phrase"]) for found in story.phrases()]
+    others = [phrase for phrase in story.companion.dictionary.merged if phrase not in used]
+    return {phrase: COLOURS[i % len(COLOURS)] for i, phrase in enumerate([*used, *others])}
+
+
+def joined(phrase: Phrase) -> str:
+    return " → ".join(phrase)
 
 
 def behaviour_table(behaviours: Mapping[str, Behaviour]) -> Table:
-    """One column for each set of episodes; lines of which none has a value are left out."""
+    """One column for each set of episodes. A kind of failure or skill that only one of them has is zero in the others."""
     lines = {name: behaviour_lines(found) for name, found in behaviours.items()}
-    labels = dict.fromkeys(label for found in lines.values() for label in found)
-    rows = [(label, *(found.get(label, "-") for found in lines.values())) for label in labels]
+    labels = {label: text for found in lines.values() for label, text in found.items()}
+    rows = []
+    for label, other in labels.items():
+        rows.append((label, *(lines[name].get(label) or _none(found, label, other) for name, found in behaviours.items())))
     return table("", ("", *lines), rows, numbers=tuple(lines))
 
 
@@ -134,6 +190,12 @@ def behaviour_lines(found: Behaviour) -> dict[str, str]:
     if not found.operators:
         lines |= {f"{name} per success": f"{mean:.2f}" for name, mean in found.per_success.items()}
     return lines
+
+
+def _none(found: Behaviour, label: str, other: str) -> str:
+    """Zero, written like the other set's value; a dash where there is no success, or no failure, to take a share of."""
+    counted = found.episodes - found.successes if label.startswith("failures: ") else found.successes
+    return ("0.0%" if other.endswith("%") else "0.00") if counted else "-"
 
 
 def _percent(share: float | None) -> str:
