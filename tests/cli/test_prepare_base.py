@@ -71,6 +71,7 @@ def test_a_run_can_start_from_it_and_is_told_the_world_tersely(made, tmp_path, c
         (["--rows", "-3"], "--rows -3 must be at least 1"),
         (["--processes", "0"], "--processes 0 must be at least 1"),
         (["--device", "tpu"], "device = 'tpu' must be one of auto, cpu, cuda"),
+        (["--gguf", "file"], "unknown flag --gguf"),  # the other model's
     ],
 )
 def test_what_cannot_work_is_refused_at_once(words, message, tmp_path, capsys):
@@ -84,6 +85,14 @@ def test_a_place_that_is_taken_or_cannot_be_made_is_refused_at_once(tmp_path, ca
     (tmp_path / "file").write_text("")
     assert main(["prepare", "base", str(tmp_path / "file" / "new")]) == 2
     assert f"{tmp_path / 'file'} is no directory that can be written to" in capsys.readouterr().err
+
+
+def test_help_says_what_there_is(capsys):
+    for words in ([], ["--help"]):
+        assert main(["prepare", *words]) == 0
+        assert "tacit prepare smollm2 DEST" in (shown := capsys.readouterr().out) and "tacit prepare base DEST" in shown
+    assert main(["prepare", "base", "--help"]) == 0
+    assert "--share" in (shown := capsys.readouterr().out) and "--gguf" not in shown
 
 
 def test_something_else_to_prepare(capsys, tmp_path):
