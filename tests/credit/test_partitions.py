@@ -210,6 +210,36 @@ def test_the_radius_search_finds_a_healthy_median():
     assert median == median_part([by_cosine(rows, epsilon) for rows in groups])
 
 
+def kinds_apart(distance: float) -> np.ndarray:
+    """Ten kinds of six equal steps, every two kinds at this cosine distance: (1, a eₖ) with a² / (1 + a²) = distance."""
+    a = (distance / (1 - distance)) ** 0.5
+    return np.repeat(np.concatenate([np.ones((10, 1)), a * np.eye(10)], axis=1), 6, axis=0)
+
+
+def members_apart(distance: float) -> np.ndarray:
+    """Ten kinds at right angles, the six members of each at this distance from one another."""
+    a = (distance / (1 - distance)) ** 0.5
+    return np.concatenate([np.repeat(np.eye(10), 6, axis=0), a * np.eye(60)], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("features", "radius", "probes"),
+    [
+        (kinds_apart(0.5), 0.21, 1),  # the middle of 0.02 and 0.40 will do
+        (kinds_apart(0.10), 0.0675, 3),  # 0.21 and 0.115 put all in one
+        (kinds_apart(0.03), 0.0259375, 6),  # as many as the paper needs
+        (members_apart(0.30), 0.305, 2),  # 0.21 leaves all alone
+    ],
+)
+def test_the_radius_is_halved_towards_the_target_and_no_further(features, radius, probes, monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        "tacit.credit.radius.by_cosine", lambda rows, epsilon: tried.append(epsilon) or by_cosine(rows, epsilon)
+    )
+    assert search_radius([features]) == (pytest.approx(radius), 6.0)
+    assert len(tried) == probes and tried[-1] == pytest.approx(radius)
+
+
 def test_without_a_good_radius_the_least_bad_is_taken():
     apart = np.eye(16)  # every distance is 1, beyond any radius of the search
     epsilon, median = search_radius([apart])

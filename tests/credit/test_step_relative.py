@@ -171,6 +171,11 @@ def test_hgpo_with_one_level_is_gigpos_step_term_and_base_is_level_zero():
     has_peers = np.array([abs(v) > 0 for v in values_of(gigpo)])
     expected = (episode + 2 * np.array(values_of(gigpo))) / np.where(has_peers, 3, 1)
     np.testing.assert_allclose(values_of(based), expected, atol=1e-12)
+    # episodes that are worth the same say nothing, and level zero drops out
+    group = seen("xy", "xy")
+    rewards = Rewards.per_step(group, np.array([1.0, 0.0, 0.0, 1.0]))
+    (based,), (plain,) = HistoryHierarchy(1, base=True)([group], [rewards]), HistoryHierarchy(1)([group], [rewards])
+    assert values_of(based) == values_of(plain) and any(values_of(plain))
 
 
 @settings(deadline=None)
