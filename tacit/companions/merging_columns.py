@@ -1,12 +1,7 @@
-"""Greedy merging of large corpora: the same procedure as `merging.merge_few`, on columns of integers.
+"""Greedy merging of large corpora: the same procedure as `merging.merge_few`, on the columns of `segmentation_columns`.
 
-A sequence is a column, all columns begin in row 0, so that one pass over the rows is the dynamic programme of every
-sequence at once. Each run of skills that occurs has a number, a *node*. After a merge only the columns that hold the new
-phrase are cut anew.
-
-    cost_TLN      1 where the phrase of that length beginning there is in C, otherwise NEVER
-    before_TN     fewest phrases from the beginning to there          after_TN   from there to the end
-    last_TN       length of the phrase that ends there in the segmentation; 0 where none does
+Each run of skills that occurs has a number, a *node* (`runs`). After a merge only the columns that hold the new phrase are cut
+anew. `_last_TN` is the length of the phrase that ends there in the segmentation, and 0 where none does.
 
 What a phrase saves in a column where it occurs once is known without a dynamic programme: `before` its place, one, and
 `after` it, against what the column takes now. Only where it occurs more often, and could decide, has it to be tried.
@@ -23,9 +18,7 @@ import numpy as np
 from tacit.companions.ledger import Ledger, rank
 from tacit.companions.runs import Runs
 from tacit.companions.segmentation import Dictionary, Phrase
-
-NEVER = {np.dtype(np.int16): 1 << 13, np.dtype(np.int32): 1 << 29}
-"""more phrases than any sequence takes, and twice as many still fit the type; the smaller one is the quicker"""
+from tacit.companions.segmentation_columns import NEVER, count_type, longest_last, segment_ends, shortest_after, shortest_before
 
 
 def merge_many(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> tuple[Dictionary, Counter[Phrase]]:
@@ -59,7 +52,7 @@ class Columns:
         flat = np.fromiter(map(number.__getitem__, chain.from_iterable(weights)), np.int64, int(self._lengths_N.sum()))
         rows, width = int(self._lengths_N.max()), len(self._lengths_N)
         self._runs = Runs(flat, self._lengths_N, self._weights_N, len(skills), max_phrase)
-        counts = np.dtype(np.int16 if rows < NEVER[np.dtype(np.int16)] else np.int32)
+        counts = count_type(rows)
         self._cost_TLN = np.full((rows, max_phrase, width), NEVER[counts], counts)
         self._cost_TLN[:, 0] = 1
         self._before_TN = np.repeat(np.arange(rows + 1, dtype=counts)[:, None], width, axis=1)
@@ -70,8 +63,8 @@ class Columns:
         self._cut(np.arange(width), self._cost_TLN, self._before_TN)
         self._in_code = np.zeros(len(self._runs.occurrences), bool)
         self._floor_L = np.full(max_phrase + 1, np.iinfo(np.int64).max)
+        """by length, how often a run must occur to be watched: the others have not been worth a look yet"""
         self._watched = Watched(self._runs, np.zeros(0, np.int64), width)
-        """runs that occur at least so often, by length: the others have not been worth a look yet"""
 
     @property
     def segments(self) -> int:
@@ -179,56 +172,3 @@ class Watched:
         pair = self._which[found] * longest + first[found]
         counts = np.bincount(pair, self._weights[found], len(self.nodes) * longest)
         return counts.astype(np.int64).reshape(-1, longest)
-
-
-def shortest_before(cost_TLn: np.ndarray) -> np.ndarray:
-    """before[t] = min over lengths l of before[t − l] + cost[t − l, l], in every column at once."""
-    rows, longest, width = cost_TLn.shape
-    before_Tn = np.full((rows + longest, width), NEVER[cost_TLn.dtype], cost_TLn.dtype)
-    before_Tn[0] = 0
-    each = np.empty((longest, width), cost_TLn.dtype)
-    reached = [before_Tn[t + 1 : t + 1 + longest] for t in range(rows)]
-    for cost_Ln, before_n, reached_Ln in zip(cost_TLn, before_Tn, reached, strict=False):
-        np.add(cost_Ln, before_n, each)
-        np.minimum(reached_Ln, each, reached_Ln)
-    return before_Tn[: rows + 1]
-
-
-def shortest_after(cost_TLn: np.ndarray, lengths_n: np.ndarray) -> np.ndarray:
-    """after[t] = min over lengths l of cost[t, l] + after[t + l]; 0 where a column ends."""
-    rows, longest, width = cost_TLn.shape
-    after_Tn = np.full((rows + longest, width), NEVER[cost_TLn.dtype], cost_TLn.dtype)
-    each = np.empty((longest, width), cost_TLn.dtype)
-    ends_T = [lengths_n == t for t in range(rows + 1)]
-    after_Tn[rows][ends_T[rows]] = 0
-    for t in range(rows - 1, -1, -1):
-        np.add(after_Tn[t + 1 : t + 1 + longest], cost_TLn[t], out=each)
-        np.minimum.reduce(each, axis=0, out=after_Tn[t])
-        after_Tn[t][ends_T[t]] = 0
-    return after_Tn
-
-
-def longest_last(cost_TLn: np.ndarray, before_Tn: np.ndarray) -> np.ndarray:
-    """For each end, the length of the last phrase of its segmentation: the longest of those the minimum allows; 0 in row 0."""
-    rows, longest, width = cost_TLn.shape
-    last_Tn = np.ones((rows + 1, width), np.int16)
-    last_Tn[0] = 0
-    for length in range(2, min(longest, rows) + 1):
-        starts = rows + 1 - length
-        best = cost_TLn[:starts, length - 1] + before_Tn[:starts] == before_Tn[length:]
-        np.putmask(last_Tn[length:], best, length)
-    return last_Tn
-
-
-def segment_ends(last_Tn: np.ndarray, lengths_n: np.ndarray, longest: int) -> np.ndarray:
-    """True where a phrase of the segmentation ends, and in row 0: from the end of each column, one phrase back at a time."""
-    rows, width = last_Tn.shape
-    back_TLn = last_Tn[:, None] == np.arange(longest, 0, -1, dtype=last_Tn.dtype)[:, None]
-    ends_Tn = np.zeros((rows + longest, width), bool)
-    ends_Tn[lengths_n + longest, np.arange(width)] = True
-    led = np.empty((longest, width), bool)
-    for t in range(rows - 1, 0, -1):
-        reached_Ln = ends_Tn[t : t + longest]
-        np.logical_and(back_TLn[t], ends_Tn[t + longest], led)
-        np.logical_or(reached_Ln, led, reached_Ln)
-    return ends_Tn[longest:]
