@@ -71,7 +71,7 @@ def test_a_run_can_be_started(file):
     assert method.schedule == recipe.schedule
 
 
-@pytest.mark.parametrize("name", ["quickstart.toml", "published/constant-context-table1.toml"])
+@pytest.mark.parametrize("name", ["quickstart.toml", "household-modules.toml", "published/constant-context-table1.toml"])
 def test_a_module_can_be_trained_for_every_skill(name):
     recipe = Recipe.resolve(RECIPES / name, {})
     world = open_world(recipe.world)

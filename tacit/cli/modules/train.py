@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     out = _out(arguments.config, said, recipe)
     skills = choose_skills(world, arguments.skills)
     planned = [(skill, *check_training(_recipe_of(recipe, skill, skills[skill], world, out), world)) for skill in skills]
-    for skill, own, method in planned:
+    for number, (skill, own, method) in enumerate(planned, start=1):
         place = own.out
         started = (place / SETTINGS).exists()
         if not started:
@@ -51,9 +51,9 @@ def run(argv: Sequence[str]) -> int:
             _say(f"{skill}: {place} is finished")
             _export(place, out, skill, arguments.checkpoint)
             continue
-        _say(f"\n{skill}: {', '.join(skills[skill])}")
+        _say(f"\nskill {number} of {len(planned)}: {skill}, for {', '.join(skills[skill])}")
         if code := carry_out(own, method, world, resume=started):
-            _say("The same command goes on from here.")
+            _say("Or give the same command again, which goes on from here with all skills.")
             return code
         _export(place, out, skill, arguments.checkpoint)
     _show(out)
