@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from functools import reduce
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from skilled import step
+
+from tacit.core.types import Group, Observation, StopReason, Trajectory
+from tacit.methods.reuserl import ReuseRL
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "methods" / "reuserl.md").read_text(encoding="utf-8")
@@ -26,8 +33,34 @@ def test_the_table_is_there():
     assert len(ROWS) >= 12
 
 
+def code_in(page: str) -> str:
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+
+
+def test_the_alphabet_of_a_world_of_ones_own(monkeypatch):
+    """The page's example on the world of docs/extending.md: the expert's successes, projected, merged and priced."""
+    guess = ModuleType("guess")
+    exec(code_in((ROOT / "docs" / "extending.md").read_text(encoding="utf-8")), guess.__dict__)
+    monkeypatch.setitem(sys.modules, "guess", guess)
+    written: dict[str, Any] = {}
+    exec(code_in(PAGE), written)
+    world = written["GUESSING"]
+    method = ReuseRL().build(world)
+    task = world.tasks("train", 1, 0)[0]
+    actions = ["10", "what?", "5", "2", "3"]
+    won = Trajectory(
+        task, tuple(step(a, effective=a.isdigit()) for a in actions), True, 1.0, StopReason.SUCCESS, Observation("")
+    )
+    assert world.alphabet(won) == ("begin", "go down", "go down", "go up")
+    (companion,), cost = method.companions, method.rewards[2]
+    assert cost.reward(won) == pytest.approx(-10 * 4 / 8)
+    companion.observe([Group(task, (won,) * 40)])
+    assert ("begin", "go down", "go down", "go up") in companion.dictionary.merged
+    assert cost.reward(won) == pytest.approx(-10 * 1 / 8)
+
+
 def test_flags_are_those_of_the_methods():
     from tacit.cli.settings.recipe import method_options
 
-    known = {o.flag for o in method_options("reuserl")} | {"--world", "--method", "--json", "--jobs"}
+    known = {o.flag for o in method_options("reuserl")} | {"--world", "--method", "--json", "--jobs", "--original"}
     assert set(re.findall(r"--[a-z][\w-]*", PAGE)) <= known
