@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tacit.report.assembly import headline, page
-from tacit.report.charts import Chart, draw
+from tacit.report.charts import Chart, Point, Series, draw
 from tacit.report.comparison_episodes import comparison_viewer
 from tacit.report.comparison_parts import learning, missing, results, runs, thresholds
 from tacit.report.comparison_reading import Comparison, read_comparison, table_of
@@ -83,13 +83,14 @@ def _behaviour(found: Comparison, known_of: Callable[[Record], Known], notices: 
             (c["settings"] for c in found.cells if c["world"] == world and isinstance(c.get("settings"), Mapping)), None
         )
         known = known_of(settings) if settings is not None else Known()
-        series = [prompt_series(e, found.colour(e.title)) for e in columns]
+        # As lines alone: the bands of several methods hide them and each other.
+        series = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in columns]
         parts.append(tag("h3", world))
         own = list(known.notices)
         parts.append(conduct(columns, known, own))
         notices += [f"{world}: {notice}" for notice in own]
         if any(len(s.points) > 1 for s in series):
-            chart = Chart("Prompt tokens by turn", series, "turn", floor=0.0, note="line: mean; band: middle 80% of episodes")
+            chart = Chart("Prompt tokens by turn", series, "turn", floor=0.0, note="mean of the episodes that come so far")
             parts.append(tag("div", draw(chart), cls="charts large"))
     lead = "Over the episodes of each method's last recorded evaluations, its seeds taken together."
     return join([tag("p", lead, cls="quiet"), *parts])

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tacit.report.charts import Chart, Point, Series, draw
+from tacit.report.charts import Chart, Point, Series, draw, side_by_side
 from tacit.report.comparison_reading import Comparison, entries, table_of
 from tacit.report.forest import Row, forest
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.measures import success_of
 from tacit.report.numbers import MINUS, NOTHING, count, duration, is_number, percent, plain, probability, short
+from tacit.report.reaching import Seeds, reaching
 from tacit.report.reading import Record, is_score
 from tacit.report.tables import Column, folded, table
 
@@ -97,14 +98,27 @@ def thresholds(found: Comparison) -> Markup | None:
             )
         columns = [Column("method", False), *(Column(f"≥\N{NO-BREAK SPACE}{100 * level:g}%") for level in levels)]
         columns.append(Column("mean height of the curve", note="area under the success curve over its iterations"))
-        parts.append(table(columns, body, f"{world}: median iteration of the first evaluation at or above the threshold"))
+        parts.append(tag("h3", world))
+        parts.append(side_by_side([picture for level in levels if (picture := _reaching(found, world, level)) is not None]))
+        parts.append(table(columns, body, "Median iteration of the first evaluation at or above the threshold"))
     if not parts:
         return None
-    parts = [tag("div", parts, cls="charts large")]
-    parts.append(
-        tag("p", "Under the iteration: how many seeds got there. A seed that never did counts as later than all.", cls="quiet")
+    told = (
+        "A dot is a finished seed. Under the iteration: how many seeds got there. One that never did counts as later than all."
     )
-    return join(parts)
+    return join([*parts, tag("p", told, cls="quiet")])
+
+
+def _reaching(found: Comparison, world: str, level: float) -> Markup | None:
+    rows, last = [], 0.0
+    for method in found.methods:
+        cells = [c for c in found.cells_of(world, method) if c["status"] == "finished"]
+        entered = [e for c in cells for e in entries(c.get("steps_to")) if e.get("threshold") == level]
+        steps = [e["step"] if is_number(e.get("step")) else None for e in entered]
+        if steps:
+            rows.append(Seeds(method, steps, found.colour(method)))
+            last = max([last, *(step for c in cells for step in _curve(c)), *(s for s in steps if s is not None)])
+    return reaching(f"First evaluation at {100 * level:g}% or above", rows, last) if rows else None
 
 
 def runs(found: Comparison, beside: Path) -> Markup:

@@ -47,7 +47,7 @@ def forest(title: str, rows: Sequence[Row], note: str) -> Markup | None:
     for i, row in enumerate(rows):
         y = TOP + ROW * (i + 0.5)
         colour = f"c{row.colour % COLOURS}"
-        parts.append(tag("text", _short(row.name), x=left - 8, y=y, dy="0.32em", cls=f"name end {colour}"))
+        parts.append(tag("text", shortened(row.name), x=left - 8, y=y, dy="0.32em", cls=f"name end {colour}"))
         parts.append(tag("line", x1=x(row.low), x2=x(row.high), y1=y, y2=y, cls=f"whisker {colour}"))
         parts += [tag("line", x1=x(s), x2=x(s), y1=y - 5, y2=y + 5, cls=f"seed {colour}") for s in row.seeds]
         told = f"{row.name}: {percent(row.mean)} [{percent(row.low)}, {percent(row.high)}]"
@@ -57,5 +57,5 @@ def forest(title: str, rows: Sequence[Row], note: str) -> Markup | None:
     return tag("figure", tag("figcaption", tag("b", title)), picture, tag("p", note, cls="quiet"), cls="chart")
 
 
-def _short(name: str) -> str:
+def shortened(name: str) -> str:
     return name if len(name) <= 18 else name[:17] + "…"

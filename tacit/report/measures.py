@@ -8,7 +8,7 @@ from typing import Any
 from tacit.evaluation.intervals import mean_interval, wilson
 from tacit.evaluation.repeats import interval_over_tasks
 from tacit.report.markup import Child, Markup, join, tag
-from tacit.report.numbers import count, interval, is_number, percent, plain
+from tacit.report.numbers import NOTHING, count, interval, is_number, percent, plain, short
 from tacit.report.reading import Episodes, Record, RunFiles, is_score
 from tacit.report.tables import Column, table
 
@@ -76,24 +76,34 @@ def evaluations(run: RunFiles) -> Markup:
         parts.append(table(COLUMNS, [_row(moment(e), e) for e in there], _panel(there[-1])))
     if run.later:
         names = [str(r.get("checkpoint") or r.get("target") or "?") for r in run.later]
-        rows = [[*_row(name, r), _panel(r, brief=True)] for name, r in zip(names, run.later, strict=True)]
-        parts.append(table([*COLUMNS, Column("panel", False)], rows, "Measured later with tacit eval"))
+        priced = any(is_number(r.get("cost")) for r in run.later)
+        rows = [
+            [*_row(name, r), *([short(r.get("cost"))] if priced else []), _panel(r, brief=True)]
+            for name, r in zip(names, run.later, strict=True)
+        ]
+        cost = [Column("cost", note="of all episodes, at the prices given")] if priced else []
+        parts.append(table([*COLUMNS, *cost, Column("panel", False)], rows, "Measured later with tacit eval"))
     parts.append(_tries([*run.evaluations, *run.later]))
     return join(parts)
 
 
 def _tries(scores: Sequence[Record]) -> Markup | None:
-    """pass@k and SC@k, where tasks were played several times."""
-    rows: list[list[Child]] = []
+    """pass@k and SC@k, where tasks were played several times: a row per evaluation, a column per measure."""
+    rows: list[tuple[str, dict[str, Child]]] = []
     for e in scores:
+        told: dict[str, Child] = {}
         for name, label in (("pass", "pass@"), ("majority", "SC@")):
             values, sure = e.get(f"{name}_at"), e.get(f"{name}_interval")
-            if isinstance(values, Mapping):
-                when = moment(e) if "stage" in e else str(e.get("checkpoint") or e.get("target") or "?")
-                sure = sure if isinstance(sure, Mapping) else {}
-                rows += [[when, f"{label}{k}", percent(value), interval(sure.get(k))] for k, value in values.items()]
-    columns = [Column("evaluated", False), Column("measure", False), Column("share"), Column("95% interval")]
-    return table(columns, rows, "Several tries") if rows else None
+            sure = sure if isinstance(sure, Mapping) else {}
+            for k, value in values.items() if isinstance(values, Mapping) else ():
+                told[f"{label}{k}"] = [percent(value), tag("div", interval(sure.get(k)), cls="quiet")]
+        if told:
+            rows.append((moment(e) if "stage" in e else str(e.get("checkpoint") or e.get("target") or "?"), told))
+    # pass@1, pass@2, …, then SC@1, …: shorter names are smaller numbers.
+    measures = sorted({measure for _, told in rows for measure in told}, key=lambda m: (not m.startswith("pass"), len(m), m))
+    columns = [Column("evaluated", False), *map(Column, measures)]
+    body = [[when, *(told.get(measure, NOTHING) for measure in measures)] for when, told in rows]
+    return table(columns, body, "Several tries at a task, with 95% intervals") if rows else None
 
 
 def families(found: Episodes | None, score: Record | None) -> Markup | None:

@@ -85,6 +85,8 @@
   const { texts, episodes } = JSON.parse(block.textContent);
   const viewer = document.getElementById("viewer");
   const state = { episode: 0, step: 0, outcome: "", family: "", from: "" };
+  // From a few places, the place is best chosen above; from many, it is what tells episodes apart.
+  const named = (e) => (distinct("from").length > 2 ? `${e.from}, ${e.task}` : e.task);
   const distinct = (key) => [...new Set(episodes.map((episode) => episode[key] || ""))];
 
   function select(label, options, onchange, wide) {
@@ -144,7 +146,7 @@
     const left = filtered();
     episodeBox.replaceChildren(...left.map((i) => {
       const e = episodes[i];
-      return make("option", { value: i, selected: i === state.episode }, `${i + 1}. ${e.success ? "won" : "lost"}, ${e.turns.length} steps: ${e.task}`);
+      return make("option", { value: i, selected: i === state.episode }, `${i + 1}. ${e.success ? "won" : "lost"}, ${e.turns.length} steps: ${named(e)}`);
     }));
     const episode = episodes[state.episode];
     for (const element of [goal, outcome, strip, legend, where, body]) element.replaceChildren();

@@ -40,12 +40,16 @@ def test_families_are_counted_from_the_episodes_or_taken_from_the_evaluation(tmp
 def test_several_tries_and_later_evaluations(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "evaluations").mkdir()
-    later = {**evaluation("rl", 10, 9), "checkpoint": "rl-000010", "pass_at": {"4": 0.375}, "majority_at": {"4": 0.125}}
-    del later["stage"]
-    (run / "evaluations" / "one.json").write_text(json.dumps(later))
+    older = {**evaluation("rl", 10, 9), "checkpoint": "rl-000010", "pass_at": {"4": 0.375}, "majority_at": {"4": 0.125}}
+    priced = {**older, "checkpoint": "rl-000005", "pass_at": {"10": 0.5, "4": 0.4}, "cost": 0.25}
+    priced |= {"pass_interval": {"4": [0.25, 0.5], "10": "damaged"}, "majority_interval": {"4": [0.0625, 0.25]}}
+    for number, later in enumerate((older, priced)):
+        del later["stage"]
+        (run / "evaluations" / f"{number}.json").write_text(json.dumps(later))
     text = Page(run_page(run)).text
-    assert "Measured later with tacit eval" in text and "rl-000010 22.5%" in text
-    assert "pass@4 37.5%" in text and "SC@4 12.5%" in text
+    assert "Measured later with tacit eval" in text and "rl-000010 22.5%" in text and "1 0.25 letters/test/40" in text
+    assert "evaluated pass@4 pass@10 SC@4 rl-000010 37.5% – 12.5%" in text, "an older one has no intervals"
+    assert "rl-000005 40.0% [25.0, 50.0] 50.0% 12.5% [6.2, 25.0]" in text
 
 
 def test_curves_have_axes_a_sentence_and_a_table(tmp_path):
