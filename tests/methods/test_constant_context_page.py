@@ -33,7 +33,7 @@ def test_the_table_is_there():
 
 def test_flags_are_those_of_the_method():
     own = {option.flag for option in method_options("constant_context")}
-    known = own | {"--world", "--method", "--max-steps", "--sft.steps", "--tokens"}
+    known = own | {"--world", "--method", "--max-steps", "--sft.steps", "--tokens", "--config", "--skills"}
     said = set(re.findall(r"--[a-z][\w.-]*", PAGE))
     assert {flag.replace("--no-", "--") for flag in said} <= known
 

@@ -98,7 +98,7 @@ def test_a_world_that_says_too_much_is_refused(modules: Path) -> None:
 def test_the_example_of_the_page_runs(modules: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "alfworld").symlink_to(modules)
+    (tmp_path / "modules" / "household").symlink_to(modules)
     monkeypatch.chdir(tmp_path)
     exec(compile(example, str(PAGE), "exec"), {"__name__": "example"})
     assert "put" in capsys.readouterr().out
