@@ -60,7 +60,7 @@ def test_it_remembers_the_way_that_was_gone_and_not_the_one_it_meant():
             moved += read_scene(observation.text).room != scene.room
         explorer.act(observation)
         exits = live.game.exits
-        for room, ways in explorer._ways.items():
+        for room, ways in explorer._house.ways.items():
             assert {way: exits[room][way][0] for way in ways} == ways
     assert moved > 100
 

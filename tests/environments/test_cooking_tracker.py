@@ -10,7 +10,8 @@ import pytest
 from tacit.core.types import Task
 from tacit.environments import get_environment
 from tacit.environments.cooking.alphabet import skill
-from tacit.environments.cooking.reading import Direction, Recipe, read_scene
+from tacit.environments.cooking.explored import Explored
+from tacit.environments.cooking.reading import Direction, Item, Recipe, Scene, read_scene
 from tacit.environments.cooking.things import COOKING_VERBS, CUTS, FOODS, NEIGHBOURS, RAW, UNCUT
 from tacit.environments.cooking.tracker import BOUND, ERRORS, PROGRESS, CookingState
 
@@ -119,13 +120,71 @@ def test_values_and_names():
     )
 
 
+def house_of(rooms: tuple[str, ...], carried: tuple[str, ...] = ()) -> Explored:
+    """A crossing in the kitchen, from which every way is still to be tried, and rooms where nothing is."""
+    scenes = {room: Scene("", room) for room in rooms}
+    exits = dict.fromkeys(("north", "south", "east", "west"), "")
+    closed = {"fridge", "oven"}
+    places = {name: [] for name in ("fridge", "oven", "table", "counter", "stove")}
+    scenes["kitchen"] = Scene("", "kitchen", places, closed, set(), exits, {food: Item(food) for food in carried})
+    return Explored("kitchen", scenes, {room: {} for room in scenes})
+
+
 def test_the_longest_block_there_can_be():
-    """Six of the longest rooms, and the two longest foods with the longest of all directions."""
+    """Six of the longest rooms, the two longest foods with the longest of all directions, and nothing found yet."""
     foods = sorted(FOODS, key=len)[-2:]
     cut, cook = max(CUTS, key=len), max(COOKING_VERBS.values(), key=len)
     directions = tuple(Direction(verb, food) for food in foods for verb in (cut, cook))
     left = (*(f"take {food}" for food in foods), *(f"{d.verb} {d.food}" for d in directions))
     rooms = tuple(sorted(NEIGHBOURS, key=len)[-6:])
-    phase = max(("find_recipe", "gather", "process", "prepare", "eat", "done"), key=len)
-    state = CookingState("kitchen", rooms, frozenset(), Recipe(tuple(foods), directions), left=left, phase=phase)
-    assert BOUND / 2 < len(TRACKER.render(state)) <= BOUND
+    blocks = [
+        TRACKER.render(CookingState(house_of(rooms, carried), recipe=Recipe(tuple(foods), directions), left=left, phase=phase))
+        for phase in ("gather", "process", "prepare")
+        for carried in ((), foods[:1], tuple(foods))
+    ]
+    assert BOUND / 2 < max(map(len, blocks)) <= BOUND
+
+
+def test_the_block_says_where_what_is_needed_was_seen():
+    """On furniture here, behind a way that was walked, or not yet: then what is left to search."""
+    ways = 0
+    for task in [t for t in ENVIRONMENT.tasks("hard", 80, 3) if t.data["start"] == "kitchen"]:
+        world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
+        observation = world.reset(task)
+        state, told = TRACKER.start(task, observation), []
+        while state.phase != "done":
+            told.append(TRACKER.render(state).splitlines())
+            action = expert.act(observation)
+            transition = world.step(action)
+            state, observation = TRACKER.update(state, action, transition), transition.observation
+        assert told[0][-1] in ("needs: cookbook (counter)", "needs: cookbook (table)")
+        assert "needs: kitchen (here)" in told[-2] and told[-1][0] == "phase: eat"
+        for block in told:
+            assert ("(not seen)" in "".join(block)) == any(line.startswith("to search: ") for line in block)
+            ways += any(line.startswith("needs: ") and "(way " in line for line in block)
+    assert ways > 10, "something was needed in a room that had been left"
+
+
+@pytest.mark.parametrize("split", ["test", "hard"])
+def test_what_the_expert_reaches_for_is_among_the_needs(split):
+    """Whatever it takes, it needs; whatever it opens or walks to without having seen its goal, is left to search."""
+    for task in ENVIRONMENT.tasks(split, 60, 5):
+        world, expert = ENVIRONMENT.make(), ENVIRONMENT.expert()(task)
+        observation = world.reset(task)
+        state = TRACKER.start(task, observation)
+        while True:
+            action, block = expert.act(observation), TRACKER.render(state)
+            if action.startswith("take "):
+                thing, _, place = action.removeprefix("take ").partition(" from ")
+                assert f"{thing} ({place or 'floor'})" in block
+            elif action.startswith("go "):
+                assert f"way {action.removeprefix('go ')}" in block
+            elif action.startswith("open ") and "door" not in action:
+                assert action.removeprefix("open ") in block.partition("to search: ")[2]
+            elif action.startswith("cook "):
+                assert f"{action.rpartition(' with ')[2]} (here)" in block
+            transition = world.step(action)
+            state, observation = TRACKER.update(state, action, transition), transition.observation
+            if transition.done:
+                assert transition.success
+                break

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-
 from tacit.core.types import Observation, Task
+from tacit.environments.cooking.explored import Explored
 from tacit.environments.cooking.reading import Direction, Recipe, Scene, read_recipe, read_scene
-from tacit.environments.cooking.things import COOKED, DIRECTIONS, UNCUT
+from tacit.environments.cooking.things import COOKED, UNCUT
 
 
 class Explorer:
@@ -18,32 +16,17 @@ class Explorer:
     """
 
     def __init__(self, task: Task | None = None) -> None:
-        self._scenes: dict[str, Scene] = {}
-        """each room as last seen"""
-        self._ways: dict[str, dict[str, str]] = {}
-        """room -> direction -> room, as far as walked"""
+        self._house = Explored()
         self._recipe: Recipe | None = None
         self._prepared = False
         """there is a meal: wherever it is now, nothing else is needed"""
-        self._room = ""
-        """where it last looked"""
 
     def act(self, observation: Observation) -> str:
         scene = read_scene(observation.text)
-        self._remember(scene)
-        return self._choose(scene)
-
-    def _remember(self, scene: Scene) -> None:
-        self._scenes[scene.room] = scene
-        self._ways.setdefault(scene.room, {})
+        self._house = self._house.after(scene)
         self._recipe = read_recipe(scene.answer) or self._recipe
         self._prepared = self._prepared or "meal" in scene.carried or scene.place_of("meal") is not None
-        # By what the world says was done, not by what was meant: somebody else may have moved in between.
-        before = self._scenes.get(self._room)
-        if before is not None and scene.went in before.exits and self._room != scene.room:
-            self._ways[self._room][scene.went] = scene.room
-            self._ways[scene.room][DIRECTIONS[scene.went]] = self._room
-        self._room = scene.room
+        return self._choose(scene)
 
     def _choose(self, scene: Scene) -> str:
         if "meal" in scene.carried:
@@ -86,44 +69,22 @@ class Explorer:
     def _approach(self, scene: Scene, wanted: set[str]) -> str:
         """One step towards a place where something wanted was seen, else where it might be."""
 
-        def promising(room: str) -> bool:
-            return room != scene.room and self._holds(room, wanted)
+        house = self._house
 
-        for reached in (promising, self._unexplored):
-            first = self._first_step(scene.room, reached)
-            if first is None:
-                continue
+        def promising(room: str) -> bool:
+            return room != house.here and any(house.holds(room, thing) for thing in wanted)
+
+        for reached in (promising, house.unexplored):
+            first = house.first_step(reached)
             if first:
                 return self._walk(scene, first)
-            return self._explore(scene)
+            if first is not None:
+                return self._explore(scene)
         return "look"
 
-    def _holds(self, room: str, wanted: set[str]) -> bool:
-        seen = self._scenes[room]
-        return any(seen.place_of(thing) or thing in seen.places for thing in wanted)
-
-    def _unexplored(self, room: str) -> bool:
-        seen = self._scenes[room]
-        return bool(_closed_containers(seen)) or any(way not in self._ways[room] for way in seen.exits)
-
-    def _first_step(self, start: str, reached: Callable[[str], bool]) -> str | None:
-        """The direction in which the nearest room with the property lies, "" where it is this one, None for nowhere."""
-        queue, seen = deque([(start, "")]), {start}
-        while queue:
-            room, first = queue.popleft()
-            if reached(room):
-                return first
-            for way, other in self._ways[room].items():
-                if other not in seen:
-                    seen.add(other)
-                    queue.append((other, first or way))
-        return None
-
     def _explore(self, scene: Scene) -> str:
-        closed = _closed_containers(scene)
-        if closed:
-            return f"open {closed[0]}"
-        return self._walk(scene, next(way for way in scene.exits if way not in self._ways[scene.room]))
+        closed = scene.closed_containers
+        return f"open {closed[0]}" if closed else self._walk(scene, self._house.untried(scene.room)[0])
 
     def _walk(self, scene: Scene, direction: str) -> str:
         door = scene.exits[direction]
@@ -133,11 +94,6 @@ class Explorer:
 def _pending(scene: Scene, recipe: Recipe) -> list[Direction]:
     """Directions that what is carried has still to undergo; what is not in hand yet may turn out to be done."""
     return [d for d in recipe.directions if d.food in scene.carried and not d.done_to(scene.carried[d.food])]
-
-
-def _closed_containers(scene: Scene) -> list[str]:
-    """The fridge before the oven, in which food is rarely kept."""
-    return sorted((name for name in scene.closed if name in scene.places), key=lambda name: (name == "oven", name))
 
 
 def _take(scene: Scene, name: str) -> str:

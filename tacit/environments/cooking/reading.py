@@ -83,6 +83,11 @@ class Scene:
         return next((place for place, items in self.places.items() if any(i.name == name for i in items)), None)
 
     @property
+    def closed_containers(self) -> list[str]:
+        """The fridge before the oven, in which food is rarely kept."""
+        return sorted((name for name in self.closed if name in self.places), key=lambda name: (name == "oven", name))
+
+    @property
     def went(self) -> str:
         """the direction of the last step, where the last command was one and was followed"""
         match = _WENT.match(self.answer)
