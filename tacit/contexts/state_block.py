@@ -84,6 +84,6 @@ class _StateBlockReader:
             shares = ", ".join(f"{name} {len(text)}" for name, text in parts.items())
             raise TacitError(
                 f"the prompt of turn {self._turns + 1} of task {self._task.id!r} has {size} characters, more than the bound of "
-                f"{bound} ({shares}, observation {len(self._observation.text)}). Raise `bound` if this world says that much in "
-                f"one turn; if the block has grown with the episode, its tracker's `render` is at fault."
+                f"{bound} ({shares}, observation {len(self._observation.text)}). Raise the bound (--bound) if this world says "
+                f"that much in one turn; if the block has grown with the episode, its tracker's `render` is at fault."
             )

@@ -86,7 +86,7 @@ def test_other_settings_are_refused_and_more_iterations_are_not(recipe, copy, ca
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--skills", "haet"], "unknown skill of world 'alfworld' 'haet'. Did you mean 'heat'?"),
+        (["--skills", "haet"], "unknown skill 'haet' of world 'alfworld'. Did you mean 'heat'?"),
         (["--skills", ","], "--skills names none; there are all, pick, look, clean, heat, cool, unified."),
         (["--families", "heat"], "leave `families` out, and choose skills with --skills"),
         (["--sft.steps", "0", "--iterations", "0"], "nothing would be trained"),
@@ -142,7 +142,9 @@ def test_list(trained, capsys) -> None:
     assert f"panel alfworld/seen/4[pick,pick2] (hash {module.scores['rl']['panel_hash']})" in shown
     assert main(["modules", "list", str(out / "heat"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["heat"] == read_module(out / "heat").to_json()
-    assert main(["modules", "nowhere"]) == 2 and "there is no directory nowhere" in capsys.readouterr().err
+    assert main(["modules", "no/where"]) == 2 and "there is no directory no/where" in capsys.readouterr().err
+    assert main(["modules", "tarin"]) == 2
+    assert "unknown command or directory 'tarin'. Did you mean 'train'?" in capsys.readouterr().err
 
 
 def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
 from tacit.cli.settings.checks import open_world
 from tacit.cli.settings.options import Parser
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 
 if TYPE_CHECKING:
     from tacit.modules.module import Module
@@ -36,12 +36,18 @@ def run(argv: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE.format(summary=SUMMARY_LINE))
         return 0
-    if words[0] == "train":
-        from tacit.cli.modules.train import run as train
+    commands = {"train": train, "export": export, "list": list_modules, "verify": verify}
+    if words[0] in commands:
+        return commands[words[0]](words[1:])
+    if words[0].isalpha() and not Path(words[0]).exists():
+        raise unknown("command or directory", words[0], commands)
+    return list_modules(words)
 
-        return train(words[1:])
-    commands = {"export": export, "list": list_modules, "verify": verify}
-    return commands[words[0]](words[1:]) if words[0] in commands else list_modules(words)
+
+def train(argv: Sequence[str]) -> int:
+    from tacit.cli.modules.train import run
+
+    return run(argv)
 
 
 def export(argv: Sequence[str]) -> int:
