@@ -29,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--world", metavar="NAME", help="only this world (its panels, with their hashes)")
     arguments, _ = parser.parse(argv)
     if arguments.kind not in (*KINDS, None):
-        raise unknown("kind of list", arguments.kind, KINDS)
+        raise unknown("list", arguments.kind, KINDS)
     from tacit.cli.terminal import make_console, say
 
     console = make_console()
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
         if arguments.kind is None:
             console.print()
     if arguments.kind is None:
-        say(console, "Your own world: package.module:OBJECT or path/to/file.py:OBJECT; your own method: package.module:Class.")
+        say(console, "Your own world or method: package.module:NAME or path/to/file.py:NAME.")
     return 0
 
 

@@ -31,7 +31,7 @@ from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO
 from tacit.training.files import write_json
-from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary, saved_checkpoints
+from tacit.training.run import SETTINGS, find_summary, read_settings, read_summary, saved_checkpoints
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,7 +145,7 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
             f"a resumed run keeps its settings, and {', '.join(refused)} is not what {path / SETTINGS} says. "
             f"Only {MAY_CHANGE} may change; for anything else start a new run."
         )
-    if (path / SUMMARY).exists() and read_summary(path).get("iterations") == after.schedule.iterations:
+    if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
         return True
     _check_iterations(path, after)
     return False
@@ -232,7 +232,8 @@ def show_header(console: Console, recipe: Recipe, world: Environment) -> None:
         pairs.append(("sft", f"{train.sft.steps} steps of {train.sft.batch} turns shown by the {expert}, lr {train.sft.lr:g}"))
     if schedule.iterations:
         size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
-        pairs.append(("rl", f"{schedule.iterations} iterations of {size}, lr {schedule.lr:g}"))
+        rounds = "1 iteration" if schedule.iterations == 1 else f"{schedule.iterations} iterations"
+        pairs.append(("rl", f"{rounds} of {size}, lr {schedule.lr:g}"))
     measured = train.evaluation
     panel = measured.panel or panel_name(world.name, measured.split, measured.tasks, train.family_names)
     pairs += [("panel", f"{panel}, temperature {train.evaluation.temperature:g}"), ("seed", str(train.seed))]

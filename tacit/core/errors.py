@@ -12,12 +12,14 @@ class TacitError(Exception):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
-    """`unknown world 'countdwon'. Did you mean 'countdown'? Known: …`"""
+    """`unknown world 'countdwon'. Did you mean 'countdown'? Known: …`; of the kind `split of world 'countdown'` it reads
+    `unknown split 'tset' of world 'countdown'. …`"""
     names = sorted(known)
     plain = {known_name.lower(): known_name for known_name in names}
     nearest = difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.5)
     hint = f" Did you mean {plain[nearest[0]]!r}?" if nearest else ""
-    return TacitError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}.")
+    noun, of, whole = kind.partition(" of ")
+    return TacitError(f"unknown {noun} {name!r}{of}{whole}.{hint} Known: {', '.join(names)}.")
 
 
 class NonFiniteLoss(TacitError):

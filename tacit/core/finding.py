@@ -5,21 +5,46 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 
 
-def find(kind: str, name: str) -> Any:
-    """The object `name` means; `kind` is what to call it when it cannot be had."""
-    place, _, attribute = name.rpartition(":")
+def find(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str) -> Any:
+    """The object `name` means. `kind` is what to call it when it cannot be had, `known` the names that need no place; what does
+    not fit is refused as not being what it `must_be`."""
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        if name.endswith(".py"):
+            raise TacitError(f"{name!r} is a file; say which {kind} in it: {name}:NAME.")
+        raise TacitError(f"{unknown(kind, name, known)} Your own: package.module:NAME or path/to/file.py:NAME.")
     try:
-        module = _import_file(kind, Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        return getattr(module, attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise TacitError(f"cannot import the {kind} {name!r}: {error}.") from error
+        module = _import_file(kind, Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
+    except TacitError:
+        raise
+    except Exception as error:
+        raise TacitError(f"cannot import the {kind} {name!r}: {_told(error)}.") from error
+    if not hasattr(module, attribute):
+        there = [own for own, value in vars(module).items() if not own.startswith("_") and fits(value)]
+        raise TacitError(
+            f"cannot import the {kind} {name!r}: {place} has {', '.join(there) or f'no {kind}'}, not {attribute!r}."
+        )
+    found = getattr(module, attribute)
+    if not fits(found):
+        raise TacitError(f"{name!r} is no {kind}: it must be {must_be}.")
+    return found
+
+
+def _told(error: Exception) -> str:
+    """The error, and where in the user's code it came up; an import that failed says enough by itself."""
+    if isinstance(error, ImportError | SyntaxError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
 
 
 def _import_file(kind: str, path: Path) -> ModuleType:

@@ -148,14 +148,17 @@ class Environment:
 
     def tasks_of(self, split: str, count: int, seed: int, families: Sequence[str] = ()) -> Sequence[Task]:
         """`count` tasks of these families, or as many as the split has; without families, `tasks` as it is."""
-        for family in families:
-            if family not in self.families:
-                raise unknown(f"family of world {self.name!r}", family, self.families)
+        self.check_families(families)
         if not families:
             return self.tasks(split, count, seed)
         if self.family_tasks is not None:
             return self.family_tasks(split, count, seed, tuple(families))
         return _pick_out(self.tasks, split, count, seed, families)
+
+    def check_families(self, families: Sequence[str]) -> None:
+        for family in families:
+            if family not in self.families:
+                raise unknown(f"family of world {self.name!r}", family, self.families)
 
     def split_to_measure(self, named: str = "") -> str:
         """The named split, or the world's own where none is; refused where there is no such split."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-from tacit.core.errors import TacitError, unknown
 from tacit.core.finding import find
 from tacit.core.world import Environment
 
@@ -19,9 +18,4 @@ def get_environment(name: str) -> Environment:
     """A world by its name, or your own as `package.module:OBJECT` or `path/to/file.py:OBJECT`."""
     if name in WORLDS:
         return importlib.import_module(WORLDS[name]).ENVIRONMENT
-    if ":" not in name:
-        raise unknown("world", name, WORLDS)
-    environment = find("world", name)
-    if not isinstance(environment, Environment):
-        raise TacitError(f"{name!r} is not a tacit.core.world.Environment; export one under that name.")
-    return environment
+    return find("world", name, WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment")

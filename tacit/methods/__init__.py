@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from tacit.core.errors import TacitError, unknown
 from tacit.core.finding import find
 
 METHODS = {
@@ -31,9 +30,8 @@ def get_method(name: str) -> type[Any]:
     if name in METHODS:
         module, attribute = METHODS[name]
         return getattr(importlib.import_module(module), attribute)
-    if ":" not in name:
-        raise unknown("method", name, METHODS)
-    method = find("method", name)
-    if not callable(getattr(method, "build", None)):
-        raise TacitError(f"{name!r} is no method: it needs `build(world) -> Method` (see tacit/methods/grpo.py).")
-    return method
+    return find("method", name, METHODS, _is_settings, "a dataclass with `build(world) -> Method` (see tacit/methods/grpo.py)")
+
+
+def _is_settings(found: Any) -> bool:
+    return isinstance(found, type) and callable(getattr(found, "build", None))

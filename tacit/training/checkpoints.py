@@ -64,7 +64,8 @@ class Checkpoints:
             return self._named(self.best_name())
         matching = [c for c in self.all() if name in ("newest", c.stage, c.path.name)]
         if not matching:
-            raise TacitError(f"no checkpoint {name!r} in {self._directory}; there are {[c.path.name for c in self.all()]}.")
+            there = ", ".join(c.path.name for c in self.all())
+            raise TacitError(f"no checkpoint {name!r} in {self._directory}; there {f'are {there}' if there else 'is none'}.")
         return matching[-1]
 
     def save(self, stage: str, step: int, policy: Policy, state: dict[str, Any], optimizer: bool = True) -> Checkpoint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ class Metrics:
 
     def close(self) -> None:
         for writer in self._tensorboard.values():
-            writer.close()
+            # On a full disk its last numbers are lost; metrics.jsonl has them, and what stopped the run must be heard.
+            with suppress(OSError):
+                writer.close()
         if self._wandb is not None:
             self._wandb.finish()
 

@@ -225,7 +225,10 @@ class Trainer:
         newest = self.run.checkpoints.newest()
         if newest is not None:
             state = newest.state()
-            self.policy.load(newest.path / "policy")
+            try:
+                self.policy.load(newest.path / "policy")
+            except TacitError as error:
+                raise TacitError(f"{error} To resume from what was saved before it, delete {newest.path}.") from error
             self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__ if name in state})
             for companion, saved in zip(self.method.companions, self.progress.companions, strict=False):
                 companion.load(saved)

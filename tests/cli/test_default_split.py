@@ -79,7 +79,7 @@ def test_a_world_without_it_says_so():
 
 @pytest.mark.parametrize("key", ["split", "also"])
 def test_a_split_that_does_not_exist_is_refused(key):
-    with pytest.raises(TacitError, match="unknown split of world 'alfworld' 'test'"):
+    with pytest.raises(TacitError, match="unknown split 'test' of world 'alfworld'"):
         check_training(Recipe.from_json({"world": "alfworld", "evaluation": {key: "test"}}), open_world("alfworld"))
 
 

@@ -174,7 +174,7 @@ def test_families_of_a_panel(run, capsys):
     result = measure(capsys, run, "--families", "four_numbers")
     assert list(result["families"]) == ["four_numbers"] and result["panel"] == "countdown/test/12[four_numbers]"
     assert main(["eval", str(run), "--families", "five_numbers"]) == 2
-    assert "unknown family of world 'countdown' 'five_numbers'" in capsys.readouterr().err
+    assert "unknown family 'five_numbers' of world 'countdown'" in capsys.readouterr().err
 
 
 def own_panel(path: Path, *targets: int) -> Path:

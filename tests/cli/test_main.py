@@ -89,7 +89,7 @@ def test_the_first_help_names_the_commands(capsys):
         (["eval", "expert", "--panel", "test"], "error: --panel 'test' is no panel name"),
         (["eval", "tiny", "--world", "countdown", "--checkpoint", "best"], "error: --checkpoint best is for runs"),
         (["play", "--policy", "expert", "--world", "countdown", "--task", "-1"], "error: --task -1 must not be negative"),
-        (["list", "wrolds"], "error: unknown kind of list 'wrolds'. Did you mean 'worlds'?"),
+        (["list", "wrolds"], "error: unknown list 'wrolds'. Did you mean 'worlds'?"),
         (["prepare", "smolm2", "x"], "error: unknown model to prepare 'smolm2'. Did you mean 'smollm2'?"),
         (["prepare", "smollm2", "x", "--gguf", "nowhere.gguf"], "error: --gguf nowhere.gguf: there is no such file."),
     ],

@@ -176,12 +176,14 @@ def test_a_missing_file_is_named(tmp_path):
         (["--history", "-2"], "history = -2 must be a number of turns, or -1"),
         (["--tasks", "8", "--groups", "16"], "groups = 16 different tasks cannot be drawn from a pool of tasks = 8"),
         (["--iterations", "0"], "sft.steps and iterations are both 0"),
-        (["--split", "trian"], "unknown split of world 'countdown' 'trian'. Did you mean 'train'?"),
-        (["--evaluation.split", "tset"], "unknown split of world 'countdown' 'tset'. Did you mean 'test'?"),
-        (["--wording", "ters"], "unknown wording of world 'countdown' 'ters'. Did you mean 'terse'?"),
+        (["--bound", "0"], "bound = 0 must be at least 1"),
+        (["--families", "five"], "unknown family 'five' of world 'countdown'"),
+        (["--split", "trian"], "unknown split 'trian' of world 'countdown'. Did you mean 'train'?"),
+        (["--evaluation.split", "tset"], "unknown split 'tset' of world 'countdown'. Did you mean 'test'?"),
+        (["--wording", "ters"], "unknown wording 'ters' of world 'countdown'. Did you mean 'terse'?"),
         (
             ["--sft.steps", "1", "--sft.expert", "slover"],
-            "unknown expert of world 'countdown' 'slover'. Did you mean",
+            "unknown expert 'slover' of world 'countdown'. Did you mean",
         ),
         (["--model", "tinny"], "unknown model 'tinny'. Did you mean 'tiny'?"),
         (["--model", "smollm2"], "Make it with `tacit prepare smollm2 DIR`"),
@@ -224,6 +226,8 @@ def test_an_existing_run_is_not_written_over(tmp_path):
         check_new_run(tmp_path)
     with pytest.raises(TacitError, match="is a file, not a directory"):
         check_new_run(tmp_path / "settings.json")
+    with pytest.raises(TacitError, match=r"settings.json is a file. Name another --out"):
+        check_new_run(tmp_path / "settings.json" / "run")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -75,8 +75,10 @@ def test_a_users_file_cannot_take_the_place_of_a_library(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("{folder}/door_with_fault.py:NOTHING", "not a tacit.core.world.Environment"),
-        ("{folder}/door_with_none.py:MISSING", "no attribute 'MISSING'"),
+        ("{folder}/door_with_fault.py:NOTHING", "is no world: it must be a tacit.core.world.Environment"),
+        ("{folder}/door_with_none.py:MISSING", "door_with_none.py has DOOR, not 'MISSING'"),
+        ("{folder}/door_with_none.py", r"is a file; say which world in it: .*door_with_none.py:NAME"),
+        ("door", r"unknown world 'door'\. Known: .* Your own: package.module:NAME or path/to/file.py:NAME"),
         ("{folder}/absent.py:DOOR", "no world file"),
         ("no_such_package.world:DOOR", "cannot import"),
         (":DOOR", "cannot import"),
@@ -95,6 +97,18 @@ def test_a_file_that_fails_can_be_mended_and_read_again(tmp_path):
         get_environment(f"{path}:DOOR")
     write(path)
     assert get_environment(f"{path}:DOOR").name == "door"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1 / 0", r"ZeroDivisionError: division by zero \(.*broken_door.py, line 1\)"),
+        ("def broken(:", r"invalid syntax \(broken_door.py, line 1\)"),
+    ],
+)
+def test_a_file_that_cannot_be_run_says_where(tmp_path, text, message):
+    with pytest.raises(TacitError, match=message):
+        get_environment(f"{write(tmp_path / 'broken_door.py', text)}:DOOR")
 
 
 def test_wordings_and_experts_by_name():

@@ -152,7 +152,7 @@ def test_tasks_that_are_no_puzzles_are_named():
     world = ENVIRONMENT.make()
     with pytest.raises(TacitError, match="two or more positive numbers"):
         world.reset(make_task([5], 5))
-    with pytest.raises(TacitError, match=r"split of world 'countdown' 'tets'\. Did you mean 'test'"):
+    with pytest.raises(TacitError, match=r"split 'tets' of world 'countdown'\. Did you mean 'test'"):
         ENVIRONMENT.tasks("tets", 1, 0)
     with pytest.raises(TacitError, match="-1 tasks"):
         ENVIRONMENT.tasks("test", -1, 0)

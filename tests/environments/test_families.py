@@ -53,7 +53,7 @@ def test_a_family_that_never_comes_is_not_waited_for() -> None:
 
 
 def test_unknown_family_names_the_known_ones() -> None:
-    with pytest.raises(TacitError, match=r"family of world 'alfworld' 'haet'. Did you mean 'heat'\? Known: clean, cool"):
+    with pytest.raises(TacitError, match=r"family 'haet' of world 'alfworld'. Did you mean 'heat'\? Known: clean, cool"):
         get_environment("alfworld").tasks_of("train", 2, 0, ["haet"])
 
 

@@ -74,7 +74,7 @@ def test_each_reward_component_can_be_left_out():
 )
 def test_components_the_tracker_does_not_have_are_refused(name, near):
     with pytest.raises(
-        TacitError, match=f"unknown reward component of world 'alfworld' '{name}'. Did you mean '{near}'.*wandered"
+        TacitError, match=f"unknown reward component '{name}' of world 'alfworld'. Did you mean '{near}'.*wandered"
     ):
         build(without=(name,))
 

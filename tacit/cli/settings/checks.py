@@ -59,6 +59,7 @@ BOUNDS: dict[str, Bound] = {
     "evaluation.top_p": (lambda v: 0 < v <= 1, "must be above 0 and at most 1"),
     "evaluation.top_k": (lambda v: v >= 0, "must not be negative; 0 keeps all tokens"),
     "method.history": (lambda v: v >= -1, "must be a number of turns, or -1 for all of them"),
+    "method.bound": AT_LEAST_ONE,
     "method.clip_low": (lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low"),
     "method.clip_high": (lambda v: v > 0, "must be above 0: the ratio is clipped to 1 + clip_high"),
     "method.kl": NOT_NEGATIVE,
@@ -112,6 +113,7 @@ def with_split(recipe: Recipe, world: Environment) -> Recipe:
     """The recipe with the split it is measured on said, also where that is the world's own: what is written down must not
     change its meaning with the world. Refused where a split does not exist."""
     measured = recipe.train.evaluation
+    world.check_families(recipe.train.family_names)
     for split, _ in measured.further_panels:
         world.split_to_measure(split)
     if measured.panel and not measured.split:
@@ -160,6 +162,8 @@ def check_new_run(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise TacitError(f"--out {out} is a file, not a directory; name another.")
     place = next((p for p in (out, *out.absolute().parents) if p.exists()), Path("/"))
+    if not place.is_dir():
+        raise TacitError(f"cannot make the run directory {out}: {place} is a file. Name another --out.")
     if not os.access(place, os.W_OK):
         raise TacitError(f"cannot make the run directory {out}: {place} is not writable. Name another --out.")
 

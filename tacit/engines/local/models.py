@@ -184,7 +184,7 @@ def resolve_device(settings: EngineSettings) -> tuple[torch.device, torch.dtype]
     """The device and weight format that `auto` stands for here."""
     available = torch.cuda.is_available()
     if settings.device == "cuda" and not available:
-        raise TacitError("device 'cuda' was asked for, but torch sees no GPU here; use --device cpu, or auto.")
+        raise TacitError("device 'cuda' was asked for, but torch sees no GPU here; use device cpu, or auto.")
     on_gpu = settings.device == "cuda" or (settings.device == "auto" and available)
     dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if on_gpu else "float32")
     return torch.device("cuda" if on_gpu else "cpu"), getattr(torch, dtype)
