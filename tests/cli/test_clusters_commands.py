@@ -175,6 +175,8 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     assert place_of(replace(recipe, tiny=replace(recipe.tiny, layers=4))) != place
     own = with_geometry(replace(recipe, settings=replace(recipe.settings, layer=-1 if result["layer"] != -1 else -2)))
     assert own.settings.epsilon == 0.10
+    searching = with_geometry(replace(recipe, settings=replace(recipe.settings, adaptive=True))).settings
+    assert (searching.layer, searching.pooling, searching.epsilon) == (*found[:2], None), "its radius will be found in training"
     place.write_text("{}")
     with pytest.raises(TacitError, match="run `tacit calibrate` again"):
         saved_calibration(recipe)
