@@ -26,7 +26,7 @@ from tacit.methods import get_method
 from tacit.modules.base import TEXTS_SEED
 from tacit.modules.module import find_modules, hash_modules, is_modules
 from tacit.rollout.episodes import SamplingPolicy
-from tacit.training.checkpoints import STATE, Checkpoint
+from tacit.training.checkpoints import Checkpoint
 from tacit.training.run import SETTINGS, read_settings, saved_checkpoints
 from tacit.training.train import completion_limit, evaluation_sampling
 
@@ -108,7 +108,7 @@ def open_target(
         return _open_actor(name, said, actor)
     if (path / SETTINGS).exists():
         return _open_run(path, said, checkpoint)
-    if (path / STATE).exists() and (path.parent.parent / SETTINGS).exists():
+    if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
         return _open_run(path.parent.parent, said, checkpoint or path.name)
     if checkpoint:
         raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")

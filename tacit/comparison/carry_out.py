@@ -17,7 +17,7 @@ from tacit.comparison.plan import Plan, Planned
 from tacit.comparison.processes import Command, Processes
 from tacit.core.errors import TacitError
 from tacit.training.files import disk_errors, write_json, write_text
-from tacit.training.run import SETTINGS, SUMMARY, read_settings, read_summary
+from tacit.training.run import SETTINGS, find_summary, read_settings
 
 RECIPE, LOG, FAILURE = "recipe.json", "console.log", "failure.txt"
 POLL_S = 0.1
@@ -47,7 +47,7 @@ class _Working:
 
 
 def status_of(path: Path, iterations: int) -> Status:
-    if (path / SUMMARY).exists() and read_summary(path).get("iterations") == iterations:
+    if (summary := find_summary(path)) is not None and summary.get("iterations") == iterations:
         return "finished"
     if (path / FAILURE).exists():
         return "failed"

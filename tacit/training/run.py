@@ -73,6 +73,15 @@ def read_summary(path: Path) -> dict[str, Any]:
     return _read(path, SUMMARY, f"the run did not finish; continue it with `tacit train --resume {path}`.")
 
 
+def find_summary(path: Path) -> dict[str, Any] | None:
+    """None where the run has not finished, or where its summary is damaged: resuming writes it anew."""
+    try:
+        found = read_summary(path)
+    except TacitError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
     file = path / name
     if not file.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,21 @@ def kept(directory: Path) -> int:
 def test_a_checkpoint_in_another_number_format_is_refused_with_the_remedy(run, capsys):
     assert main(["eval", str(run), "--engine.dtype", "bfloat16"]) == 2
     assert "--engine.dtype float32" in capsys.readouterr().err
+
+
+def test_a_damaged_summary_costs_no_evaluation(run, capsys, tmp_path):
+    hurt = tmp_path / "hurt"
+    shutil.copytree(run, hurt)
+    (hurt / "summary.json").write_text('{"evaluations": [')
+    assert main(["eval", str(hurt)]) == 0
+    said = capsys.readouterr().out
+    assert "the run said" in said and "after sft 60: the same" in said, "the checkpoint still knows"
+    assert f"summary.json is damaged; `tacit train --resume {hurt}` goes on with it" in " ".join(said.split())
+
+
+def test_a_checkpoint_that_is_not_there(run, capsys):
+    assert main(["eval", str(run / "checkpoints" / "rl-000009")]) == 2
+    assert "no checkpoint 'rl-000009'" in (error := capsys.readouterr().err) and "there are sft-000050, sft-000060" in error
 
 
 def test_an_interrupted_evaluation_says_that_it_can_go_on(run, capsys, tmp_path, monkeypatch):

@@ -143,3 +143,13 @@ def test_a_run_that_is_to_be_longer_goes_on(plan, tmp_path):
     assert words_for(run, tmp_path) == ["train", "--resume", str(path), "--iterations", "2"]
     write_json(path / "summary.json", {"iterations": 1})
     assert status_of(path, run.iterations) == "unfinished"
+
+
+@pytest.mark.parametrize("summary", ['{"iterations": ', "[]", ""])
+def test_a_damaged_summary_means_that_the_run_is_gone_on_with(plan, tmp_path, summary):
+    run = plan.cells[0]
+    path = tmp_path / run.place
+    path.mkdir(parents=True)
+    write_json(path / "settings.json", run.document)
+    (path / "summary.json").write_text(summary)
+    assert status_of(path, run.iterations) == "unfinished" and words_for(run, tmp_path) == ["train", "--resume", str(path)]

@@ -100,7 +100,7 @@ HEAD = {"name": "p", "version": "1", "world": "countdown"}
         ((HEAD, ONE, "{half\n"), "line 3: not valid JSON"),
         ((HEAD, ONE, ONE), r"line 3: task 'mine/1' was already there \(.*line 2\)"),
         ((HEAD, {"goal": "x"}), 'line 2: it has no "id"'),
-        ((HEAD, {**ONE, "gaol": "x"}), "line 2: unknown field of a task 'gaol'. Did you mean 'goal'"),
+        ((HEAD, {**ONE, "gaol": "x"}), "line 2: unknown field 'gaol' of a task. Did you mean 'goal'"),
         ((HEAD, {**ONE, "seed": "3"}), "line 2: seed must be a whole number, not '3'"),
         ((HEAD, {**ONE, "data": [1]}), "line 2: data must be an object"),
         ((HEAD, {**ONE, "id": 3}), 'line 2: "id" must be text, not 3'),

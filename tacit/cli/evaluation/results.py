@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.cli.settings.recipe import Recipe
 from tacit.training.files import write_json
-from tacit.training.run import SUMMARY, read_settings, read_summary
+from tacit.training.run import find_summary, read_settings
 
 if TYPE_CHECKING:
     from tacit.cli.targets import Target
@@ -32,14 +32,11 @@ def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     steps = own.train.evaluation.max_steps or target.world.max_steps
     if (own.settings, steps) != (target.recipe.settings, target.rules.max_steps):
         return None
-    if (target.run / SUMMARY).exists():
-        evaluations = read_summary(target.run)["evaluations"]
-    else:
-        evaluations = target.checkpoint.state()["evaluations"] if target.checkpoint else []
+    said = find_summary(target.run) or (target.checkpoint.state() if target.checkpoint else {"evaluations": []})
     stage, step = (target.checkpoint.stage, target.checkpoint.step) if target.checkpoint else (UNTRAINED, 0)
     now = json.loads(json.dumps(score.to_json()))
     alike = ("panel_hash", "episodes", "sampling", "seed")
-    for evaluation in evaluations:
+    for evaluation in said["evaluations"]:
         if (evaluation["stage"], evaluation["step"]) == (stage, step) and all(evaluation[k] == now[k] for k in alike):
             return evaluation
     return None

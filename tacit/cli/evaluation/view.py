@@ -14,7 +14,7 @@ from tacit.cli.progress import LiveReporter
 from tacit.cli.terminal import after, duration, interval, percent, say, say_pairs, table
 from tacit.core.types import Trajectory
 from tacit.evaluation.scores import final_and_peak
-from tacit.training.run import SUMMARY, read_summary
+from tacit.training.run import SUMMARY, find_summary
 
 if TYPE_CHECKING:
     from tacit.cli.targets import Target
@@ -92,10 +92,9 @@ def _outcomes(score: PanelScore) -> Pairs:
         ("pass@", score.pass_at, score.pass_interval, "at least one"),
         ("SC@", score.majority_at, score.majority_interval, "most"),
     ):
-        pairs += [
-            (f"{name}{k}", f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {k} {'try' if k == 1 else 'tries'}")
-            for k, share in shares.items()
-        ]
+        for k, share in shares.items():
+            tries = "1 try" if k == 1 else f"{k} tries"
+            pairs += [(f"{name}{k}", f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {tries}")]
     return pairs
 
 
@@ -154,15 +153,14 @@ def _the_run(target: Target, score: PanelScore, earlier: dict[str, Any] | None) 
     if earlier is None:
         pairs = [("the run said", "nothing about this checkpoint with these settings")]
     else:
-        verdict = (
-            "the same"
-            if same_episodes(score, earlier)
-            else "NOT the same: other weights, number format, library versions or hardware"
-        )
+        other = "NOT the same: other weights, number format, library versions or hardware"
+        verdict = "the same" if same_episodes(score, earlier) else other
         pairs = [("the run said", f"{percent(earlier['success'])} {after(earlier)}: {verdict}")]
-    if not (target.run / SUMMARY).exists():
-        return [*pairs, ("unfinished", f"the run has not ended; `tacit train --resume {target.run}` goes on with it")]
-    final, peak = final_and_peak(read_summary(target.run)["evaluations"])
+    summary = find_summary(target.run)
+    if summary is None:
+        why = "summary.json is damaged" if (target.run / SUMMARY).exists() else "the run has not ended"
+        return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}` goes on with it")]
+    final, peak = final_and_peak(summary["evaluations"])
     pairs += [("its final", f"{percent(final['success'])} {after(final)}")]
     return [*pairs, ("its peak", f"{percent(peak['success'])} {after(peak)}")]
 
