@@ -21,6 +21,7 @@ from tacit.environments.alfworld.tracker import BOUND, ERRORS, PROGRESS, Alfworl
 from tacit.environments.alfworld.world import AlfWorld
 
 TRACKER = AlfworldTracker()
+FEW_AND_MANY = pytest.mark.parametrize("count", [201, pytest.param(2000, marks=pytest.mark.slow)])
 
 
 @dataclass
@@ -134,7 +135,8 @@ def some_of_all(count: int) -> list[Task]:
     return tasks
 
 
-def check_experts(count: int) -> None:
+@FEW_AND_MANY
+def test_expert_episodes(count: int) -> None:
     experts = [explore(task) for task in some_of_all(count)]
     for played in experts:
         check_expert(played)
@@ -143,18 +145,14 @@ def check_experts(count: int) -> None:
     assert faultless == len(experts), f"only {faultless} of {len(experts)} expert episodes without a penalty"
 
 
-def check_strays(count: int) -> None:
+@FEW_AND_MANY
+def test_random_episodes(count: int) -> None:
     met: Counter[str] = Counter()
     for i, task in enumerate(some_of_all(count)):
         played = stumble(task, purposeful=(i % 3) * 0.3)
         check_any(played)
         met += played.events()
     assert set(met) == {*PROGRESS, *ERRORS} - {"no_effect"}, "every rule but the one for worlds without a list came up"
-
-
-def test_expert_and_random_episodes():
-    check_experts(201)
-    check_strays(201)
 
 
 def test_published_games(shared_data):
@@ -165,16 +163,6 @@ def test_published_games(shared_data):
         check_expert(played)
         assert played.total("error") == 0.0
         check_any(stumble(task, purposeful=0.3))
-
-
-@pytest.mark.slow
-def test_two_thousand_expert_episodes():
-    check_experts(2000)
-
-
-@pytest.mark.slow
-def test_two_thousand_random_episodes():
-    check_strays(2000)
 
 
 def test_table_6():

@@ -17,6 +17,7 @@ from tacit.environments.cooking.tracker import BOUND, ERRORS, PROGRESS, CookingS
 
 ENVIRONMENT = get_environment("cooking")
 TRACKER = ENVIRONMENT.tracker
+FEW_AND_MANY = pytest.mark.parametrize("count", [150, pytest.param(2000, marks=pytest.mark.slow)])
 
 
 def subgoals(task: Task) -> int:
@@ -78,7 +79,8 @@ def some_of_all(count: int) -> list[Task]:
     return tasks
 
 
-def check_experts(count: int) -> None:
+@FEW_AND_MANY
+def test_expert_episodes(count: int) -> None:
     turned_back = 0
     for task in some_of_all(count):
         won, sums = check(task, 1.0, Random(0))
@@ -88,27 +90,13 @@ def check_experts(count: int) -> None:
     assert turned_back <= 0.01 * count
 
 
-def check_strays(count: int) -> None:
+@FEW_AND_MANY
+def test_random_episodes(count: int) -> None:
     met: Counter[str] = Counter()
     for i, task in enumerate(some_of_all(count)):
         _, sums = check(task, (i % 3) * 0.3, Random(i))
         met.update(name for name, total in sums.items() if total)
     assert set(TRACKER.components) <= set(met), "every rule came up"
-
-
-def test_expert_and_random_episodes():
-    check_experts(150)
-    check_strays(150)
-
-
-@pytest.mark.slow
-def test_two_thousand_expert_episodes():
-    check_experts(2000)
-
-
-@pytest.mark.slow
-def test_two_thousand_random_episodes():
-    check_strays(2000)
 
 
 def test_values_and_names():
