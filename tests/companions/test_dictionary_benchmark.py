@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -27,6 +28,15 @@ def test_figures_as_json(tmp_path):
     assert uniform["greedy_bits"] >= uniform["all_singletons_bits"] and reuse["merged"] > 20
     assert reuse["ms"] < 500, "50 ms on an idle core; ten times that is a mistake, not a busy machine"
     assert told["share"]["share_percent"] == 0.2
+
+
+def test_planted_phrases_are_found_where_there_are_many_sequences():
+    spec = importlib.util.spec_from_file_location("dictionary_benchmark", ROOT / "benchmarks" / "dictionary.py")
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    few, many = benchmark.planted(10, groups=8), benchmark.planted(300, groups=8)
+    assert few["above_percent"] > 0 and few["found"] / few["planted"] < 0.5
+    assert many["found"] / many["planted"] > 0.6 and many["above_planted_percent"] < few["above_percent"]
 
 
 def test_a_run_without_a_dictionary(tmp_path):
