@@ -62,11 +62,11 @@ def _import_file(kind: str, path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    if str(path.parent) not in sys.path:  # before it runs: it may import the file beside it
+        sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
     return module

@@ -9,41 +9,68 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.main import main
+from tacit.methods import METHODS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+FILES = ("guess", "more", "finish", "hurry")
+SMALL = """
+model = "tiny-0.5m"
+out = "run"
+tasks = 20
+max_steps = 3
+tiny = {hidden = 32, layers = 2, heads = 2, kv_heads = 2}
+engine = {threads = 1}
+sft = {steps = 2, tasks = 8}
+schedule = {iterations = 1, groups = 2, group_size = 2}
+evaluation = {tasks = 2}
+"""
 
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch) -> Path:
-    """The page's two code blocks as the files it says they are."""
-    world, method = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / "guess.py").write_text(world)
-    (tmp_path / "finish.py").write_text(method)
+    """The page's code blocks as the files it says they are."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for name, text in zip(FILES, blocks, strict=True):
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "small.toml").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    for name in ("guess", "finish"):
+    for name in FILES:
         sys.modules.pop(name, None)
+
+
+def train(*flags: str) -> int:
+    return main(["train", "--config", "small.toml", *flags])
 
 
 def test_the_world_plays(written: Path, capsys) -> None:
     assert main(["play", "--world", "guess.py:GUESS", "--policy", "expert"]) == 0
     assert "success" in capsys.readouterr().out
+    assert main(["eval", "expert", "--world", "more.py:MORE", "--tasks", "4"]) == 0
+    assert "success 100.0%" in capsys.readouterr().out
 
 
-def test_the_world_and_the_method_train(written: Path, capsys) -> None:
-    flags = [
-        "--world",
-        "guess.py:GUESS",
-        "--method",
-        "finish:Finish",
-        "--history",
-        "-1",
-        "--out",
-        "run",
-        "--engine.threads",
-        "1",
-    ]
-    small = ["--sft.steps", "2", "--iterations", "1", "--groups", "2", "--group-size", "2", "--evaluation.tasks", "2"]
-    assert main(["train", *flags, *small, "--model", "tiny-0.5m", "--tasks", "20"]) == 0
+@pytest.mark.parametrize("method", ["finish.py:Finish", "hurry.py:Hurry"])
+def test_the_methods_train(written: Path, capsys, method: str) -> None:
+    assert train("--world", "guess.py:GUESS", "--method", method, "--history", "-1") == 0
     assert "after rl 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_in_the_world(written: Path, capsys, method: str) -> None:
+    assert train("--world", "more.py:MORE", "--method", method) == 0
+    assert "after rl 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "missing"), [("reuserl", "alphabet"), ("round_length", "alphabet"), ("constant_context", "tracker")]
+)
+def test_what_the_plain_world_misses_is_said(written: Path, capsys, method: str, missing: str) -> None:
+    assert train("--world", "guess.py:GUESS", "--method", method) == 2
+    assert f"Give its Environment `{missing}=" in capsys.readouterr().err
+
+
+def test_a_term_has_a_flag_of_its_own(written: Path, capsys) -> None:
+    assert main(["train", "--method", "hurry.py:Hurry", "--help"]) == 0
+    assert "--cost NUMBER taken off for every step (default: 0.1)" in " ".join(capsys.readouterr().out.split())
