@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tacit.companions import merging
 from tacit.companions.ledger import Ledger
 from tacit.companions.merging import merge, merge_few
-from tacit.companions.merging_columns import merge_many
+from tacit.companions.merging_columns import Columns, merge_many
 from tacit.companions.segmentation import Dictionary
 from tacit.core.errors import TacitError
 
@@ -44,6 +44,25 @@ def test_both_ways_are_the_definition(drawn):
         code, uses = way(Counter(corpus), skills, max_phrase)
         assert code.merged == expected
         assert uses == code.uses(corpus)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_phrase_saves_is_known_exactly(seed):
+    """Phrases are added one after another; each time every other run is asked for just what it saves, and for one more."""
+    rng = random.Random(seed)
+    skills, L = tuple("ABC"), 4
+    words = [tuple(rng.choices(skills, k=rng.randint(1, 4))) for _ in range(4)]
+    weights = Counter(tuple(chain.from_iterable(rng.choices(words, k=rng.randint(1, 6)))) for _ in range(12))
+    columns, merged = Columns(weights, skills, L), []
+    runs = {columns._spelled(node): node for node in range(len(columns._runs.occurrences))}
+    for _ in range(5):
+        now = sum(map(Dictionary(skills, tuple(merged), L).seg, weights.elements()))
+        assert columns.segments == now
+        for phrase in (left := sorted(p for p in runs if len(p) > 1 and p not in merged)):
+            saved = now - sum(map(Dictionary(skills, (*merged, phrase), L).seg, weights.elements()))
+            assert (saved == 0 or columns.saves(runs[phrase], saved)) and not columns.saves(runs[phrase], saved + 1)
+        merged.append(rng.choice(left))
+        columns.add(runs[merged[-1]])
 
 
 def test_large_corpora_go_the_same_way_as_small_ones(monkeypatch):
