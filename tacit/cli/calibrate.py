@@ -27,9 +27,14 @@ if TYPE_CHECKING:
     from tacit.training.audit import Audit
 
 SUMMARY_LINE = "Choose the layer, pooling and radius that BiPACE and BiGPO compare a model's steps with (paper, appendix H)."
-SOURCES = ("recorded", "expert", "random")
 NOISE = 0.3
 """share of random actions when an expert plays for the audit: episodes of one task must differ to be compared"""
+SOURCES = {
+    "recorded": "recorded episodes",
+    "expert": f"episodes played by the expert, {NOISE:.0%} of the actions at random",
+    "random": "episodes played at random",
+}
+"""who plays the audit, and how that is told"""
 POOL = 256
 """tasks the audit's are picked from"""
 
@@ -58,7 +63,8 @@ def run(argv: Sequence[str]) -> int:
     source = arguments.play or _default_source(target)
     played = _audit(target, source, arguments)
     labels = "families" if len(played.families) > 1 else "tasks"
-    say(console, f"{len(played)} steps of {len(set(played.episode_N))} episodes played by {source}; probing for {labels}")
+    episodes = f"{len(set(played.episode_N))} {SOURCES[source]}"
+    say(console, f"{len(played)} steps of {episodes}; the probe tells {labels} apart")
     layers = layers or layers_to_scan(policy.engine.model.layers)
     features = policy.hidden_scan(played.prompts, layers, poolings)
     slices = scan(features, played.labels_N, played.episode_N, epsilons or EPSILONS)
@@ -89,8 +95,8 @@ def run(argv: Sequence[str]) -> int:
     picture = _plot(slices, chosen, arguments.min_clusters, place.with_suffix(".png"))
     say(
         console,
-        f"layer {chosen.layer}, pooling {chosen.pooling}, epsilon {result['epsilon']:g} (median cluster {median:g}, probe "
-        f"{chosen.probe:.3f})",
+        f"layer {chosen.layer}, pooling {chosen.pooling} (probe {chosen.probe:.3f}); epsilon {result['epsilon']:g}, with which "
+        f"the median cluster of a task has {median:g} steps",
         style="bold",
     )
     say(console, f"written to {place}" + (f" and {picture}" if picture else ""))
