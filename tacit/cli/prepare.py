@@ -130,6 +130,8 @@ def make_base(plan: BasePlan) -> dict[str, float]:
     from tacit.training.run import code_version
 
     settings, episodes, began = plan.settings, plan.episodes, time.monotonic()
+    told = ", ".join(f"{count:,} of {name}" for name, count in episodes.items())
+    print(f"making a tokenizer and a corpus from random episodes: {told}", flush=True)
     blank = tiny_checkpoint(sample_texts(episodes, get_environment, settings.seed), BASE_SIZES[plan.size], settings.seed)
     policy = load_policy(str(blank), plan.engine, settings.seed)
     end, limit = policy.engine.codec.end, policy.context_limit
@@ -143,6 +145,7 @@ def make_base(plan: BasePlan) -> dict[str, float]:
     learner = TextLearner(policy)
     pretrain(learner.step, corpus, settings, report)
     learner.finish()
+    print("asking it questions about episodes it has not read", flush=True)
     reads = dict(reading(policy, [get_environment(name) for name in episodes], settings.seed))
     about = {
         "name": plan.size,

@@ -64,7 +64,7 @@ def test_a_run_can_start_from_it_and_is_told_the_world_tersely(made, tmp_path, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--size", "tiny-bass"], "unknown size of a base 'tiny-bass'. Did you mean 'tiny-base'?"),
+        (["--size", "tiny-bass"], "unknown size 'tiny-bass' of a base. Did you mean 'tiny-base'?"),
         (["--share", "0"], "--share 0 must be above 0 and at most 1"),
         (["--share", "1.5"], "--share 1.5 must be above 0 and at most 1"),
         (["--steps", "0"], "--steps 0 must be at least 1"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.environments import get_environment
 from tacit.modules import find_modules, read_module
+from tacit.modules.export import _scores
 from tacit.modules.module import is_modules
 from tacit.modules.prompting import describe_context, make_context, tracker_version
 from tacit.modules.router import Router
@@ -126,6 +128,17 @@ def test_peft_opens_the_adapter_and_computes_the_same(modules: Path) -> None:
     assert not np.allclose(ours, without.gather(1, picked)[:, 0].numpy(), atol=1e-3), "the adapter changes nothing"
 
 
+def test_only_scores_of_these_very_weights_and_of_finished_stages_are_kept() -> None:
+    measured = [{"stage": "sft", "step": 60}, {"stage": "rl", "step": 2}, {"stage": "rl", "step": 4}]
+
+    def stages_of(stage: str, step: int) -> dict[str, int]:
+        checkpoint = SimpleNamespace(stage=stage, step=step, state=lambda: {"evaluations": measured})
+        return {name: score["step"] for name, score in _scores(checkpoint).items()}  # type: ignore[arg-type]
+
+    assert stages_of("rl", 4) == {"sft": 60, "rl": 4}
+    assert stages_of("rl", 5) == {"sft": 60}, "nobody has measured the fifth"
+
+
 def test_a_context_is_kept_as_data() -> None:
     history = History(WORLD.wordings["full"], None, True, "tags")
     kept = describe_context(history, WORLD)
@@ -134,7 +147,7 @@ def test_a_context_is_kept_as_data() -> None:
     block = make_context({"kind": "state_block", "wording": "terse", "block": True}, WORLD)
     assert make_context(describe_context(block, WORLD), WORLD) == block and tracker_version(block) == WORLD.tracker.version
     assert tracker_version(make_context({"kind": "state_block", "wording": "terse", "block": False}, WORLD)) is None
-    with pytest.raises(TacitError, match=r"setting of the context 'history' 'turn'. Did you mean 'turns'"):
+    with pytest.raises(TacitError, match=r"unknown setting 'turn' of the context 'history'. Did you mean 'turns'"):
         make_context({"kind": "history", "wording": "full", "turn": 1}, WORLD)
     with pytest.raises(TacitError, match="has no tracker here"):
         make_context({"kind": "state_block", "wording": "terse"}, replace(WORLD, tracker=None))
