@@ -411,7 +411,8 @@ def test_tracker_pays_each_subgoal_once():
     assert [s["error"] for s in signals[3:]] == [0, 0, 0, 0.1, 0.2, 0.3]
     assert state.phase == "process"
     assert ENVIRONMENT.tracker.render(state) == (
-        "phase: process\nrooms visited: kitchen\nrecipe: dice carrot, fry carrot\nstill to do: dice carrot, fry carrot"
+        "phase: process\nrooms visited: kitchen\nrecipe: dice carrot, fry carrot\nstill to do: dice carrot, fry carrot\n"
+        "needs: knife (counter), stove (here)"
     )
 
 
