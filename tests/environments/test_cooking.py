@@ -412,7 +412,7 @@ def test_tracker_pays_each_subgoal_once():
     assert state.phase == "process"
     assert ENVIRONMENT.tracker.render(state) == (
         "phase: process\nrooms visited: kitchen\nrecipe: dice carrot, fry carrot\nstill to do: dice carrot, fry carrot\n"
-        "needs: knife (counter), stove (here)"
+        "needs: knife (table), stove (here)"
     )
 
 
