@@ -62,13 +62,6 @@ def recipe(tmp_path_factory) -> Path:
     return file
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def finished(recipe, tmp_path_factory) -> tuple[Path, str]:
     """A run, and what was printed while it ran."""
