@@ -41,6 +41,8 @@ def test_a_module_says_what_it_is(modules: Path) -> None:
     assert module.sampling.temperature == 0.4 and module.max_steps == 4 and module.code["tacit"]
     assert set(module.files) == {"adapter_model.safetensors", "adapter_config.json"}
     assert module.to_json() == json.loads((modules / "pick" / "module.json").read_text())
+    config = json.loads((modules / "pick" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "tiny", "its name, not where it lay on the machine it was trained on"
 
 
 @pytest.mark.parametrize("command", ["list", "verify"])
