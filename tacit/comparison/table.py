@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tacit.evaluation.curves import median_steps_to
-from tacit.evaluation.intervals import hierarchical_bootstrap, paired_interval, share_interval, t_interval
+from tacit.evaluation.intervals import crossed_bootstrap, paired_interval_over_tasks, share_interval, t_interval, worth
 from tacit.evaluation.significance import holm, mcnemar, sign_flip
 
 Found = dict[str, Any]
@@ -75,12 +75,12 @@ def _against(ours: Sequence[Found], theirs: Sequence[Found], name: str) -> Found
     differences = [a["final"]["success"] - b["final"]["success"] for a, b in pairs]
     difference = _mean(differences, (-1.0, 1.0)) or {}
     won = lost = p = None
-    if all(c["outcomes"] is not None for pair in pairs for c in pair):
-        first = [x for a, _ in pairs for x in a["outcomes"]]
-        second = [x for _, b in pairs for x in b["outcomes"]]
-        won, lost, p = mcnemar(first, second)
-        # As for a share: at least as wide as the episodes alone would have it.
-        low, high = paired_interval(won, lost, len(first), CONFIDENCE)
+    ours_T, theirs_T = (_tries([c["final"] for c in side]) for side in zip(*pairs, strict=True))
+    if ours_T is not None and theirs_T is not None:
+        won, lost, p = mcnemar(*([x for own in tries for x in own] for tries in (ours_T, theirs_T)))
+        # As for a share: at least as wide as the tasks alone would have it.
+        gaps_T = [[x - y for x, y in zip(*both, strict=True)] for both in zip(ours_T, theirs_T, strict=True)]
+        low, high = paired_interval_over_tasks(gaps_T, CONFIDENCE)
         ends = {"low": (min, low), "high": (max, high)}
         difference |= {k: v if difference[k] is None else widest(difference[k], v) for k, (widest, v) in ends.items()}
     return {
@@ -106,9 +106,21 @@ def _share(evaluations: Sequence[Found | None]) -> Found | None:
         return None
     # All seeds may have begun from one start that was measured once: that is one measurement, not several that agree.
     once = list({id(e): e for e in there}.values())
-    low, high = share_interval([e["successes"] for e in once], [e["episodes"] for e in once], CONFIDENCE)
+    shares, tries_T = [e["success"] for e in once], _tries(once)
+    p, episodes = float(np.mean(shares)), float(once[0]["episodes"])  # where tasks cannot be told apart, one seed's
+    if tries_T is not None:
+        episodes = worth([sum(own) / len(own) for own in tries_T], p * (1 - p), sum(map(len, tries_T)))
+    low, high = share_interval(shares, episodes, CONFIDENCE)
     per_seed = [e["success"] for e in there]
     return {"mean": float(np.mean(per_seed)), "low": low, "high": high, "per_seed": per_seed}
+
+
+def _tries(evaluations: Sequence[Found]) -> list[list[bool]] | None:
+    """Each task's outcomes over seeds and repeats; None where a run of a version that did not keep them is among them."""
+    rows = [repeat for e in evaluations for repeat in e.get("outcomes", ())]
+    if sum(map(len, rows)) != sum(e["episodes"] for e in evaluations):
+        return None
+    return [[digit == "1" for digit in task] for task in zip(*rows, strict=True)]
 
 
 def _mean(values: Sequence[float | None], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Found | None:
@@ -127,5 +139,5 @@ def _bootstrap(done: Sequence[Found]) -> Found | None:
     outcomes = [c["outcomes"] for c in done]
     if not outcomes or any(o is None or len(o) != len(outcomes[0]) for o in outcomes):
         return None
-    low, high = hierarchical_bootstrap(np.array(outcomes, float), CONFIDENCE, resamples=2000)
+    low, high = crossed_bootstrap(np.array(outcomes, float), CONFIDENCE, resamples=2000)
     return {"low": low, "high": high}

@@ -41,21 +41,36 @@ def t_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[flo
     return mean - half, mean + half
 
 
-def share_interval(successes_S: Sequence[int], trials_S: Sequence[int], confidence: float = 0.95) -> tuple[float, float]:
-    """Of a share measured once per seed: the smallest interval that holds both the t interval over seeds (how much training
-    varies) and the Wilson interval over all episodes (how much the tasks and their sampling vary), within [0, 1].
+def worth(shares_T: Sequence[float], variance: float, most: float) -> float:
+    """How many independent episodes the tries at T tasks amount to, from each task's own mean over its tries.
+
+    Tries at one task are alike, whoever makes them: seven at an easy task tell little more than one. The variance of the mean
+    is that of the tasks' own means, s²/T; with N independent episodes, each of this `variance`, it would be variance/N; so
+    N = variance · T / s², at least T (one try each) and at most `most` (all tries). Without any variance they are worth T.
+    """
+    tasks = len(shares_T)
+    if not tasks or variance <= 0:
+        return float(tasks)
+    spread = float(np.var(shares_T, ddof=1)) if tasks > 1 else 0.0
+    return min(most, max(tasks, variance * tasks / spread)) if spread else float(most)
+
+
+def share_interval(shares_S: Sequence[float], episodes: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Of a share measured once per seed, on the same tasks: the smallest interval that holds both the t interval over seeds
+    (how much training varies) and the Wilson interval over what the episodes of all seeds are `worth` (how much the tasks
+    and their sampling vary), within [0, 1].
 
     One seed has the Wilson interval alone.
     """
-    shares = [s / n for s, n in zip(successes_S, trials_S, strict=True)]
-    low, high = wilson(sum(successes_S), sum(trials_S), normal_quantile((1 + confidence) / 2))
-    if len(shares) > 1:
-        t_low, t_high = t_interval(shares, confidence)
+    p = float(np.mean(shares_S))
+    low, high = wilson(p * episodes, episodes, normal_quantile((1 + confidence) / 2))
+    if len(shares_S) > 1:
+        t_low, t_high = t_interval(shares_S, confidence)
         low, high = min(low, t_low), max(high, t_high)
     return max(0.0, low), min(1.0, high)
 
 
-def paired_interval(won: int, lost: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+def paired_interval(won: float, lost: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
     """Of the difference of two success shares on the same episodes, `won` by the one alone and `lost` by it alone.
 
     Agresti and Min (2005): half an episode is added to each of the four outcomes of a pair, n* = n + 2, and then
@@ -92,20 +107,29 @@ def bootstrap(
     return _percentiles(means_B, confidence)
 
 
-def hierarchical_bootstrap(
+def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: float = 0.95) -> tuple[float, float]:
+    """`paired_interval` where each of T tasks was played in several pairs: +1 won, −1 lost, 0 neither. Pairs at one task are
+    alike, so they count for what they are worth."""
+    gaps = [gap for own in gaps_TN for gap in own]
+    if not gaps:
+        return paired_interval(0, 0, 0, confidence)
+    pairs = worth([sum(own) / len(own) for own in gaps_TN], float(np.var(gaps)), len(gaps))
+    won, lost = gaps.count(1) / len(gaps), gaps.count(-1) / len(gaps)
+    return paired_interval(won * pairs, lost * pairs, pairs, confidence)
+
+
+def crossed_bootstrap(
     outcomes_ST: np.ndarray, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of a table seeds × tasks: seeds are resampled, then tasks within each drawn seed."""
+    """Percentile interval of the mean of a table seeds × tasks: seeds are resampled, and tasks, the same for all of them."""
     outcomes_ST = np.asarray(outcomes_ST, float)
     if outcomes_ST.ndim != 2 or not outcomes_ST.size:
         raise ValueError(f"outcomes must be a table of seeds × tasks with something in it, not of shape {outcomes_ST.shape}")
     _check(outcomes_ST[:, 0].tolist(), confidence)
     rng = np.random.default_rng(seed)
     seeds, tasks = outcomes_ST.shape
-    means_B = np.empty(resamples)
-    for b in range(resamples):
-        rows = rng.integers(seeds, size=(seeds, 1))
-        means_B[b] = outcomes_ST[rows, rng.integers(tasks, size=(seeds, tasks))].mean()
+    rows_BS, columns_BT = rng.integers(seeds, size=(resamples, seeds)), rng.integers(tasks, size=(resamples, tasks))
+    means_B = np.array([outcomes_ST[np.ix_(s, t)].mean() for s, t in zip(rows_BS, columns_BT, strict=True)])
     return _percentiles(means_B, confidence)
 
 

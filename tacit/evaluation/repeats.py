@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import comb
 
 from tacit.core.errors import TacitError
-from tacit.evaluation.intervals import wilson
+from tacit.evaluation.intervals import wilson, worth
 
 Rule = Callable[[int, int, int], float]
 """(k, tries, successes) -> share"""
@@ -42,22 +42,16 @@ def interval_over_tasks(outcomes: Sequence[Sequence[bool]], rule: Rule = pass_at
     """The 95% interval of `over_tasks`, for T tasks with n tries each: Wilson's, as wide as tries at one task that are alike
     demand. pass@1, the default, is the success rate.
 
-    Tries at one task are not independent: seven at an easy task tell little more than one. The variance of the mean p is that
-    of the tasks' own shares, s²/T; that of N independent tasks tried k times would be p(1−p)/N; so all tries are worth
-    N = p(1−p) T / s² such tasks, at least T and at most T n/k, of which no try is in two. Where p is 0 or 1 they are worth T.
-    k = n is plain Wilson.
+    All tries are worth so many independent tasks tried k times (`worth`), at most T n/k, of which no try is in two. k = n is
+    plain Wilson.
     """
-    tasks, tries = len(outcomes), sum(map(len, outcomes))
+    tries = sum(map(len, outcomes))
     if not tries:
         return wilson(0, 0)
     shares = [rule(k, len(own), sum(own)) for own in outcomes]
-    p = sum(shares) / tasks
-    spread = sum((share - p) ** 2 for share in shares) / max(1, tasks - 1)
-    worth = float(tasks)
-    if 0 < p < 1:
-        most = tries / k
-        worth = min(most, max(worth, p * (1 - p) * tasks / spread)) if spread else most
-    return wilson(p * worth, worth)
+    p = sum(shares) / len(shares)
+    tasks = worth(shares, p * (1 - p), tries / k)
+    return wilson(p * tasks, tasks)
 
 
 def check_k(k: int, tries: int) -> None:

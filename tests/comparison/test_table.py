@@ -24,7 +24,7 @@ def evaluation(stage: str, step: int, outcomes: str, seed: int = 0, **more: Any)
         "stage": stage, "step": step, "panel": "w/test/4", "panel_hash": "aaaa", "episodes": len(outcomes), "seed": seed,
         "successes": successes, "success": successes / len(outcomes), "score": successes / len(outcomes), "steps": 3.0,
         "success_steps": 2.0 + seed if successes else 0.0, "invalid": 0.1 * seed, "ineffective": 0.0,
-        "sampling": {"temperature": 1}, **more,
+        "outcomes": [outcomes], "sampling": {"temperature": 1}, **more,
     }  # fmt: skip
 
 
@@ -65,7 +65,8 @@ def test_final_and_peak_are_kept_apart_and_the_start_is_one_measurement(rows):
     grpo, better = rows["grpo"], rows["better"]
     assert grpo["final"]["mean"] == 0.375 and grpo["peak"]["mean"] == 0.5
     assert grpo["final"]["per_seed"] == [0.25, 0.5] and better["peak"]["per_seed"] == [0.75, 1.0]
-    assert (grpo["final"]["low"], grpo["final"]["high"]) == share_interval([1, 2], [4, 4])
+    # Both seeds won the first task and one the second: the tasks' means are 1, ½, 0, 0, so eight episodes are worth 4.09.
+    assert (grpo["final"]["low"], grpo["final"]["high"]) == share_interval([0.25, 0.5], 4.09090909090909)
     # Two seeds began from one start that was measured once on four episodes, not on eight.
     assert (grpo["start"]["low"], grpo["start"]["high"]) == pytest.approx(wilson(1, 4))
     assert grpo["success_length"]["mean"] == 2.5 and grpo["invalid"]["mean"] == 0.05

@@ -10,15 +10,17 @@ import pytest
 
 from tacit.evaluation.intervals import (
     bootstrap,
-    hierarchical_bootstrap,
+    crossed_bootstrap,
     incomplete_beta,
     mean_interval,
     paired_interval,
+    paired_interval_over_tasks,
     share_interval,
     t_below,
     t_interval,
     t_quantile,
     wilson,
+    worth,
 )
 
 
@@ -80,11 +82,49 @@ def test_t_interval_of_three_seeds_worked_out_by_hand():
 
 def test_share_interval_is_never_narrower_than_either_source_of_doubt():
     # Seeds that agree to the episode: the spread of seeds is 0, that of episodes is not.
-    assert share_interval([0, 0, 0], [4, 4, 4]) == pytest.approx(wilson(0, 12))
+    assert share_interval([0.0, 0.0, 0.0], 12) == pytest.approx(wilson(0, 12))
     # Seeds far apart: the episodes are many, the seeds are three.
-    low, high = share_interval([100, 500, 900], [1000] * 3)
-    assert (low, high) == (0.0, 1.0) and t_interval([0.1, 0.5, 0.9])[0] < 0
-    assert share_interval([5], [10]) == pytest.approx(wilson(5, 10))
+    assert share_interval([0.1, 0.5, 0.9], 3000) == (0.0, 1.0) and t_interval([0.1, 0.5, 0.9])[0] < 0
+    assert share_interval([0.5], 10) == pytest.approx(wilson(5, 10))
+
+
+def test_tries_are_worth_what_they_tell():
+    assert worth([1.0, 0.0, 1.0, 0.0], 0.25, 20) == 4, "five tries at each came out alike: four tasks were seen"
+    assert worth([0.5, 0.5], 0.25, 20) == 20, "no task differs from another: all tries count"
+    # s² = 0.0625 · 4/3 = 1/12, so N = 0.25 · 4 · 12 = 12 of 20
+    assert worth([0.25, 0.75, 0.25, 0.75], 0.25, 20) == pytest.approx(12)
+    assert worth([1.0, 1.0], 0.0, 20) == 2 and worth([], 0.25, 0) == 0
+
+
+def _tries(rng: np.random.Generator, tasks: int, seeds: int) -> list[list[bool]]:
+    """Tasks that are easy or hard for every seed: success 2/3 on average."""
+    return [(rng.random(seeds) < chance).tolist() for chance in rng.beta(1.0, 0.5, tasks)]
+
+
+def test_a_share_over_seeds_that_share_their_tasks_is_held_as_often_as_it_says():
+    rng, held, naive = np.random.default_rng(0), 0, 0
+    for _ in range(600):
+        tries = _tries(rng, 60, 5)
+        shares = [sum(own) / 5 for own in tries]
+        p = sum(shares) / 60
+        low, high = share_interval([p], worth(shares, p * (1 - p), 300))
+        held += low <= 2 / 3 <= high
+        low, high = wilson(p * 300, 300)
+        naive += low <= 2 / 3 <= high
+    assert 0.92 < held / 600 < 0.98 and naive / 600 < 0.85
+
+
+def test_a_paired_difference_over_seeds_that_share_their_tasks():
+    assert paired_interval_over_tasks([[1], [0], [-1], [1]]) == paired_interval(2, 1, 4), "one pair each is the plain interval"
+    assert paired_interval_over_tasks([[1, 1], [0, 0], [-1, -1], [1, 1]]) == paired_interval(2, 1, 4)
+    assert paired_interval_over_tasks([]) == (-1.0, 1.0)
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(600):  # one method is better on some tasks and worse on others, for every seed: 0 on average
+        better = rng.choice([-0.6, 0.0, 0.6], 60)
+        gaps = [(np.sign(d) * (rng.random(5) < abs(d))).astype(int).tolist() for d in better]
+        low, high = paired_interval_over_tasks(gaps)
+        held += low <= 0.0 <= high
+    assert 0.92 < held / 600 < 0.99
 
 
 def test_paired_interval_worked_out_by_hand():
@@ -112,22 +152,20 @@ def test_bootstrap_is_that_of_all_resamples():
     assert bootstrap([0.3]) == (0.3, 0.3)
 
 
-def test_hierarchical_bootstrap_is_the_plain_one_where_only_one_level_varies():
+def test_crossed_bootstrap_is_the_plain_one_where_only_one_level_varies():
     seeds_only = np.repeat(np.array([[0.0], [0.5], [1.0]]), 5, axis=1)
-    assert hierarchical_bootstrap(seeds_only) == pytest.approx(bootstrap([0.0, 0.5, 1.0]), abs=0.02)
+    assert crossed_bootstrap(seeds_only) == pytest.approx(bootstrap([0.0, 0.5, 1.0]), abs=0.02)
     tasks_only = np.tile([0.0, 0.0, 1.0, 1.0], (1, 1))
-    assert hierarchical_bootstrap(tasks_only) == pytest.approx(bootstrap([0.0, 0.0, 1.0, 1.0]), abs=1e-9)
+    assert crossed_bootstrap(tasks_only) == pytest.approx(bootstrap([0.0, 0.0, 1.0, 1.0]), abs=1e-9)
 
 
-def test_hierarchical_bootstrap_is_that_of_all_resamples():
+def test_crossed_bootstrap_is_that_of_all_resamples():
     table = np.array([[0.0, 1.0], [1.0, 1.0]])
-    means = []
-    for rows in itertools.product(range(2), repeat=2):
-        for columns in itertools.product(range(2), repeat=4):
-            means.append(np.mean([table[rows[i // 2], c] for i, c in enumerate(columns)]))
-    assert hierarchical_bootstrap(table, 0.8) == pytest.approx(tuple(np.percentile(means, [10, 90])), abs=1e-9)
+    pairs = list(itertools.product(range(2), repeat=2))
+    means = [table[np.ix_(rows, columns)].mean() for rows in pairs for columns in pairs]
+    assert crossed_bootstrap(table, 0.8) == pytest.approx(tuple(np.percentile(means, [10, 90])), abs=1e-9)
     with pytest.raises(ValueError, match="seeds × tasks"):
-        hierarchical_bootstrap(np.zeros((0, 3)))
+        crossed_bootstrap(np.zeros((0, 3)))
 
 
 def test_the_interval_of_a_mean_of_shares():
