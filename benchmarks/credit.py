@@ -116,7 +116,7 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     from tacit.environments import get_environment
     from tacit.methods.bipace import BiPACE
     from tacit.rollout.worlds import InPlace
-    from tacit.training.loop import iterate
+    from tacit.training.loop import Loop
 
     layer, max_tokens, turns = -2, 12, 4
     world = get_environment("countdown")
@@ -125,11 +125,11 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     method = BiPACE(wording="terse", style="bare", admissible=False, layer=layer, schedule=schedule).build(world)
     policy = load_policy(model, EngineSettings(device="cpu", threads=1), world_texts=world.example_texts(0))
     policy.freeze_reference()
-    tasks, worlds = world.tasks("train", 64, 0), InPlace(world.make)
+    loop = Loop(method, world.tasks("train", 64, 0), InPlace(world.make), policy, max_tokens, turns)
     steps = []
     for number in range(1, 4):
         began = time.process_time()
-        done = iterate(number, method, tasks, worlds, policy, max_tokens, turns, 0)
+        done = loop.iterate(number)
         steps.append((time.process_time() - began, done.metrics["step_credit_seconds"]))
     step_s = min(seconds for seconds, _ in steps)
 

@@ -46,76 +46,73 @@ class Iteration:
     """per group trained on, what credit terms noted of each step"""
 
 
-def iterate(
-    number: int,
-    method: Method,
-    tasks: Sequence[Task],
-    worlds: WorldPool,
-    policy: Policy,
-    max_tokens: int,
-    max_steps: int,
-    seed: int,
-) -> Iteration:
-    """One iteration. Its randomness is (seed, number): run it again and the same happens."""
-    played, groups = collect(number, method, tasks, worlds, policy, max_tokens, max_steps, seed)
-    metrics = rollout_statistics(played)
-    for companion in method.companions:
-        metrics |= companion.observe(groups, policy)
+@dataclass(frozen=True)
+class Loop:
+    """Who practises what, where, and how far. The randomness of iteration n is (seed, n): run it again and the same happens."""
 
-    rewards = total(term(groups) for term in method.rewards)
-    terms = [term(groups, rewards, policy) for term in method.credits]
-    credits = total(terms)
-    explained, marks = explanations(terms, len(groups))
-    metrics |= explained
+    method: Method
+    tasks: Sequence[Task]
+    worlds: WorldPool
+    policy: Policy
+    max_tokens: int
+    """the longest completion"""
+    max_steps: int
+    """the longest episode"""
+    seed: int = 0
 
-    if groups:
-        batch = Batch.from_groups(groups, credits, method.schedule.temperature)
-        for column in method.columns:
-            batch = batch.with_column(column.name, column.per, column(groups, rewards, policy))
-        metrics |= update(batch, method, policy, derive(seed, "update", number))
+    def iterate(self, number: int) -> Iteration:
+        method, policy = self.method, self.policy
+        played, groups = self.collect(number)
+        metrics = rollout_statistics(played)
+        for companion in method.companions:
+            metrics |= companion.observe(groups, policy)
 
-    for companion in method.companions:
-        metrics |= companion.learn(groups, policy)
-    return Iteration(played, groups, rewards, credits, metrics, marks)
+        rewards = total(term(groups) for term in method.rewards)
+        terms = [term(groups, rewards, policy) for term in method.credits]
+        credits = total(terms)
+        explained, marks = explanations(terms, len(groups))
+        metrics |= explained
 
+        if groups:
+            batch = Batch.from_groups(groups, credits, method.schedule.temperature)
+            for column in method.columns:
+                batch = batch.with_column(column.name, column.per, column(groups, rewards, policy))
+            metrics |= update(batch, method, policy, derive(self.seed, "update", number))
 
-def collect(
-    number: int,
-    method: Method,
-    tasks: Sequence[Task],
-    worlds: WorldPool,
-    policy: Policy,
-    max_tokens: int,
-    max_steps: int,
-    seed: int,
-) -> tuple[list[Group], list[Group]]:
-    """(all groups rolled out, those to train on). A method with a selection rolls out more tasks until it has enough."""
-    schedule, played, chosen = method.schedule, [], []
-    sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=max_tokens)
-    for attempt in range(method.selection.rounds if method.selection else 1):
-        place = derive(seed, "rollout", number, attempt)
-        picked = np.random.default_rng(place).choice(len(tasks), size=min(schedule.groups, len(tasks)), replace=False)
-        fresh = rollout_groups(
-            [tasks[i] for i in picked],
-            schedule.group_size,
-            place,
-            method.conditions,
-            method.context,
-            worlds,
-            policy,
-            sampling,
-            max_steps,
-            method.hidden_layer,
-        )
-        played += fresh
-        sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]
-        if method.selection is None:
-            return played, sound
-        chosen += [group for group in sound if method.selection.keep(group)]
-        if len(chosen) >= schedule.groups:
-            break
-    # Not one group to learn from in all rounds: train on what there is, as the paper does.
-    return played, chosen[: schedule.groups] or sound
+        for companion in method.companions:
+            metrics |= companion.learn(groups, policy)
+        return Iteration(played, groups, rewards, credits, metrics, marks)
+
+    def collect(self, number: int) -> tuple[list[Group], list[Group]]:
+        """(all groups rolled out, those to train on). A method with a selection rolls out more tasks until it has enough."""
+        method, schedule, chosen = self.method, self.method.schedule, []
+        sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=self.max_tokens)
+        played: list[Group] = []
+        for attempt in range(method.selection.rounds if method.selection else 1):
+            place = derive(self.seed, "rollout", number, attempt)
+            count = min(schedule.groups, len(self.tasks))
+            picked = np.random.default_rng(place).choice(len(self.tasks), size=count, replace=False)
+            fresh = rollout_groups(
+                [self.tasks[i] for i in picked],
+                schedule.group_size,
+                place,
+                method.conditions,
+                method.context,
+                self.worlds,
+                self.policy,
+                sampling,
+                self.max_steps,
+                method.hidden_layer,
+            )
+            played += fresh
+            sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]
+            if method.selection is None:
+                return played, sound
+            chosen += [group for group in sound if method.selection.keep(group)]
+            if len(chosen) >= schedule.groups:
+                break
+        # Not one group to learn from in all rounds: train on what there is, as the paper does.
+        return played, chosen[: schedule.groups] or sound
 
 
 def update(batch: Batch, method: Method, policy: Policy, seed: int) -> dict[str, float]:

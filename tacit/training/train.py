@@ -24,7 +24,7 @@ from tacit.rollout.worlds import InPlace, WorldPool
 from tacit.training.checkpoints import Checkpoint
 from tacit.training.demonstrations import demonstrate
 from tacit.training.files import write_directory, write_json
-from tacit.training.loop import Iteration, iterate
+from tacit.training.loop import Iteration, Loop
 from tacit.training.records import batch_records, iteration_records, trajectory_record, write_records
 from tacit.training.reporting import Reporter
 from tacit.training.run import STAGES, SUMMARY, Run, code_version, read_settings
@@ -149,19 +149,11 @@ class Trainer:
         if first == 0 and self.method.needs_reference:
             self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
+        loop = Loop(self.method, self.tasks, worlds, self.policy, self.max_tokens, self.max_steps, self.settings.seed)
         for step in range(first + 1, schedule.iterations + 1):
             began = time.monotonic()
             try:
-                done = iterate(
-                    step,
-                    self.method,
-                    self.tasks,
-                    worlds,
-                    self.policy,
-                    self.max_tokens,
-                    self.max_steps,
-                    self.settings.seed,
-                )
+                done = loop.iterate(step)
             except NonFiniteLoss as error:
                 raise self._keep_evidence(error, step) from error
             self._count(done, step, time.monotonic() - began)

@@ -18,7 +18,7 @@ from tacit.evaluation.rules import Rules
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.demonstrations import demonstrate
-from tacit.training.loop import iterate
+from tacit.training.loop import Loop
 from tacit.training.settings import SupervisedSettings
 from tacit.training.supervised import imitate
 from tests.learns.letters import Lenient, environment
@@ -63,9 +63,9 @@ def test_it_learns(name: str, taught: Path) -> None:
     policy.load(taught)
     policy.freeze_reference()
     before = success(policy, method, world)
-    worlds, tasks = InPlace(world.make), world.tasks("train", 64, 0)
+    loop = Loop(method, world.tasks("train", 64, 0), InPlace(world.make), policy, max_tokens=4, max_steps=1)
     for number in range(schedule.iterations):
-        iterate(number, method, tasks, worlds, policy, max_tokens=4, max_steps=1, seed=0)
+        loop.iterate(number)
     after = success(policy, method, world)
     assert before < 0.45, "imitation must not know the answer"
     assert after > 0.9, f"{name} went from {before:.0%} to {after:.0%}"

@@ -22,7 +22,7 @@ from tacit.methods.gigpo import GiGPO
 from tacit.methods.grpo import GRPO
 from tacit.methods.hgpo import HGPO
 from tacit.rollout.worlds import InPlace
-from tacit.training.loop import iterate
+from tacit.training.loop import Loop
 from tacit.training.records import iteration_records
 
 WORLD = get_environment("countdown")
@@ -39,7 +39,7 @@ def half_hearted(prompt: str, seed: int) -> str:
 
 
 def run(method: Method, number: int = 1):
-    return iterate(number, method, TASKS, InPlace(WORLD.make), ScriptedPolicy(half_hearted), 16, 4, 0)
+    return Loop(method, TASKS, InPlace(WORLD.make), ScriptedPolicy(half_hearted), 16, 4).iterate(number)
 
 
 def advantages(method: Method) -> list[list[float]]:

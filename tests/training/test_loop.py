@@ -18,7 +18,7 @@ from tacit.methods import METHODS, get_method
 from tacit.methods.dapo import DAPO
 from tacit.methods.grpo import GRPO
 from tacit.rollout.worlds import InPlace
-from tacit.training.loop import collect, iterate, total, update
+from tacit.training.loop import Loop, total, update
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)
@@ -36,7 +36,7 @@ def build(settings=GRPO, groups=3, size=4, **schedule):
 
 def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, seed=0):
     policy = ScriptedPolicy(answer)
-    return iterate(number, method, tasks, InPlace(make), policy, 16, 4, seed), policy
+    return Loop(method, tasks, InPlace(make), policy, 16, 4, seed).iterate(number), policy
 
 
 def test_one_iteration():
@@ -114,9 +114,7 @@ def test_broken_episodes_are_counted_and_not_trained_on():
 
 
 def collected(method, answer, tasks=TASKS):
-    policy = ScriptedPolicy(answer)
-    played, chosen = collect(1, method, tasks, InPlace(WORLD.make), policy, 16, 4, 0)
-    return played, chosen
+    return Loop(method, tasks, InPlace(WORLD.make), ScriptedPolicy(answer), 16, 4).collect(1)
 
 
 def mixed(group):
