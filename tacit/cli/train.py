@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.cli.settings.checks import check_new_run, check_training, open_world
-from tacit.cli.settings.options import Parser
+from tacit.cli.settings.options import Option, Parser
 from tacit.cli.settings.recipe import (
     DEFAULT_MODEL,
+    RUN_OPTION,
     TOP_OPTIONS,
     Document,
     Recipe,
@@ -81,8 +82,8 @@ def make_parser(method: str, model: str = DEFAULT_MODEL) -> Parser:
     return parser
 
 
-def add_training_options(parser: Parser, method: str, model: str) -> None:
-    parser.add_options("what to run", TOP_OPTIONS)
+def add_training_options(parser: Parser, method: str, model: str, out: Option = RUN_OPTION) -> None:
+    parser.add_options("what to run", (*TOP_OPTIONS, out))
     own = method_options(method)
     first_line = (get_method(method).__doc__ or "").strip().splitlines()
     parser.add_options(

@@ -8,11 +8,12 @@ were, so the same command, given again after whatever happened, ends with the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from pathlib import Path
 
 from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
 from tacit.cli.settings.checks import check_new_run, check_training, open_world
+from tacit.cli.settings.options import Option
 from tacit.cli.settings.recipe import Recipe
 from tacit.cli.train import TrainParser, add_training_options, carry_out, glance, is_finished
 from tacit.core.errors import TacitError, unknown
@@ -20,6 +21,7 @@ from tacit.core.world import Environment
 from tacit.training.run import SETTINGS, read_settings
 
 ALL, RUNS = "all", "runs"
+MODULES_OPTION = Option("out", ("out",), Path, MISSING, "directory of the modules, and of the runs they come from")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -33,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     skills_help = "all (default), unified (one module for all families), or names: heat,cool"
     parser.add_argument("--skills", default=ALL, metavar="NAMES", help=skills_help)
     parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=f"what to export: {CHECKPOINT_HELP}")
-    add_training_options(parser, *glance(argv, resumable=False))
+    add_training_options(parser, *glance(argv, resumable=False), out=MODULES_OPTION)
     arguments, said = parser.parse(argv)
     recipe = Recipe.resolve(arguments.config, said)
     world = open_world(recipe.world)

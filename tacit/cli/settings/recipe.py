@@ -149,8 +149,8 @@ TOP_OPTIONS = (
            "package.module:Class or path/to/file.py:Class"),
     Option("model", ("model",), str, DEFAULT_MODEL, "who plays: tiny-base (pretrained, packaged), tiny (made from "
            "scratch), the directory of a checkpoint, or a hub id (owner/name)"),
-    Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory, which must not hold a run yet"),
 )  # fmt: skip
+RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory, which must not hold a run yet")
 
 
 def train_options() -> list[Option]:
