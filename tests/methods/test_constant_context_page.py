@@ -1,41 +1,18 @@
-"""The page of the method: the code it names exists, its flags are real, its example is what the agent reads."""
+"""The page of constant context: its example is what the agent reads, its components are the trackers'."""
 
 from __future__ import annotations
 
-import importlib
 import re
-from functools import reduce
 from pathlib import Path
 
 import pytest
 
-from tacit.cli.settings.recipe import method_options
 from tacit.contexts.state_block import StateBlock
 from tacit.core.types import PLAIN
 from tacit.environments import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "methods" / "constant_context.md").read_text(encoding="utf-8")
-ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "`tacit/" in line]
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_equations_point_at_code(row):
-    for file, names in re.findall(r"`(tacit/[\w/]+)\.py`((?:,? `[\w.]+`)+)", row):
-        module = importlib.import_module(file.replace("/", "."))
-        for name in re.findall(r"`([\w.]+)`", names):
-            assert reduce(getattr, name.split("."), module) is not None
-
-
-def test_the_table_is_there():
-    assert len(ROWS) >= 12
-
-
-def test_flags_are_those_of_the_method():
-    own = {option.flag for option in method_options("constant_context")}
-    known = own | {"--world", "--method", "--max-steps", "--sft.steps", "--tokens", "--config", "--skills"}
-    said = set(re.findall(r"--[a-z][\w.-]*", PAGE))
-    assert {flag.replace("--no-", "--") for flag in said} <= known
 
 
 def test_the_example_is_a_real_prompt():

@@ -1,0 +1,82 @@
+"""The pages of the methods: the code their tables of equations name exists, and so does every flag they mention."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import sys
+from functools import cache, reduce
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs" / "methods").glob("*.md"))}
+FLAG = r"--[a-z][\w.-]*\w"
+each_page = pytest.mark.parametrize("name", PAGES)
+
+
+def equations(name: str) -> list[str]:
+    return [line for line in PAGES[name].splitlines() if line.startswith("|") and "`tacit/" in line]
+
+
+@each_page
+def test_the_table_is_there(name):
+    assert len(equations(name)) >= 12
+
+
+@pytest.mark.parametrize("row", [row for name in PAGES for row in equations(name)])
+def test_equations_point_at_code(row):
+    places = re.findall(r"`(tacit/[\w/]+)\.py`((?:[,;]? `[\w.]+`)+)", row)
+    assert places
+    for file, names in places:
+        module = importlib.import_module(file.replace("/", "."))
+        for name in re.findall(r"`([\w.]+)`", names):
+            assert reduce(getattr, name.split("."), module) is not None
+
+
+def commands(name: str) -> list[str]:
+    """Those of the page, in lines of their own and in sentences."""
+    return ["".join(found) for found in re.findall(r"^ {4}((?:tacit|python) .*)|`((?:tacit|python) [^`]+)`", PAGES[name], re.M)]
+
+
+@cache
+def flags_of(command: str, method: str) -> frozenset[str]:
+    """What `tacit train`, `tacit inspect dictionary` or `python a/script.py` takes: its own parser is asked."""
+    program, *words = command.split()
+    if program == "python":
+        told = subprocess.run([sys.executable, *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+        return frozenset(re.findall(FLAG, told.stdout))
+    taken: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "print_help", lambda parser: taken.update(parser._option_string_actions))
+        assert main([*words, "--help", "--method", method]) == 0
+    return frozenset(taken)
+
+
+def asked(command: str, otherwise: str) -> frozenset[str]:
+    """The flags that a command has as it is written, with the method it names."""
+    begin = re.match(r"tacit( [a-z]+(?=\s|$))+|python \S+", command)
+    method = re.search(r"--method (\w+)", command)
+    assert begin, command
+    return flags_of(begin[0], method[1] if method else otherwise)
+
+
+@each_page
+def test_commands_have_the_flags_they_are_given(name):
+    assert commands(name)
+    for command in commands(name):
+        assert set(re.findall(FLAG, command)) <= asked(command, name), command
+
+
+@each_page
+def test_flags_in_sentences_are_those_of_some_command(name):
+    others = re.findall(r"\w+", " ".join(re.findall(r"--method (\w+(?: \| \w+)*)", PAGES[name])))
+    known = [flags_of(f"tacit {command}", name) for command in COMMANDS]
+    known += [flags_of("tacit train", method) for method in others]
+    known += [asked(command, name) for command in commands(name)]
+    assert set(re.findall(FLAG, PAGES[name])) <= frozenset().union(*known)
