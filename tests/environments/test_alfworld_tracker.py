@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+from alfworld_pens import house_of_pens, task_of
+from tracked import some_of_all
 
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.alfworld import ENVIRONMENT
-from tacit.environments.alfworld.game import FAMILIES, Game, Goal, Receptacle, Thing
+from tacit.environments.alfworld.game import Game, Goal, Receptacle, Thing
 from tacit.environments.alfworld.progress import DONE, Progress, total_subgoals
 from tacit.environments.alfworld.published import load_games
 from tacit.environments.alfworld.reading import command_of
@@ -21,6 +23,7 @@ from tacit.environments.alfworld.tracker import BOUND, ERRORS, PROGRESS, Alfworl
 from tacit.environments.alfworld.world import AlfWorld
 
 TRACKER = AlfworldTracker()
+SPLITS = ("train", "seen", "unseen")
 FEW_AND_MANY = pytest.mark.parametrize("count", [201, pytest.param(2000, marks=pytest.mark.slow)])
 
 
@@ -128,16 +131,9 @@ def test_the_expert_knows_nothing_that_the_block_does_not_say():
         assert played.total("error") == 0.0
 
 
-def some_of_all(count: int) -> list[Task]:
-    """`count` tasks of all splits and families."""
-    tasks = [task for split in ("train", "seen", "unseen") for task in ENVIRONMENT.tasks(split, count // 3 + 1, 11)][:count]
-    assert len(tasks) == count and {task.family for task in tasks} == set(FAMILIES)
-    return tasks
-
-
 @FEW_AND_MANY
 def test_expert_episodes(count: int) -> None:
-    experts = [explore(task) for task in some_of_all(count)]
+    experts = [explore(task) for task in some_of_all(ENVIRONMENT, SPLITS, count)]
     for played in experts:
         check_expert(played)
     assert sum(played.won for played in experts) > 0.9 * len(experts)
@@ -148,7 +144,7 @@ def test_expert_episodes(count: int) -> None:
 @FEW_AND_MANY
 def test_random_episodes(count: int) -> None:
     met: Counter[str] = Counter()
-    for i, task in enumerate(some_of_all(count)):
+    for i, task in enumerate(some_of_all(ENVIRONMENT, SPLITS, count)):
         played = stumble(task, purposeful=(i % 3) * 0.3)
         check_any(played)
         met += played.events()
@@ -187,26 +183,8 @@ def test_table_6():
     }
 
 
-def pens(family: str = "pick", sentence: str = "put a pen in drawer.") -> Task:
-    """Two drawers, a desk with a pen, a bed with another and with a pillow."""
-    receptacles = (
-        Receptacle("drawer 2", "drawer", 1, openable=True),
-        Receptacle("drawer 1", "drawer", 2, openable=True),
-        Receptacle("desk 1", "desk", 3),
-        Receptacle("bed 1", "bed", 4),
-    )
-    portable = frozenset({"pickupable"})
-    things = (
-        Thing("pen 2", "pen", portable, (3,), (4,)),
-        Thing("pen 1", "pen", portable, (2,), (3,)),
-        Thing("pillow 1", "pillow", portable, (3,), (4,)),
-    )
-    fits = frozenset({("drawer", "pen"), ("desk", "pen"), ("bed", "pillow"), ("bed", "pen")})
-    game = Game(receptacles, things, fits, 0, Goal(family, "pen", "drawer"), sentence)
-    return Task("alfworld", "pens", family, "", 0, sentence, {"game": game.to_data()})
-
-
-TWO_PENS = pens("pick2", "put two pen in drawer.")
+ONE_PEN = task_of(house_of_pens("bed 1", "pick", "put a pen in drawer."))
+TWO_PENS = task_of(house_of_pens("bed 1"))
 
 
 def follow(task: Task, *actions: str) -> Played:
@@ -214,9 +192,9 @@ def follow(task: Task, *actions: str) -> Played:
     return play(task, lambda _: next(script), len(actions))
 
 
-def told(*actions: str, task: Task | None = None) -> tuple[str, ...]:
+def told(*actions: str, task: Task = ONE_PEN) -> tuple[str, ...]:
     """What the tracker said of the last action."""
-    last = follow(task or pens(), *actions).states[-1]
+    last = follow(task, *actions).states[-1]
     return (*last.progress, *last.errors)
 
 
@@ -257,13 +235,15 @@ def test_one_action_at_a_time(actions, events):
 
 
 def test_without_a_list_of_actions_a_refusal_is_no_effect():
-    state = TRACKER.start(pens(), Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1."))
+    state = TRACKER.start(
+        ONE_PEN, Observation("You are in the middle of a room. Looking quickly around you, you see a desk 1.")
+    )
     after = TRACKER.update(state, "fly", Transition(Observation("Nothing happens."), effective=False))
     assert TRACKER.signals(state, after) == {"progress": 0.0, "error": 0.2, "error.no_effect": 0.2}
 
 
 def test_without_a_list_of_actions_the_text_is_enough():
-    task, world = pens(), AlfWorld()
+    task, world = ONE_PEN, AlfWorld()
     state = TRACKER.start(task, replace(world.reset(task), actions=()))
     for action in (*ARRIVE, "open drawer 1", "move pen 1 to drawer 1"):
         transition = world.step(action)
@@ -306,14 +286,14 @@ def test_the_first_chosen_drawer_stays_the_destination():
 
 
 def test_an_episode_that_ends_unsolved_is_not_done():
-    state = TRACKER.start(pens(), Observation("You are in the middle of a room."))
+    state = TRACKER.start(ONE_PEN, Observation("You are in the middle of a room."))
     assert TRACKER.update(state, "look", Transition(Observation("You see nothing."), done=True)).subgoal == "find_object"
 
 
 def test_going_back_and_forth_earns_nothing():
     """The object is put back and taken again, the destination left and reached again: paid once."""
     again = ("move pen 1 to desk 1", "take pen 1 from desk 1") * 3
-    played = follow(pens(), *CARRY, *again, "go to drawer 1", "go to bed 1", "go to drawer 1")
+    played = follow(ONE_PEN, *CARRY, *again, "go to drawer 1", "go to bed 1", "go to drawer 1")
     assert played.events()["subgoal"] == 3 and played.events()["reached_destination"] == 1
 
 
@@ -341,7 +321,7 @@ def test_the_second_object_belongs_with_the_first():
 
 
 def test_what_a_search_shows():
-    state = follow(pens(), "go to drawer 1", "open drawer 1").states[-1]
+    state = follow(ONE_PEN, "go to drawer 1", "open drawer 1").states[-1]
     assert TRACKER.render(state).splitlines() == [
         "subgoal: find_object",
         "object: pen",
@@ -360,14 +340,14 @@ def _order(state: Progress, receptacle: str) -> int:
 
 
 def test_what_comes_after_the_search_shows():
-    assert TRACKER.render(follow(pens(), "go to desk 1").states[-1]).splitlines()[-1] == "seen: pen 1 at desk 1"
-    assert TRACKER.render(follow(pens(), *CARRY).states[-1]).splitlines()[2:] == [
+    assert TRACKER.render(follow(ONE_PEN, "go to desk 1").states[-1]).splitlines()[-1] == "seen: pen 1 at desk 1"
+    assert TRACKER.render(follow(ONE_PEN, *CARRY).states[-1]).splitlines()[2:] == [
         "holding: pen 1",
         "destination: drawer",
         "at: desk 1",
         "where: drawer 1-2",
     ]
-    assert TRACKER.render(follow(pens(), *ARRIVE).states[-1]).splitlines()[-1] == "where: drawer 1"
+    assert TRACKER.render(follow(ONE_PEN, *ARRIVE).states[-1]).splitlines()[-1] == "where: drawer 1"
 
 
 def test_places_are_written_in_few_words():
@@ -395,7 +375,6 @@ def test_what_shares_a_place_is_seen_together():
     pen = Thing("pen 1", "pen", frozenset({"pickupable"}), (0,), (1,))
     fits = frozenset({("shelf", "pen"), ("desk", "pen")})
     game = Game(receptacles, (pen,), fits, 0, Goal("pick", "pen", "desk"), "put a pen in desk.")
-    task = Task("alfworld", "shelves", "pick", "", 0, game.sentence, {"game": game.to_data()})
-    state = follow(task, "go to shelf 1").states[-1]
+    state = follow(task_of(game), "go to shelf 1").states[-1]
     assert state.subgoal == "take_object" and state.seen == {"pen 1": "shelf 2"}
     assert set(state.checked) == {"shelf 1", "shelf 2"} and "at: shelf 1-2" in TRACKER.render(state)

@@ -11,6 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from tracked import fold
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Prompt, Step, StopReason, Task, Trajectory
@@ -389,17 +390,6 @@ def test_wordings():
     assert "open fridge" in full.now(1, first, True) and "open fridge" not in full.now(1, first, False)
     room = ENVIRONMENT.make().reset(TWO_ROOMS)
     assert terse.now(1, room, False) == "kitchen | counter: cookbook | north plain door?"
-
-
-def fold(task, actions):
-    tracker, world = ENVIRONMENT.tracker, ENVIRONMENT.make()
-    state = tracker.start(task, world.reset(task))
-    signals = []
-    for action in actions:
-        after = tracker.update(state, action, world.step(action))
-        signals.append(tracker.signals(state, after))
-        state = after
-    return state, signals
 
 
 def test_tracker_pays_each_subgoal_once():

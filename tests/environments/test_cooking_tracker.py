@@ -6,6 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from tracked import rules_met, some_of_all
 
 from tacit.core.types import Task
 from tacit.environments import get_environment
@@ -73,16 +74,10 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     return bool(transition.success), sums
 
 
-def some_of_all(count: int) -> list[Task]:
-    tasks = [task for split in ENVIRONMENT.splits for task in ENVIRONMENT.tasks(split, count // 3 + 1, 11)][:count]
-    assert len(tasks) == count and {task.family for task in tasks} == set(ENVIRONMENT.families)
-    return tasks
-
-
 @FEW_AND_MANY
 def test_expert_episodes(count: int) -> None:
     turned_back = 0
-    for task in some_of_all(count):
+    for task in some_of_all(ENVIRONMENT, ENVIRONMENT.splits, count):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == sums["error.back"], task.id
         turned_back += sums["error"] > 0
@@ -92,11 +87,8 @@ def test_expert_episodes(count: int) -> None:
 
 @FEW_AND_MANY
 def test_random_episodes(count: int) -> None:
-    met: Counter[str] = Counter()
-    for i, task in enumerate(some_of_all(count)):
-        _, sums = check(task, (i % 3) * 0.3, Random(i))
-        met.update(name for name, total in sums.items() if total)
-    assert set(TRACKER.components) <= set(met), "every rule came up"
+    met = rules_met(some_of_all(ENVIRONMENT, ENVIRONMENT.splits, count), check)
+    assert set(TRACKER.components) <= met, "every rule came up"
 
 
 def test_values_and_names():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tracked import fold
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Trajectory
@@ -245,17 +246,6 @@ def test_observations_read_back():
     assert read(show((3, 7), 10, "why | not")) == ((3, 7), 10, "why | not")
     with pytest.raises(ValueError, match="not a Countdown observation"):
         read("3 7 > 10")
-
-
-def fold(task, actions):
-    tracker, world = ENVIRONMENT.tracker, ENVIRONMENT.make()
-    state = tracker.start(task, world.reset(task))
-    signals = []
-    for action in actions:
-        after = tracker.update(state, action, world.step(action))
-        signals.append(tracker.signals(state, after))
-        state = after
-    return state, signals
 
 
 def test_tracker_follows_the_expert_to_done():
