@@ -1,4 +1,4 @@
-"""A tiny policy of the local engine, built once per test session in a cache of its own."""
+"""A tiny policy of the local engine in a cache of its own and a tokenizer of bytes, each built once per test session."""
 
 from __future__ import annotations
 
@@ -46,3 +46,11 @@ def rows() -> tuple[list[np.ndarray], list[np.ndarray]]:
     prompts = [rng.integers(2, 250, size=n) for n in (5, 31, 12, 12, 3, 20, 1, 9)]
     completions = [rng.integers(2, 250, size=n) for n in (4, 7, 1, 12, 0, 5, 9, 2)]
     return prompts, completions
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """One token per byte, for the random models."""
+    from random_models import byte_tokenizer
+
+    return byte_tokenizer()

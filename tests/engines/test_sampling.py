@@ -5,26 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from random_models import (
-    END,
-    VOCABULARY,
-    byte_tokenizer,
-    make_model,
-    make_prompts,
-    make_requests,
-    plain_logprobs,
-)
+from random_models import END, VOCABULARY, make_model, make_prompts, make_requests, plain_logprobs
 from scipy.stats import chisquare
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.llama import LlamaForward
 from tacit.engines.local.sampling import LocalSampler
-
-
-@pytest.fixture(scope="session")
-def tokenizer():
-    return byte_tokenizer()
 
 
 @pytest.fixture(scope="session")

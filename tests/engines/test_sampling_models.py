@@ -6,25 +6,12 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from random_models import (
-    FAMILIES,
-    LEAN,
-    byte_tokenizer,
-    make_model,
-    make_prompts,
-    make_requests,
-    plain_logprobs,
-)
+from random_models import FAMILIES, LEAN, make_model, make_prompts, make_requests, plain_logprobs
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.graphs import StepGraphs
 from tacit.engines.local.llama_decoding import LlamaDecoder
 from tacit.engines.local.sampling import LocalSampler
-
-
-@pytest.fixture(scope="session")
-def tokenizer():
-    return byte_tokenizer()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
