@@ -16,6 +16,7 @@ from tacit.training.train import Trainer
 SMALL = """
 world = "countdown"
 model = "tiny"
+tiny = { vocab = 512, hidden = 32, layers = 1, heads = 2, kv_heads = 2, intermediate = 64 }
 tasks = 32
 max_steps = 4
 checkpoint_every = 1
@@ -44,14 +45,6 @@ max_steps = 4
 [engine]
 device = "cpu"
 threads = 1
-
-[tiny]
-vocab = 512
-hidden = 32
-layers = 1
-heads = 2
-kv_heads = 2
-intermediate = 64
 """
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_modules import write_recipe
 
 from tacit.cli.main import main
 from tacit.cli.settings.recipe import method_options
@@ -100,56 +101,14 @@ def test_a_batch_is_used_once():
         build(schedule=Schedule(epochs=2))
 
 
-RECIPE = """
-world = "{world}"
-model = "tiny"
-tasks = 16
-max_steps = {steps}
-checkpoint_every = 1
-
-[method]
-name = "constant_context"
-
-[schedule]
-groups = 2
-group_size = 2
-iterations = 2
-lr = 1e-3
-
-[sft]
-steps = 3
-batch = 8
-tasks = 12
-
-[evaluation]
-split = "{split}"
-tasks = 4
-every = 1
-temperature = 1.0
-max_steps = 6
-
-[engine]
-device = "cpu"
-threads = 1
-
-[tiny]
-vocab = 512
-hidden = 32
-layers = 1
-heads = 2
-kv_heads = 2
-intermediate = 64
-context = 1024
-"""
-
-
 @pytest.mark.parametrize(("world", "split", "steps"), [("countdown", "test", 6), ("alfworld", "unseen", 30)])
 def test_two_iterations_from_the_command_line(world, split, steps, tmp_path: Path, monkeypatch):
-    recipe, run = tmp_path / "small.toml", tmp_path / "run"
-    recipe.write_text(RECIPE.format(world=world, split=split, steps=steps))
+    run = tmp_path / "run"
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert main(["train", "--config", str(recipe), "--out", str(run)]) == 0
+    flags = ["--world", world, "--evaluation.split", split, "--max-steps", str(steps), "--tiny.context", "1024"]
+    flags += ["--sft.steps", "3", "--engine.lora-rank", "0", "--lr", "1e-3"]
+    assert main(["train", "--config", str(write_recipe(tmp_path)), "--out", str(run), *flags]) == 0
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     practice = [line for line in lines if "reference_kl" in line]
     assert len(practice) == 2 and all(abs(line["loss"]) < 1e3 for line in practice)
