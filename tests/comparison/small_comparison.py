@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-WORLDS = Path(__file__).with_name("guessing.py")
+WORLDS = Path(__file__).parents[1] / "guessing.py"
 
 SMALL = f"""
 name = "small"

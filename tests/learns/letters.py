@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from tacit.core.types import ActionStyle, Observation, Task, Transition
+from guessing import Words
+
+from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
 
 LETTERS = "abcd"
@@ -30,22 +32,6 @@ class Guesser:
 
     def act(self, observation: Observation) -> str:
         return self._random.choice(LETTERS)
-
-
-class Words:
-    separator = "\n"
-
-    def task(self, task: Task) -> str:
-        return ""
-
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return action
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        return observation.text
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
 
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from letters import Lenient, environment
 
 from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
@@ -20,7 +21,6 @@ from tacit.training.demonstrations import demonstrate
 from tacit.training.loop import Loop
 from tacit.training.settings import SupervisedSettings
 from tacit.training.supervised import imitate
-from tests.learns.letters import Lenient, environment
 
 SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=64)
 

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from letters import Lenient, environment
 
 from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
@@ -21,7 +22,6 @@ from tacit.training.demonstrations import demonstrate
 from tacit.training.loop import Loop
 from tacit.training.settings import SupervisedSettings
 from tacit.training.supervised import imitate
-from tests.learns.letters import Lenient, environment
 
 BASELINES = ("grpo", "rloo", "reinforce_pp", "dapo", "gspo", "cispo", "ppo")
 SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=32)

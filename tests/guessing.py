@@ -39,6 +39,8 @@ class Knowing:
 
 
 class Words:
+    """The observation and nothing else."""
+
     separator = "\n"
 
     def task(self, task: Task) -> str:
