@@ -46,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
     human = arguments.policy == HUMAN
     said = {**said, ("evaluation", "tasks"): arguments.task + 1}
     actor = (lambda task: Human(console)) if human else None
-    target = open_target(arguments.policy, said, arguments.checkpoint, actor, arguments.base, arguments.fallback)
+    target = open_target(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
     train = target.recipe.train
     panel = Panel.of(target.world, train.evaluation.split, arguments.task + 1, train.family_names)
     if len(panel.tasks) <= arguments.task:

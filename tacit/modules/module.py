@@ -112,8 +112,8 @@ class Module:
         if self.adapter and self.fingerprint != (here := base.fingerprint(world)):
             raise TacitError(
                 f"module {self.path} was trained on base {self.base.model!r} with fingerprint {self.fingerprint}, but base "
-                f"{base.model!r} has {here}. Its adapter means nothing there: say where the right base lies (--base MODEL), "
-                "or train it on this one."
+                f"{base.model!r} has {here}. Its adapter means nothing there: say where the right base lies (--base-model "
+                "MODEL), or train it on this one."
             )
 
 

@@ -116,7 +116,7 @@ def test_whole_models_of_tiny_policies_in_one_unified_module(tmp_path, capsys) -
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     for name in ("successes", "steps", "prompt_tokens", "completion_tokens", "panel_hash", "seed"):
         assert result[name] == module.scores["rl"][name]
-    assert main(["modules", "verify", str(out), "--base", "tiny-0.5m"]) == 0, "a whole model needs no base"
+    assert main(["modules", "verify", str(out), "--base-model", "tiny-0.5m"]) == 0, "a whole model needs no base"
     assert main(["modules", str(out)]) == 0
     assert "own weights" in capsys.readouterr().out
 
@@ -151,12 +151,12 @@ def test_verify_finds_what_is_wrong_and_where(trained, copy, capsys, monkeypatch
     printed = capsys.readouterr()
     assert f"pick: {file} is damaged" in printed.out and "heat: 2 files as they were written" in printed.out
     assert "1 of the modules" in printed.err
-    assert main(["modules", "verify", str(trained[0]), "--base", "tiny-0.5m"]) == 2
+    assert main(["modules", "verify", str(trained[0]), "--base-model", "tiny-0.5m"]) == 2
     assert f"with fingerprint {read_module(copy / 'heat').fingerprint}, but base 'tiny-0.5m' has" in capsys.readouterr().out
     monkeypatch.setattr(type(get_environment("alfworld").tracker), "version", "alfworld-99")
     assert main(["modules", "verify", str(trained[0])]) == 2
     assert "tracker 'alfworld-99'" in capsys.readouterr().out
-    assert main(["modules", "verify", str(copy / "pick"), "--base", "tiny-0.5m"]) == 2
+    assert main(["modules", "verify", str(copy / "pick"), "--base-model", "tiny-0.5m"]) == 2
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("is damaged", "tracker 'alfworld-99'", "but base 'tiny-0.5m' has")), "all at once"
 
@@ -238,7 +238,7 @@ def test_the_longest_action_of_any_module_has_room(trained) -> None:
         (["--history", "0"], "method.history = 0: a module reads and acts as it was trained to"),
         (["--world", "cooking"], "for world 'alfworld', not 'cooking'"),
         (["--checkpoint", "best"], "--checkpoint best is for runs"),
-        (["--base", "tiny-0.5m"], "but base 'tiny-0.5m' has"),
+        (["--base-model", "tiny-0.5m"], "but base 'tiny-0.5m' has"),
         (["--fallback", "cool"], "fallback 'cool' is no module here; there are heat (heat), pick (pick, pick2)"),
     ],
 )

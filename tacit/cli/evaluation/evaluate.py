@@ -218,7 +218,7 @@ def _open(arguments: Namespace, said: dict[tuple[str, ...], Any]) -> Target:
     from tacit.cli.targets import Endpoint, open_endpoint, open_target
 
     if not arguments.endpoint:
-        return open_target(arguments.target, said, arguments.checkpoint, base=arguments.base, fallback=arguments.fallback)
+        return open_target(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
     if arguments.checkpoint:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
     key, concurrency, timeout = arguments.key_variable, arguments.concurrency, arguments.timeout

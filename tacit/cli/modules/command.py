@@ -19,7 +19,7 @@ SUMMARY_LINE = "Skill modules: one small adapter (or tiny model) for each kind o
 USAGE = """usage: tacit modules train [--config FILE] [settings] [--skills all|unified|NAME,…] --out DIR
        tacit modules export RUN --out DIR [--checkpoint NAME]
        tacit modules [list] DIR
-       tacit modules verify DIR [--base MODEL]
+       tacit modules verify DIR [--base-model MODEL]
 
 {summary}
 
@@ -87,14 +87,14 @@ def list_modules(argv: Sequence[str]) -> int:
 def verify(argv: Sequence[str]) -> int:
     parser = Parser("modules verify", "Check skill modules: their files, their tracker and their base.")
     parser.add_argument("directory", type=Path, metavar="DIR", help="a module, or a directory of modules")
-    parser.add_argument("--base", metavar="MODEL", help="where the base model lies, if not where it was in training")
+    parser.add_argument("--base-model", metavar="MODEL", help="where the base model lies, if not where it was in training")
     arguments, _ = parser.parse(argv)
     from tacit.cli.terminal import make_console, say
     from tacit.modules.module import find_modules
 
     console, wrong = make_console(), 0
     for skill, module in find_modules(arguments.directory).items():
-        problems = _problems(module, arguments.base)
+        problems = _problems(module, arguments.base_model)
         wrong += bool(problems)
         say(console, f"{skill}: {'; '.join(problems) if problems else _verified(module)}", style="red" if problems else "")
     if wrong:

@@ -21,7 +21,7 @@ OPEN = {("seed",), ("families",), ("workers",), ("world_timeout_s",), ("max_toke
 
 def add_module_flags(parser: Parser) -> None:
     group = parser.add_argument_group("skill modules")
-    group.add_argument("--base", metavar="MODEL", help="where their base model lies, if not where it was in training")
+    group.add_argument("--base-model", metavar="MODEL", help="where their base lies, if not where it was in training")
     group.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
 
 
