@@ -75,6 +75,7 @@ def carry_out(
     lock = _lock(directory)
     waiting = _undone(wanted, directory)
     waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
+    _check_starts(plan, waiting, directory)
     processes = Processes(jobs)
     working: list[_Working] = []
     failed: list[Planned] = []
@@ -121,6 +122,18 @@ def _lock(directory: Path) -> IO[str]:
             f"another `tacit compare` is at work in {directory}; wait for it. --jobs does several runs."
         ) from error
     return file
+
+
+def _check_starts(plan: Plan, waiting: Sequence[Planned], directory: Path) -> None:
+    """A start that was made once and whose weights are gone is not made anew unasked: others have begun from it."""
+    for run in waiting:
+        start = plan.start_of(run)
+        if start is not None and start not in waiting and not (directory / run.start_place).is_dir():
+            place = directory / start.place
+            raise TacitError(
+                f"{run.label} starts from {directory / run.start_place}, which is gone, though {place} says that it was made. "
+                f"Put it back, or delete {place} to make it anew: the runs of {run.world} are comparable if its digest is the same."
+            )
 
 
 def _undone(runs: Sequence[Planned], directory: Path) -> list[Planned]:

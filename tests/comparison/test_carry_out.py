@@ -85,6 +85,19 @@ def test_a_start_comes_before_its_runs_and_no_more_are_at_work_than_allowed(plan
     assert carry_out(plan, plan.cells, world.directory, 2, most.append) == [] and len(world.started) == 7
 
 
+def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
+    (start,) = plan.starts
+    path = world.directory / start.place
+    path.mkdir(parents=True)
+    write_json(path / "summary.json", {"iterations": start.iterations})
+    with pytest.raises(TacitError, match=r"which is gone, though .*same/start says that it was made\. Put it back, or delete"):
+        carry_out(plan, plan.cells, world.directory, 1, lambda event: None)
+    assert not world.started
+    (world.directory / plan.cells[0].start_place).mkdir(parents=True)
+    own = [cell for cell in plan.cells if plan.start_of(cell) is start]
+    assert carry_out(plan, own, world.directory, 1, lambda event: None) == [] and len(world.started) == len(own)
+
+
 def test_runs_whose_start_fails_are_not_begun(plan, world):
     world.ends["same/start"] = (2, "much\nerror: no expert came.\nmore\n")
     told = []
