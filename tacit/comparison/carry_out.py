@@ -132,7 +132,8 @@ def _check_starts(plan: Plan, waiting: Sequence[Planned], directory: Path) -> No
             place = directory / start.place
             raise TacitError(
                 f"{run.label} starts from {directory / run.start_place}, which is gone, though {place} says that it was made. "
-                f"Put it back, or delete {place} to make it anew: the runs of {run.world} are comparable if its digest is the same."
+                f"Put it back, or delete {place} to make it anew: the runs of {run.world} are comparable if its digest is the "
+                "same."
             )
 
 
