@@ -15,7 +15,7 @@ from tacit.cli.train import make_parser
 from tacit.core.errors import TacitError
 from tacit.core.world import Environment
 from tacit.environments.countdown import ENVIRONMENT
-from tacit.methods import METHODS
+from tacit.methods import METHODS, get_method
 
 FILE = """
 world = "countdown"
@@ -115,6 +115,15 @@ def test_a_tiny_policy_is_told_tersely_and_visibly():
     assert (own.settings.wording, own.settings.style, own.settings.admissible) == ("full", "bare", True)
     published = resolve("--world", "countdown", "--model", "owner/name")
     assert (published.settings.wording, published.settings.style) == ("full", "tags") and not published.notes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_not_said_is_the_methods_own_schedule(method):
+    """As `--help` shows it, and as its paper has it: not that of schedules in general."""
+    own = get_method(method)().schedule
+    document = {"world": "countdown", "method": method}
+    assert Recipe.from_json(document).schedule == own
+    assert Recipe.from_json({**document, "schedule": {"lr": 0.5}}).schedule == replace(own, lr=0.5)
 
 
 def test_a_value_head_is_turned_on_where_the_method_learns_a_value():

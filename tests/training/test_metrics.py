@@ -81,12 +81,16 @@ def test_closing_on_a_full_disk_does_not_hide_what_stopped_the_run(tmp_path, qui
     metrics = Metrics(tmp_path)
     metrics.write("rl", 1, {"x": 1.0})
 
-    def full(*_):
+    asked = []
+
+    def full(writer):
+        asked.append(writer)
         raise OSError(28, "No space left on device")
 
     for writer in metrics._tensorboard.values():
         monkeypatch.setattr(type(writer), "close", full)
     metrics.close()
+    assert asked and written(tmp_path) == [("rl", 1)]
 
 
 def test_a_resumed_stage_does_not_wipe_the_curves_of_another(tmp_path):

@@ -74,10 +74,20 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, also: Iter
         kind, name = kinds[key], f"{where}.{key}" if where else key
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
-            given[key] = build(kind, value, name, getattr(default, key, None))
+            # A method's own schedule, not that of schedules in general.
+            own = getattr(default, key, None) or _usual(cls, key)
+            given[key] = build(kind, value, name, own)
         else:
             given[key] = from_data(kind, value, name)
     return cls(**given) if default is None else dataclasses.replace(default, **given)
+
+
+def _usual(cls: type[Any], key: str) -> Any:
+    """What a field is where nothing is said; None where something has to be."""
+    field = next(f for f in dataclasses.fields(cls) if f.name == key)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
 
 
 def field_types(cls: type[Any]) -> Mapping[str, Any]:
