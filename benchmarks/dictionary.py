@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from tacit.companions.exhaustive import all_singletons, original
-from tacit.companions.merging import merge
-from tacit.companions.segmentation import Dictionary, Phrase
+from tacit.companions.dictionary.exhaustive import all_singletons, original
+from tacit.companions.dictionary.merging import merge
+from tacit.companions.dictionary.segmentation import Dictionary, Phrase
 from tacit.core.errors import TacitError
-from tacit.training.metrics import read_metrics
+from tacit.runs.metrics import read_metrics
 
 Corpus = list[Phrase]
 FIVE = tuple("ABCDE")

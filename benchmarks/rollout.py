@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.sampling import LocalSampler
+from tacit.engines.local.sampling.sampler import LocalSampler
 
 GROUP = 8
 

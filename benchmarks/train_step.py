@@ -29,7 +29,7 @@ from tacit.core.batch import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.tiny import TINY_SIZES, tiny_checkpoint
+from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
 from tacit.losses.clipped import ClippedSurrogate
 
 PROMPTS, COMPLETIONS_EACH, NEW_TOKENS = 2, 8, 64

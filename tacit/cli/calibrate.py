@@ -9,22 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.assembly.flags import Parser, options_of
+from tacit.assembly.geometry import place_of
+from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
 from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
-from tacit.cli.settings.calibrations import place_of
-from tacit.cli.settings.options import Parser, options_of
 from tacit.core.errors import TacitError, unknown
 from tacit.core.seeds import derive
 from tacit.core.types import Task
 from tacit.core.world import Expert
-from tacit.credit.calibration import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
-from tacit.training.files import write_json
+from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tacit.cli.targets import Target
-    from tacit.training.audit import Audit
+    from tacit.assembly.players import Target
+    from tacit.calibration.audit import Audit
 
 SUMMARY_LINE = "Choose the layer, pooling and radius that BiPACE and BiGPO compare a model's steps with (paper, appendix H)."
 NOISE = 0.3
@@ -45,9 +45,9 @@ def run(argv: Sequence[str]) -> int:
     for name in ("tasks_each", "members", "observations", "min_clusters"):
         if getattr(arguments, name) < 1:
             raise TacitError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least 1.")
-    from tacit.cli.targets import open_target
+    from tacit.assembly.players import open_target
+    from tacit.calibration.probe import choose, layers_to_scan, scan
     from tacit.cli.terminal import make_console, say
-    from tacit.credit.calibration import choose, layers_to_scan, scan
     from tacit.credit.partitions import check_radius
     from tacit.credit.radius import search_radius
 
@@ -145,7 +145,7 @@ def _default_source(target: Target) -> str:
 
 
 def _audit(target: Target, source: str, arguments: Any) -> Audit:
-    from tacit.training.audit import Again, Noisy, audit, spread_over_families
+    from tacit.calibration.audit import Again, Noisy, audit, spread_over_families
 
     if source not in SOURCES:
         raise unknown("audit player", source, SOURCES)
@@ -181,7 +181,7 @@ def _recordings(run: Path) -> list[Path]:
 
 def _recorded_actions(target: Target, most: int) -> list[tuple[Task, list[list[str]]]]:
     """Tasks of the newest recorded iterations with the actions of their episodes, up to about `most` steps."""
-    from tacit.training.records import read_records
+    from tacit.runs.records import read_records
 
     files = _recordings(target.run) if target.run else []
     if not files:

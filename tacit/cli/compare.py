@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.settings.checks import check_training, open_world
-from tacit.cli.settings.options import Parser
-from tacit.cli.settings.recipe import Document, Recipe, read_document
+from tacit.assembly.checks import check_training, open_world
+from tacit.assembly.flags import Parser
+from tacit.assembly.recipe import Document, Recipe, read_document
 from tacit.cli.train import ON_RESUME, differences
 from tacit.core.errors import TacitError, unknown
-from tacit.training.run import SETTINGS, read_settings
+from tacit.runs.directory import SETTINGS, read_settings
 
 if TYPE_CHECKING:
     from rich.console import Console

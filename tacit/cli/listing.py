@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tacit.cli.settings.checks import open_world
-from tacit.cli.settings.options import Parser
+from tacit.assembly.checks import open_world
+from tacit.assembly.flags import Parser
 from tacit.core.errors import TacitError, unknown
 from tacit.core.world import Environment
-from tacit.engines.local.bases import BASES, FOLDER, read_manifest
-from tacit.engines.local.tiny import TINY_SIZES
+from tacit.engines.models.bases import BASES, FOLDER, read_manifest
+from tacit.engines.models.tiny import TINY_SIZES
 from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel
 from tacit.methods import METHODS, get_method

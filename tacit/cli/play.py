@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tacit.assembly.flags import Parser, options_of
 from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
-from tacit.cli.settings.options import Parser, options_of
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Trajectory, Transition
 from tacit.training.settings import EvaluationSettings, TrainSettings
@@ -35,10 +35,11 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"--task {arguments.task} must not be negative: tasks count from 0.")
     if arguments.delay is not None and arguments.delay < 0:
         raise TacitError(f"--delay {arguments.delay:g} must not be negative.")
-    from tacit.cli.targets import HUMAN, open_target
+    from tacit.assembly.players import HUMAN
     from tacit.cli.terminal import make_console, say
     from tacit.core.seeds import derive
     from tacit.evaluation.panels import PANEL_SEED, Panel
+    from tacit.modules.players import open_player
     from tacit.rollout.episodes import EpisodePlan, rollout
     from tacit.training.train import make_worlds
 
@@ -46,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
     human = arguments.policy == HUMAN
     said = {**said, ("evaluation", "tasks"): arguments.task + 1}
     actor = (lambda task: Human(console)) if human else None
-    target = open_target(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
+    target = open_player(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
     train = target.recipe.train
     panel = Panel.of(target.world, train.evaluation.split, arguments.task + 1, train.family_names)
     if len(panel.tasks) <= arguments.task:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.settings.options import Parser
+from tacit.assembly.flags import Parser
 from tacit.core.errors import TacitError, unknown
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def prepare_smollm2(argv: Sequence[str]) -> int:
     arguments, _ = parser.parse(argv)
     if arguments.gguf is not None and not arguments.gguf.is_file():
         raise TacitError(f"--gguf {arguments.gguf}: there is no such file.")
-    from tacit.engines.local.smollm import prepare_smollm2 as prepare
+    from tacit.engines.models.smollm import prepare_smollm2 as prepare
 
     made = prepare(arguments.destination, arguments.gguf)
     print(f"ready: tacit train --model {made or arguments.destination}")
@@ -89,8 +89,8 @@ def prepare_base(argv: Sequence[str]) -> int:
 
 def read_plan(argv: Sequence[str]) -> BasePlan:
     """What cannot work is refused before minutes of work."""
-    from tacit.engines.local.bases import BASE_SIZES
     from tacit.engines.local.settings import EngineSettings
+    from tacit.engines.models.bases import BASE_SIZES
     from tacit.pretraining.pretrain import PretrainingSettings
 
     usual = PretrainingSettings()
@@ -118,16 +118,16 @@ def read_plan(argv: Sequence[str]) -> BasePlan:
 
 def make_base(plan: BasePlan) -> dict[str, float]:
     """Tokenizer, corpus, pretraining, a look at how it reads, and the packed base. Returns how it reads."""
-    from tacit.engines.local.bases import BASE_SIZES, pack_base
+    from tacit.engines.local.learning.text import TextLearner
     from tacit.engines.local.policy import load_policy
-    from tacit.engines.local.text import TextLearner
-    from tacit.engines.local.tiny import tiny_checkpoint
+    from tacit.engines.models.bases import BASE_SIZES, pack_base
+    from tacit.engines.models.tiny import tiny_checkpoint
     from tacit.environments import get_environment
+    from tacit.pretraining.comprehension import reading
     from tacit.pretraining.pretrain import pretrain
-    from tacit.pretraining.reading import reading
     from tacit.pretraining.shards import make_corpus, sample_texts
-    from tacit.training.files import write_directory
-    from tacit.training.run import code_version
+    from tacit.runs.directory import code_version
+    from tacit.runs.files import write_directory
 
     settings, episodes, began = plan.settings, plan.episodes, time.monotonic()
     told = ", ".join(f"{count:,} of {name}" for name, count in episodes.items())

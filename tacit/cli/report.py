@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.settings.options import Parser
+from tacit.assembly.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.report.episodes import MOST_TRAJECTORIES
 from tacit.report.known import Known
@@ -66,7 +66,7 @@ def page_of(path: Path, trajectories: int = MOST_TRAJECTORIES, beside: Path | No
 
 
 def _write_pages_of_runs(path: Path, trajectories: int) -> None:
-    from tacit.report.comparison_reading import read_comparison
+    from tacit.report.comparison_files import read_comparison
 
     if not (path / COMPARISON).is_file():
         raise TacitError(f"--runs is for comparisons, and {path} has no {COMPARISON}.")
@@ -77,7 +77,7 @@ def _write_pages_of_runs(path: Path, trajectories: int) -> None:
 
 
 def _write(out: Path, html: str) -> None:
-    from tacit.training.files import write_text
+    from tacit.runs.files import write_text
 
     write_text(out, html)
     print(f"{out}  ({len(html.encode()) / 1024:,.0f} KiB)")
@@ -85,8 +85,8 @@ def _write(out: Path, html: str) -> None:
 
 def what_is_known(settings: Any) -> Known:
     """The world, the tasks, the context and the defaults, as far as they can be had here; why not is said on the page."""
-    from tacit.cli.settings.checks import open_world
-    from tacit.cli.settings.recipe import Recipe
+    from tacit.assembly.checks import open_world
+    from tacit.assembly.recipe import Recipe
 
     try:
         recipe = Recipe.from_json(json.loads(json.dumps(settings)))
@@ -106,7 +106,7 @@ def what_is_known(settings: Any) -> Known:
 @cache
 def _tasks(world: str, settings: TrainSettings) -> dict[str, Task]:
     """What a run trains on and is measured on, by id. Kept: the runs of a comparison have the same."""
-    from tacit.cli.settings.checks import open_world
+    from tacit.assembly.checks import open_world
     from tacit.training.train import Course
 
     course = Course.of(open_world(world), settings)

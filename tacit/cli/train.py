@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.settings.checks import check_new_run, check_training, open_world
-from tacit.cli.settings.options import Option, Parser
-from tacit.cli.settings.recipe import (
+from tacit.assembly.checks import check_new_run, check_training, open_world
+from tacit.assembly.flags import Option, Parser
+from tacit.assembly.recipe import (
     DEFAULT_MODEL,
     RUN_OPTION,
     TOP_OPTIONS,
@@ -31,8 +31,8 @@ from tacit.core.world import Environment
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO
-from tacit.training.files import write_json
-from tacit.training.run import SETTINGS, find_summary, read_settings, read_summary, saved_checkpoints
+from tacit.runs.directory import SETTINGS, find_summary, read_settings, read_summary, saved_checkpoints
+from tacit.runs.files import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -181,8 +181,8 @@ def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) 
     show_header(console, recipe, world)
     started = False
     try:
-        from tacit.cli.targets import load_recipe_policy
-        from tacit.training.run import Run
+        from tacit.assembly.players import load_recipe_policy
+        from tacit.runs.directory import Run
         from tacit.training.train import Course, Trainer
 
         course = Course.of(world, recipe.train)

@@ -16,8 +16,8 @@ from typing import IO, Literal
 from tacit.comparison.plan import Plan, Planned
 from tacit.comparison.processes import Command, Processes
 from tacit.core.errors import TacitError
-from tacit.training.files import disk_errors, write_json, write_text
-from tacit.training.run import SETTINGS, find_summary, read_settings
+from tacit.runs.directory import SETTINGS, find_summary, read_settings
+from tacit.runs.files import disk_errors, write_json, write_text
 
 RECIPE, LOG, FAILURE = "recipe.json", "console.log", "failure.txt"
 POLL_S = 0.1

@@ -10,7 +10,7 @@ from tacit.comparison.carry_out import LOG, failure_of, status_of
 from tacit.comparison.plan import Plan, Planned
 from tacit.core.errors import TacitError
 from tacit.evaluation.curves import area, steps_to
-from tacit.training.run import read_summary, saved_checkpoints
+from tacit.runs.directory import read_summary, saved_checkpoints
 
 Found = dict[str, Any]
 FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s", "digest")

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tacit.comparison.reading import (
+from tacit.comparison.fields import (
     Document,
     check_known,
     check_name,

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import tacit
-from tacit.training.run import code_version
+from tacit.runs.directory import code_version
 
 LIBRARIES = ("peft", "torch.utils.tensorboard", "transformers.models.llama.modeling_llama")
 

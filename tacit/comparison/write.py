@@ -10,8 +10,8 @@ from tacit.comparison.collect import check_alike, read_cell, read_start
 from tacit.comparison.pages import csv_text, markdown
 from tacit.comparison.plan import Plan, Planned
 from tacit.comparison.table import CONFIDENCE, make_table
-from tacit.training.files import write_json, write_text
-from tacit.training.run import versions
+from tacit.runs.directory import versions
+from tacit.runs.files import write_json, write_text
 
 FORMAT = 1
 Found = dict[str, Any]

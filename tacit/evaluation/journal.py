@@ -18,8 +18,8 @@ from typing import Any
 from tacit.core.errors import TacitError
 from tacit.core.types import Trajectory
 from tacit.evaluation.panels import Panel
-from tacit.evaluation.records import trajectory_from_record, trajectory_record
 from tacit.evaluation.rules import Rules
+from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 
 FORMAT = 1
 """of the file; raised when a line of an older one would be misread"""

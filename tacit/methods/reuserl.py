@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from tacit.companions.dictionary import SkillDictionary
+from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.core.method import Method, Schedule
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO

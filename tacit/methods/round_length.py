@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tacit.companions.segmentation import Dictionary
+from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.method import RewardTerm, Schedule
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.world import Environment
-from tacit.engines.local.tiny import TinySettings
-
-TEXTS_SEED = 0
-"""of the text a tiny tokenizer is trained on: runs with different seeds speak the same tokens"""
+from tacit.engines.models.tiny import TinySettings
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,13 @@ class Base:
 
     def source(self, world: Environment) -> str:
         """The checkpoint's directory, or a hub id."""
-        from tacit.engines.local.sources import find_checkpoint
+        from tacit.engines.models.sources import TEXTS_SEED, find_checkpoint
 
         texts = world.example_texts
         return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)
 
     def fingerprint(self, world: Environment) -> str:
-        from tacit.engines.local.fingerprint import checkpoint_directory
+        from tacit.engines.models.fingerprint import checkpoint_directory
 
         directory = checkpoint_directory(self.source(world))
         files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in directory.iterdir())
@@ -54,6 +51,6 @@ class Base:
 def _fingerprint(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str:
     """Many modules sit on one base, and reading all of a large one takes a minute: once in a process, while its files
     stay as they are."""
-    from tacit.engines.local.fingerprint import fingerprint
+    from tacit.engines.models.fingerprint import fingerprint
 
     return fingerprint(directory)

@@ -16,13 +16,13 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.world import Environment
-from tacit.engines.local.fingerprint import hash_file
+from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.base import Base
 from tacit.modules.module import MANIFEST, UNIFIED, Module
 from tacit.modules.prompting import describe_context, tracker_version
-from tacit.training.checkpoints import Checkpoint
-from tacit.training.files import write_directory, write_json
-from tacit.training.run import versions
+from tacit.runs.checkpoints import Checkpoint
+from tacit.runs.directory import versions
+from tacit.runs.files import write_directory, write_json
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MAIN = "default"

@@ -19,7 +19,7 @@ from typing import Any
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.world import Environment
-from tacit.engines.local.fingerprint import hash_file
+from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.base import Base
 
 MANIFEST = "module.json"

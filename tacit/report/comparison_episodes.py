@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tacit.report.comparison_reading import Comparison
+from tacit.report.comparison_files import Comparison
 from tacit.report.episodes import Chosen, reader
 from tacit.report.known import Known
 from tacit.report.markup import Markup, tag
 from tacit.report.numbers import count, is_number
-from tacit.report.reading import EVALUATIONS, Episodes, Record, newest_episodes
+from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes
 
 
 @dataclass(frozen=True)

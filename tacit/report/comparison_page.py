@@ -9,15 +9,15 @@ from pathlib import Path
 from tacit.report.assembly import headline, page
 from tacit.report.charts import Chart, Point, Series, draw
 from tacit.report.comparison_episodes import comparison_viewer
+from tacit.report.comparison_files import Comparison, read_comparison, table_of
 from tacit.report.comparison_parts import learning, missing, results, runs, thresholds
-from tacit.report.comparison_reading import Comparison, read_comparison, table_of
 from tacit.report.conduct import conduct, prompt_series
 from tacit.report.episodes import MOST_TRAJECTORIES
 from tacit.report.known import Known
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.numbers import count
 from tacit.report.provenance import code_version, flag, flat, shown
-from tacit.report.reading import EVALUATIONS, Episodes, Record, newest_episodes
+from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes
 from tacit.report.tables import Column, pairs, table
 
 PER_RUN = (("seed",), ("out",), ("method", "name"))

@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 from tacit.report.charts import Chart, Point, Series, draw, side_by_side
-from tacit.report.comparison_reading import Comparison, entries, table_of
+from tacit.report.comparison_files import Comparison, entries, table_of
 from tacit.report.forest import Row, forest
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.measures import success_of
 from tacit.report.numbers import MINUS, NOTHING, count, duration, is_number, percent, plain, probability, short
 from tacit.report.reaching import Seeds, reaching
-from tacit.report.reading import Record, is_score
+from tacit.report.run_files import Record, is_score
 from tacit.report.tables import Column, folded, table
 
 SIGNIFICANT = 0.05

@@ -11,9 +11,9 @@ from tacit.report.charts import Chart, Point, Series, draw, side_by_side
 from tacit.report.known import Known
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.numbers import NOTHING, count, is_number, percent, plain, short
-from tacit.report.reading import Episodes, Record, RunFiles
+from tacit.report.run_files import Episodes, Record, RunFiles
 from tacit.report.tables import Column, folded, table
-from tacit.training.replay import trajectory_from_record
+from tacit.runs.replay import trajectory_from_record
 
 Shown = Callable[[Any], str]
 STATISTICS: tuple[tuple[str, Callable[[Behaviour], Any], Shown], ...] = (

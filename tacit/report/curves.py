@@ -9,7 +9,7 @@ from tacit.report.charts import Chart, Point, Series, draw, side_by_side
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.measures import interval_of, success_of
 from tacit.report.numbers import is_number, short
-from tacit.report.reading import Record, RunFiles
+from tacit.report.run_files import Record, RunFiles
 from tacit.report.tables import Column, folded, table
 
 STAGE_TITLES = {"rl": "Practice", "sft": "Imitation"}

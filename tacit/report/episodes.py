@@ -10,7 +10,7 @@ from tacit.report.known import Known
 from tacit.report.markup import Child, Markup, data_block, join, tag
 from tacit.report.numbers import count, is_number
 from tacit.report.prompts import Sections, prompts_of
-from tacit.report.reading import Episodes, Record
+from tacit.report.run_files import Episodes, Record
 
 MOST_TRAJECTORIES = 24
 """on one page, where nothing else is asked for"""

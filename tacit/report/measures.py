@@ -9,7 +9,7 @@ from tacit.evaluation.intervals import mean_interval, wilson
 from tacit.evaluation.repeats import interval_over_tasks
 from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.numbers import NOTHING, count, interval, is_number, percent, plain, short
-from tacit.report.reading import Episodes, Record, RunFiles, is_score
+from tacit.report.run_files import Episodes, Record, RunFiles, is_score
 from tacit.report.tables import Column, table
 
 COLUMNS = (

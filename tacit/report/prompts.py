@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tacit.core.types import PLAIN, Prompt
 from tacit.report.known import Known
-from tacit.report.reading import Record
+from tacit.report.run_files import Record
 
 Sections = list[tuple[str, str]]
 """(name, text) in the order they were read"""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tacit.report.markup import Child, Markup, join, tag
-from tacit.report.reading import RunFiles
+from tacit.report.run_files import RunFiles
 from tacit.report.tables import Column, folded, pairs, table
 
 Place = tuple[str, ...]

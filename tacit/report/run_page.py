@@ -15,7 +15,7 @@ from tacit.report.measures import evaluations, families, final
 from tacit.report.measures import headline as scores
 from tacit.report.numbers import count, duration, is_number
 from tacit.report.provenance import provenance
-from tacit.report.reading import EVALUATIONS, Episodes, Record, RunFiles, newest_episodes, read_run
+from tacit.report.run_files import EVALUATIONS, Episodes, Record, RunFiles, newest_episodes, read_run
 
 
 def run_page(path: Path, known_of: Callable[[Record], Known] | None = None, most_trajectories: int = MOST_TRAJECTORIES) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import NonFiniteLoss
+from tacit.core.iteration import Iteration
 from tacit.core.method import Explained, Method
 from tacit.core.protocols import Policy, Sampling
 from tacit.core.seeds import derive
@@ -29,21 +30,6 @@ from tacit.rollout.worlds import WorldPool
 from tacit.training.statistics import rollout_statistics
 
 Term = TypeVar("Term", Rewards, Credit)
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """What one turn of the loop did."""
-
-    played: list[Group]
-    """every group rolled out, crashed episodes and unselected groups included"""
-    groups: list[Group]
-    """those trained on"""
-    rewards: list[Rewards]
-    credits: list[Credit]
-    metrics: dict[str, float]
-    marks: list[dict[str, np.ndarray]]
-    """per group trained on, what credit terms noted of each step"""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.iteration import Iteration
 from tacit.core.method import Method
 from tacit.core.protocols import Policy, Sampling
 from tacit.core.types import Task
@@ -21,16 +22,16 @@ from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import final_and_peak
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace, WorldPool
-from tacit.training.checkpoints import Checkpoint
+from tacit.runs.checkpoints import Checkpoint
+from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
+from tacit.runs.files import write_directory, write_json
+from tacit.runs.records import batch_records, iteration_records, trajectory_record, write_records
+from tacit.runs.watching import Watcher
 from tacit.training.demonstrations import demonstrate
-from tacit.training.files import write_directory, write_json
-from tacit.training.loop import Iteration, Loop
-from tacit.training.records import batch_records, iteration_records, trajectory_record, write_records
+from tacit.training.loop import Loop
 from tacit.training.reporting import Reporter
-from tacit.training.run import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.training.settings import TrainSettings
 from tacit.training.supervised import imitate
-from tacit.training.watching import Watcher
 
 SFT_STEPS_PER_CHECKPOINT = 10
 """a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""

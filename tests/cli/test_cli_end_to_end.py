@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.main import main
-from tacit.training.run import read_settings, read_summary
+from tacit.runs.directory import read_settings, read_summary
 from tacit.training.train import Trainer
 
 SMALL = """
@@ -210,7 +210,7 @@ def test_ppo_gets_its_value_head_and_can_be_evaluated(recipe, tmp_path, capsys):
 def test_play_a_run_shows_the_episode_that_its_evaluation_played(finished, capsys):
     from rich.control import strip_control_codes
 
-    from tacit.training.records import read_records
+    from tacit.runs.records import read_records
 
     run, _ = finished
     assert main(["play", "--policy", str(run), "--task", "2", "--prompts"]) == 0

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 from small_encoder import save_encoder
 
+from tacit.assembly.checks import open_world
+from tacit.assembly.geometry import place_of, saved_calibration, with_geometry
+from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
-from tacit.cli.settings.calibrations import place_of, saved_calibration, with_geometry
-from tacit.cli.settings.checks import open_world
-from tacit.cli.settings.recipe import Recipe
 from tacit.cli.train import _ready
 from tacit.core.errors import TacitError
-from tacit.training.run import read_settings, read_summary
+from tacit.runs.directory import read_settings, read_summary
 
 SMALL = """
 world = "countdown"

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from tacit.assembly.checks import check_training, open_world
+from tacit.assembly.recipe import Recipe
 from tacit.cli.compare import resolve
 from tacit.cli.main import main
-from tacit.cli.settings.checks import check_training, open_world
-from tacit.cli.settings.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel

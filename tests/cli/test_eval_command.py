@@ -21,7 +21,7 @@ from tacit.cli.terminal import make_console
 from tacit.environments import get_environment
 from tacit.environments.countdown.expert import solve
 from tacit.evaluation.panels import Panel
-from tacit.training.run import code_version
+from tacit.runs.directory import code_version
 
 WORLD = get_environment("countdown")
 SIZES = ["--tiny.vocab", "512", "--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2"]

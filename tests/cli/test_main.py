@@ -177,7 +177,7 @@ def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys
 
 
 def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
-    smollm = pytest.importorskip("tacit.engines.local.smollm")
+    smollm = pytest.importorskip("tacit.engines.models.smollm")
     asked = []
     monkeypatch.setattr(smollm, "prepare_smollm2", lambda destination, gguf: asked.append((destination, gguf)) or destination)
     gguf = tmp_path / "x.gguf"

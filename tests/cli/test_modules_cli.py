@@ -13,11 +13,11 @@ import pytest
 from small_modules import RECIPE, train_modules, write_recipe
 
 from tacit.cli.main import main
-from tacit.cli.modules.settings import module_recipe
 from tacit.cli.modules.train import choose_skills
 from tacit.environments import get_environment
 from tacit.modules import find_modules, read_module
-from tacit.training.run import read_settings, read_summary
+from tacit.modules.players import module_recipe
+from tacit.runs.directory import read_settings, read_summary
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from small_modules import train_modules, write_recipe
 
 from tacit.modules import Module, find_modules
-from tacit.training.metrics import read_metrics
+from tacit.runs.metrics import read_metrics
 
 SKILLS = ("--skills", "heat,pick")
 

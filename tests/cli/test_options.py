@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from tacit.cli.settings.options import Option, Parser, field_docs, options_of
-from tacit.cli.settings.values import build, from_data, from_text, to_data
+from tacit.assembly.flags import Option, Parser, field_docs, options_of
+from tacit.assembly.values import build, from_data, from_text, to_data
 from tacit.cli.train import make_parser
 from tacit.core.errors import TacitError
 from tacit.methods import METHODS

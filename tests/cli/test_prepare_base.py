@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tacit.assembly.recipe import Recipe
 from tacit.cli import prepare
 from tacit.cli.main import main
-from tacit.cli.settings.recipe import Recipe
-from tacit.engines.local import bases
-from tacit.engines.local.bases import read_manifest
-from tacit.engines.local.tiny import TinySettings
+from tacit.engines.models import bases
+from tacit.engines.models.bases import read_manifest
+from tacit.engines.models.tiny import TinySettings
 from tacit.pretraining import reading, shards
 
 SMALL = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=512)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tacit.cli.settings.checks import check_new_run, check_training, open_world
-from tacit.cli.settings.recipe import Recipe
+from tacit.assembly.checks import check_new_run, check_training, open_world
+from tacit.assembly.recipe import Recipe
 from tacit.cli.train import make_parser
 from tacit.core.errors import TacitError
 from tacit.core.world import Environment

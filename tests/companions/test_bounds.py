@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.companions.bounds import complexity, log_normaliser, mean_loss, normalised_loss, proposition_4, theorem_3
-from tacit.companions.merging import merge
-from tacit.companions.segmentation import Dictionary
+from tacit.companions.dictionary.bounds import complexity, log_normaliser, mean_loss, normalised_loss, proposition_4, theorem_3
+from tacit.companions.dictionary.merging import merge
+from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.errors import TacitError
 
 ABC = ("A", "B", "C")

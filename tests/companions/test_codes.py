@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.companions.segmentation import Dictionary
+from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.errors import TacitError
 
 ABC = ("A", "B", "C")

@@ -7,9 +7,9 @@ import random
 import literal
 import pytest
 
-from tacit.companions.exhaustive import all_singletons, disjoint, original
-from tacit.companions.merging import merge
-from tacit.companions.segmentation import Dictionary
+from tacit.companions.dictionary.exhaustive import all_singletons, disjoint, original
+from tacit.companions.dictionary.merging import merge
+from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.errors import TacitError
 
 SKILLS = tuple("ABCDE")

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.companions import merging
-from tacit.companions.ledger import Ledger
-from tacit.companions.merging import merge, merge_few
-from tacit.companions.merging_columns import Columns, merge_many
-from tacit.companions.segmentation import Dictionary
+from tacit.companions.dictionary import merging
+from tacit.companions.dictionary.ledger import Ledger
+from tacit.companions.dictionary.merging import merge, merge_few
+from tacit.companions.dictionary.merging_columns import Columns, merge_many
+from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.errors import TacitError
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.companions.merging import merge_few
-from tacit.companions.merging_columns import merge_many
-from tacit.companions.segmentation import Dictionary
-from tacit.companions.segmentation_columns import (
+from tacit.companions.dictionary.merging import merge_few
+from tacit.companions.dictionary.merging_columns import merge_many
+from tacit.companions.dictionary.segmentation import Dictionary
+from tacit.companions.dictionary.segmentation_columns import (
     NEVER,
     count_type,
     longest_last,

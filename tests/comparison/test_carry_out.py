@@ -16,7 +16,7 @@ from tacit.comparison import carry_out as module
 from tacit.comparison.carry_out import FAILURE, carry_out, failure_of, status_of, words_for
 from tacit.comparison.plan import Plan, make_plan
 from tacit.core.errors import TacitError
-from tacit.training.files import write_json
+from tacit.runs.files import write_json
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ import pytest
 from small_comparison import SMALL, write
 
 from tacit.cli.main import main
-from tacit.training.files import write_json
-from tacit.training.run import read_settings, read_summary
+from tacit.runs.directory import read_settings, read_summary
+from tacit.runs.files import write_json
 
 pytestmark = pytest.mark.slow
 
@@ -221,8 +221,8 @@ def test_help_shows_the_shape_of_the_file(capsys, monkeypatch):
 
 
 def test_the_example_can_be_done():
+    from tacit.assembly.recipe import read_document
     from tacit.cli.compare import resolve
-    from tacit.cli.settings.recipe import read_document
     from tacit.comparison.plan import make_plan
 
     plan = make_plan(read_document(Path(__file__).parents[2] / "recipes" / "compare-example.toml"), resolve)

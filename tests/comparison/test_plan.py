@@ -145,7 +145,7 @@ def test_only_some_of_the_runs(small):
 
 
 def test_a_run_made_with_other_settings_is_not_taken_for_this_one(small, tmp_path):
-    from tacit.training.files import write_json
+    from tacit.runs.files import write_json
 
     made = cell(small, "next/grpo/0")
     path = tmp_path / made.place

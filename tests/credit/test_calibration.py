@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tacit.calibration.probe import Slice, choose, layers_to_scan, probe_accuracy, scan
 from tacit.core.errors import TacitError
-from tacit.credit.calibration import Slice, choose, layers_to_scan, probe_accuracy, scan
 
 
 def test_layers_as_in_the_paper_and_all_of_a_shallow_model():

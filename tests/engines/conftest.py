@@ -30,7 +30,7 @@ def make_policy(texts: list[str], own_cache: None) -> Callable:
     """make_policy(seed=0, sizes={...}, **engine settings) -> a fresh LocalPolicy"""
     from tacit.engines.local.policy import load_policy
     from tacit.engines.local.settings import EngineSettings
-    from tacit.engines.local.tiny import TinySettings
+    from tacit.engines.models.tiny import TinySettings
 
     def make(seed: int = 0, **settings):
         settings = {"device": "cpu", "threads": 1, **settings}

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 
 import tacit
 from tacit.core.errors import TacitError
-from tacit.engines.local import bases
-from tacit.engines.local.bases import BASE_SIZES, BASES, FOLDER, base_path, is_small, pack_base, read_manifest
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models import bases
+from tacit.engines.models.bases import BASE_SIZES, BASES, FOLDER, base_path, is_small, pack_base, read_manifest
 from tacit.environments import get_environment
-from tacit.pretraining.reading import reading
+from tacit.pretraining.comprehension import reading
 
 QUIET = EngineSettings(device="cpu", threads=1)
 PACKAGE = Path(tacit.__file__).parent

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.drawing import draw
+from tacit.engines.local.sampling.drawing import draw
 
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
 

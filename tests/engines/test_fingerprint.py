@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.fingerprint import checkpoint_directory, fingerprint
-from tacit.engines.local.tiny import TinySettings, tiny_checkpoint
+from tacit.engines.models.fingerprint import checkpoint_directory, fingerprint
+from tacit.engines.models.tiny import TinySettings, tiny_checkpoint
 
 SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64)
 

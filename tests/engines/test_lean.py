@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.engines.local.flat import flat_buckets, pack_flat
-from tacit.engines.local.models import LanguageModel
-from tacit.engines.local.packing import pack
+from tacit.engines.local.passes.flat import flat_buckets, pack_flat
+from tacit.engines.local.passes.models import LanguageModel
+from tacit.engines.local.passes.packing import pack
 
 SHAPE = {
     "vocab_size": 64,

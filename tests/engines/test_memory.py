@@ -16,9 +16,9 @@ from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.graphs import StepGraphs
-from tacit.engines.local.kv_cache import Geometry, RowCache
 from tacit.engines.local.memory import cut_finer, give_back, is_crowded
+from tacit.engines.local.passes.kv_cache import Geometry, RowCache
+from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.losses.imitation import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")

@@ -13,7 +13,7 @@ import torch
 from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.engines.local.models import LanguageModel, TextCodec, usable_cpus
+from tacit.engines.local.passes.models import LanguageModel, TextCodec, usable_cpus
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 
@@ -278,7 +278,7 @@ def test_lora_targets_that_do_not_exist(make_policy) -> None:
 
 
 def test_settings_need_no_torch() -> None:
-    script = "import sys, tacit.engines.local.settings, tacit.engines.local.tiny; print('torch' in sys.modules)"
+    script = "import sys, tacit.engines.local.settings, tacit.engines.models.tiny; print('torch' in sys.modules)"
     root = Path(__file__).resolve().parents[2]
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert run.stdout.strip() == "False"

@@ -9,9 +9,9 @@ from peft import LoraConfig, get_peft_model
 from random_models import FAMILIES, LEAN, make_model, make_prompts, make_requests, plain_logprobs
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.graphs import StepGraphs
-from tacit.engines.local.llama_decoding import LlamaDecoder
-from tacit.engines.local.sampling import LocalSampler
+from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
+from tacit.engines.local.sampling.sampler import LocalSampler
 
 
 @pytest.mark.parametrize("family", FAMILIES)

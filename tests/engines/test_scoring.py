@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tacit.core.errors import TacitError
-from tacit.engines.local import models
-from tacit.engines.local.models import LanguageModel
-from tacit.engines.local.scoring import token_scores
+from tacit.engines.local.passes import models
+from tacit.engines.local.passes.models import LanguageModel
+from tacit.engines.local.passes.scoring import token_scores
 
 
 @torch.no_grad()

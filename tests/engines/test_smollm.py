@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.engines.local import smollm
-from tacit.engines.local.smollm import GGUF, prepare_smollm2
+from tacit.engines.models import smollm
+from tacit.engines.models.smollm import GGUF, prepare_smollm2
 
 
 def test_another_file_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:

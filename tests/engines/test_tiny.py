@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.tiny import TINY_SIZES, TinySettings, tiny_checkpoint, train_tokenizer
+from tacit.engines.models.tiny import TINY_SIZES, TinySettings, tiny_checkpoint, train_tokenizer
 
 SMALL = TinySettings(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
 
@@ -49,7 +49,7 @@ def test_named_sizes_have_the_parameters_they_name() -> None:
 def test_another_process_builds_the_same_bytes(cache: Path, texts: list[str], tmp_path: Path) -> None:
     here = content(tiny_checkpoint(texts, SMALL, seed=3))
     script = (
-        "import json, sys; from tacit.engines.local.tiny import *;"
+        "import json, sys; from tacit.engines.models.tiny import *;"
         "print(tiny_checkpoint(json.load(sys.stdin), TinySettings(**json.loads(sys.argv[1])), 3))"
     )
     sizes = json.dumps({name: getattr(SMALL, name) for name in TinySettings.__dataclass_fields__})

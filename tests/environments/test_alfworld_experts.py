@@ -25,11 +25,11 @@ from tacit.environments.alfworld import ENVIRONMENT
 from tacit.environments.alfworld.expert import Explorer
 from tacit.environments.alfworld.game import FAMILIES, Goal
 from tacit.environments.alfworld.household import Household
+from tacit.environments.alfworld.observed import command_of, read_goal, read_view
 from tacit.environments.alfworld.oracle import Oracle, plan
 from tacit.environments.alfworld.pddl import parse_problem
 from tacit.environments.alfworld.places import PLACES, chance
 from tacit.environments.alfworld.published import load_games
-from tacit.environments.alfworld.reading import command_of, read_goal, read_view
 from tacit.environments.alfworld.world import AlfWorld
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,9 +25,9 @@ from tacit.environments.alfworld.game import FAMILIES, Game
 from tacit.environments.alfworld.house_rules import CAPACITY, LAMP, SENTENCES, fits, traits
 from tacit.environments.alfworld.house_tables import ROOMS
 from tacit.environments.alfworld.houses import SPLITS, every_task, unfamiliar
+from tacit.environments.alfworld.observed import read_goal
 from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.published import load_games
-from tacit.environments.alfworld.reading import read_goal
 from tacit.environments.alfworld.text import NOTHING_HAPPENS
 from tacit.environments.alfworld.world import AlfWorld
 

@@ -16,9 +16,9 @@ from tracked import some_of_all
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.alfworld import ENVIRONMENT
 from tacit.environments.alfworld.game import Game, Goal, Receptacle, Thing
+from tacit.environments.alfworld.observed import command_of
 from tacit.environments.alfworld.progress import DONE, Progress, total_subgoals
 from tacit.environments.alfworld.published import load_games
-from tacit.environments.alfworld.reading import command_of
 from tacit.environments.alfworld.tracker import BOUND, ERRORS, PROGRESS, AlfworldTracker, compact
 from tacit.environments.alfworld.world import AlfWorld
 

@@ -18,7 +18,7 @@ from tacit.core.types import Completion, Prompt, Step, StopReason, Task, Traject
 from tacit.environments import get_environment
 from tacit.environments.cooking.alphabet import SKILLS, skill
 from tacit.environments.cooking.house import build_house
-from tacit.environments.cooking.reading import Direction, Item, read_recipe, read_scene
+from tacit.environments.cooking.observed import Direction, Item, read_recipe, read_scene
 from tacit.environments.cooking.tasks import split_of
 from tacit.environments.cooking.things import DIRECTIONS, DOORS
 

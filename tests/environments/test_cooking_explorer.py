@@ -9,7 +9,7 @@ from random import Random
 
 from tacit.contexts.state_block import StateBlock
 from tacit.environments import get_environment
-from tacit.environments.cooking.reading import read_scene
+from tacit.environments.cooking.observed import read_scene
 from tacit.training.demonstrations import demonstrate
 
 WORLD = get_environment("cooking")

@@ -12,7 +12,7 @@ from tacit.core.types import Task
 from tacit.environments import get_environment
 from tacit.environments.cooking.alphabet import skill
 from tacit.environments.cooking.explored import Explored
-from tacit.environments.cooking.reading import Direction, Item, Recipe, Scene, read_scene
+from tacit.environments.cooking.observed import Direction, Item, Recipe, Scene, read_scene
 from tacit.environments.cooking.things import COOKING_VERBS, CUTS, FOODS, NEIGHBOURS, RAW, UNCUT
 from tacit.environments.cooking.tracker import BOUND, ERRORS, PROGRESS, CookingState
 

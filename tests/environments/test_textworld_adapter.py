@@ -12,7 +12,7 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.environments.cooking.reading import Direction, Recipe, read_recipe
+from tacit.environments.cooking.observed import Direction, Recipe, read_recipe
 from tacit.environments.cooking.textworld_adapter import TextWorldWorld, game_tasks, textworld_environment
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tacit.evaluation.alarms import Thresholds, alarms_at, first_alarms
+from tacit.runs.alarms import Thresholds, alarms_at, first_alarms
 
 HEALTHY = {"entropy": 0.8, "completion_tokens": 20.0, "repeated": 0.1, "valid": 0.95}
 

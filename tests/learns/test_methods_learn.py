@@ -12,7 +12,7 @@ from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.tiny import TinySettings
+from tacit.engines.models.tiny import TinySettings
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules

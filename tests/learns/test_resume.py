@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.training.metrics import read_metrics
+from tacit.runs.metrics import read_metrics
 
 FLAGS = [
     *("--world", "countdown", "--method", "grpo", "--model", "tiny-0.5m", "--seed", "3", "--tasks", "64", "--max-steps", "5"),

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from small_modules import write_recipe
 
+from tacit.assembly.recipe import method_options
+from tacit.assembly.values import from_text
 from tacit.cli.main import main
-from tacit.cli.settings.recipe import method_options
-from tacit.cli.settings.values import from_text
 from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 import pytest
 from skilled import ABC, episode, group, step, won
 
-from tacit.companions.dictionary import SkillDictionary
-from tacit.companions.segmentation import Dictionary
+from tacit.companions.dictionary.companion import SkillDictionary
+from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Method, Schedule, combine

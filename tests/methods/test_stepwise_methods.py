@@ -22,8 +22,8 @@ from tacit.methods.gigpo import GiGPO
 from tacit.methods.grpo import GRPO
 from tacit.methods.hgpo import HGPO
 from tacit.rollout.worlds import InPlace
+from tacit.runs.records import iteration_records
 from tacit.training.loop import Loop
-from tacit.training.records import iteration_records
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)

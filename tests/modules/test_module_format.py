@@ -21,7 +21,7 @@ from tacit.modules.export import _scores
 from tacit.modules.module import is_modules
 from tacit.modules.prompting import describe_context, make_context, tracker_version
 from tacit.modules.router import Router
-from tacit.training.run import read_summary
+from tacit.runs.directory import read_summary
 
 WORLD = get_environment("alfworld")
 

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tacit.core.types import Observation, Task
-from tacit.engines.local.bases import FOLDER
+from tacit.engines.models.bases import FOLDER
 from tacit.environments import WORLDS, get_environment
 from tacit.evaluation.panels import Panel
 from tacit.pretraining import shards

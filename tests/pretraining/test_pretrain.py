@@ -7,9 +7,9 @@ import pytest
 
 from tacit.core.types import Completion
 from tacit.environments import get_environment
+from tacit.pretraining.comprehension import reading
 from tacit.pretraining.corpus import documents
 from tacit.pretraining.pretrain import PretrainingSettings, pretrain
-from tacit.pretraining.reading import reading
 from tacit.pretraining.shards import Corpus
 from tacit.training.supervised import cosine
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from tacit.assembly.checks import check_training, open_world
+from tacit.assembly.recipe import Recipe, read_document
 from tacit.cli import compare
 from tacit.cli.evaluation.evaluate import glance_method
 from tacit.cli.evaluation.evaluate import make_parser as eval_parser
 from tacit.cli.modules.train import choose_skills
-from tacit.cli.settings.checks import check_training, open_world
-from tacit.cli.settings.recipe import Recipe, read_document
 from tacit.comparison.plan import Plan, Planned, make_plan
-from tacit.engines.local.bases import BASES
-from tacit.engines.local.tiny import TINY_SIZES
+from tacit.engines.models.bases import BASES
+from tacit.engines.models.tiny import TINY_SIZES
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"

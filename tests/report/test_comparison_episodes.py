@@ -12,7 +12,7 @@ from written import WORLDS, episode, write_comparison
 
 from tacit.report.comparison_page import comparison_page
 from tacit.report.known import Known
-from tacit.training.records import read_records, write_records
+from tacit.runs.records import read_records, write_records
 
 
 @pytest.fixture

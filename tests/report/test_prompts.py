@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 
+from tacit.assembly.flags import Parser
+from tacit.assembly.recipe import Recipe, method_name, override
 from tacit.cli.main import main
 from tacit.cli.report import what_is_known
-from tacit.cli.settings.options import Parser
-from tacit.cli.settings.recipe import Recipe, method_name, override
 from tacit.cli.train import make_parser
 from tacit.contexts.history import History
 from tacit.contexts.state_block import StateBlock
@@ -18,12 +18,12 @@ from tacit.core.protocols import Sampling
 from tacit.environments import get_environment
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
-from tacit.evaluation.records import trajectory_record
 from tacit.evaluation.rules import Rules
 from tacit.report.known import Known
 from tacit.report.prompts import prompts_of, sections
 from tacit.report.provenance import command, flat
 from tacit.rollout.worlds import InPlace
+from tacit.runs.trajectories import trajectory_record
 
 WORLD = get_environment("countdown")
 TERSE = WORLD.wording("terse")

@@ -10,7 +10,7 @@ from parsed import Page
 
 from tacit.cli.main import main
 from tacit.report.numbers import interval, percent
-from tacit.training.run import read_summary
+from tacit.runs.directory import read_summary
 
 TRAIN = (
     "train --world countdown --model tiny-0.5m --method grpo --tasks 4 --max-steps 4 --groups 2 --group-size 2 --iterations 2 "

@@ -13,7 +13,7 @@ from written import HOSTILE, episode, evaluation, write_run
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.report.run_page import run_page
-from tacit.training.records import write_records
+from tacit.runs.records import write_records
 
 
 def test_every_evaluation_is_there_with_its_interval_and_final_and_peak_are_apart(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.evaluation.intervals import wilson
-from tacit.training.records import write_records
+from tacit.runs.records import write_records
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\"><b>&amp; \u2028 \x1b[31m"
 

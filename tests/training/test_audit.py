@@ -7,11 +7,11 @@ import random
 import pytest
 from scripted import Words
 
+from tacit.calibration.audit import Again, Noisy, audit, spread_over_families
 from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation
 from tacit.environments import get_environment
-from tacit.training.audit import Again, Noisy, audit, spread_over_families
 
 WORLD = get_environment("countdown")
 CONTEXT = History(WORLD.wording("terse"), 1, False, "bare")

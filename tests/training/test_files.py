@@ -11,9 +11,9 @@ from scripted import make_group
 
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import TacitError
-from tacit.training import files
-from tacit.training.files import write_directory, write_json, write_text
-from tacit.training.records import group_records, read_records, write_records
+from tacit.runs import files
+from tacit.runs.files import write_directory, write_json, write_text
+from tacit.runs.records import group_records, read_records, write_records
 
 
 def contents(folder):

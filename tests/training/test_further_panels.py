@@ -11,8 +11,8 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.environments import get_environment
 from tacit.methods import get_method
+from tacit.runs.directory import Run
 from tacit.training.reporting import PlainReporter
-from tacit.training.run import Run
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
 

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.training import metrics as module
-from tacit.training.metrics import Metrics, read_metrics
+from tacit.runs import metrics as module
+from tacit.runs.metrics import Metrics, read_metrics
 from tacit.training.statistics import rollout_statistics
 
 STAGES = ("sft", "rl")

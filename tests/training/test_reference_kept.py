@@ -11,8 +11,8 @@ from scripted import ScriptedPolicy, solve_countdown
 from tacit.core.method import Schedule
 from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
+from tacit.runs.directory import Run
 from tacit.training.reporting import PlainReporter
-from tacit.training.run import Run
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
 

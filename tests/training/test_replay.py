@@ -13,8 +13,8 @@ from tacit.core.protocols import Sampling
 from tacit.environments import get_environment
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
-from tacit.training.records import trajectory_record, write_records
-from tacit.training.replay import recorded_steps, replay
+from tacit.runs.records import trajectory_record, write_records
+from tacit.runs.replay import recorded_steps, replay
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 6, 0)

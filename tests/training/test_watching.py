@@ -9,11 +9,11 @@ from scripted import ScriptedPolicy, solve_countdown
 from tacit.core.method import Schedule
 from tacit.environments import get_environment
 from tacit.methods.grpo import GRPO
-from tacit.training.metrics import read_metrics
-from tacit.training.run import Run, code_version
+from tacit.runs.directory import Run, code_version
+from tacit.runs.metrics import read_metrics
+from tacit.runs.watching import ALARMS, Watcher, read_alarms
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
-from tacit.training.watching import ALARMS, Watcher, read_alarms
 
 WORLD = get_environment("countdown")
 HEALTHY = {"entropy": 1.0, "valid": 1.0}

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.assembly.flags import Parser, options_of
+from tacit.assembly.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
+from tacit.assembly.values import from_text
 from tacit.cli.evaluation.panel_choice import PANEL, PICKS, open_panel, panel_settings, run_of
 from tacit.cli.evaluation.results import PRINTED, directory_for, keep, own_evaluation, result_name, result_of
-from tacit.cli.modules.settings import add_module_flags
-from tacit.cli.settings.options import Parser, options_of
-from tacit.cli.settings.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
-from tacit.cli.settings.values import from_text
+from tacit.cli.modules.flags import add_module_flags
 from tacit.core.errors import TacitError
-from tacit.training.run import code_version, read_settings
+from tacit.runs.directory import code_version, read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
 if TYPE_CHECKING:
-    from tacit.cli.targets import Target
+    from tacit.assembly.players import Target
     from tacit.evaluation.scores import Prices
 
 SUMMARY_LINE = "Measure a run, a model, the expert or an endpoint on a fixed panel; a run's settings make it repeat its number."
@@ -215,10 +215,11 @@ def _check(parser: Parser, arguments: Namespace) -> None:
 
 
 def _open(arguments: Namespace, said: dict[tuple[str, ...], Any]) -> Target:
-    from tacit.cli.targets import Endpoint, open_endpoint, open_target
+    from tacit.assembly.players import Endpoint, open_endpoint
+    from tacit.modules.players import open_player
 
     if not arguments.endpoint:
-        return open_target(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
+        return open_player(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
     if arguments.checkpoint:
         raise TacitError(f"--checkpoint {arguments.checkpoint} is for runs; an endpoint serves what it serves.")
     key, concurrency, timeout = arguments.key_variable, arguments.concurrency, arguments.timeout

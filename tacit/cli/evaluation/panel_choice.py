@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.core.errors import TacitError, unknown
-from tacit.training.run import SETTINGS, read_settings
+from tacit.runs.directory import SETTINGS, read_settings
 
 if TYPE_CHECKING:
-    from tacit.cli.targets import Target
+    from tacit.assembly.players import Target
     from tacit.evaluation.panels import Panel
 
 
@@ -29,7 +29,7 @@ def open_panel(target: Target) -> Panel:
 
 def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
     """`countdown/test/128`, or a file, as the settings it stands for."""
-    from tacit.cli.settings.checks import open_world
+    from tacit.assembly.checks import open_world
     from tacit.evaluation.panels import is_panel_file, read_panel
 
     run = run_of(target) if target else None

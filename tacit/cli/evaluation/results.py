@@ -8,12 +8,12 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.settings.recipe import Recipe
-from tacit.training.files import write_json
-from tacit.training.run import find_summary, read_settings
+from tacit.assembly.recipe import Recipe
+from tacit.runs.directory import find_summary, read_settings
+from tacit.runs.files import write_json
 
 if TYPE_CHECKING:
-    from tacit.cli.targets import Target
+    from tacit.assembly.players import Target
     from tacit.evaluation.scores import PanelScore
 
 PRINTED = "-"
@@ -26,7 +26,7 @@ def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     """The run's own evaluation of this checkpoint, where it played the same episodes in the same way."""
     if target.run is None:
         return None
-    from tacit.cli.targets import UNTRAINED
+    from tacit.assembly.players import UNTRAINED
 
     own = Recipe.from_json(read_settings(target.run))
     steps = own.train.evaluation.max_steps or target.world.max_steps
@@ -61,7 +61,7 @@ def result_of(target: Target, score: PanelScore, earlier: dict[str, Any] | None)
 
 def directory_for(target: Target) -> Path | None:
     """Where the episodes are kept. An expert's cost nothing to play again, so they are kept only where --out says."""
-    from tacit.cli.targets import EXPERT
+    from tacit.assembly.players import EXPERT
 
     if target.run is not None:
         return target.run / "evaluations"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Scorer
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
-from tacit.training.files import disk_errors
+from tacit.runs.files import disk_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tacit.cli.targets import Target
+    from tacit.assembly.players import Target
     from tacit.core.types import Trajectory
 
 OWN = "own context"

@@ -14,10 +14,10 @@ from tacit.cli.progress import LiveReporter
 from tacit.cli.terminal import after, duration, interval, percent, say, say_pairs, table
 from tacit.core.types import Trajectory
 from tacit.evaluation.scores import final_and_peak
-from tacit.training.run import SUMMARY, find_summary
+from tacit.runs.directory import SUMMARY, find_summary
 
 if TYPE_CHECKING:
-    from tacit.cli.targets import Target
+    from tacit.assembly.players import Target
     from tacit.evaluation.behaviour import Behaviour
     from tacit.evaluation.scores import PanelScore
 

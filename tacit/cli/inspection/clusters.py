@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tacit.cli.settings.options import Parser
+from tacit.assembly.flags import Parser
 from tacit.core.errors import TacitError, unknown
 from tacit.credit.diagnostics import partition_metrics
 from tacit.credit.embedders import HashNgram
 from tacit.credit.partitions import by_cosine, by_key
-from tacit.training.records import read_records
-from tacit.training.run import read_settings
+from tacit.runs.directory import read_settings
+from tacit.runs.records import read_records
 
 SUMMARY_LINE = "Show which steps of a group were put together, what was done there, and the credit it got."
 BY = ("recorded", "identity", "ngram")

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tacit.assembly.checks import open_world
+from tacit.assembly.flags import Parser
+from tacit.assembly.recipe import Recipe
 from tacit.cli.inspection.dictionary_story import open_story
-from tacit.cli.settings.checks import open_world
-from tacit.cli.settings.options import Parser
-from tacit.cli.settings.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.evaluation.panels import Panel
 from tacit.rewards.segmentation import world_alphabet
-from tacit.training.replay import recorded_steps, replay
-from tacit.training.run import read_settings
+from tacit.runs.directory import read_settings
+from tacit.runs.replay import recorded_steps, replay
 
 SUMMARY_LINE = "Show a run's skill dictionary: its phrases, how they changed, its episodes in phrases, and how it behaves."
 

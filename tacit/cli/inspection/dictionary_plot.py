@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacit.companions.segmentation import Phrase
-from tacit.training.files import disk_errors
+from tacit.companions.dictionary.segmentation import Phrase
+from tacit.runs.files import disk_errors
 
 if TYPE_CHECKING:
     from tacit.cli.inspection.dictionary_story import Reading

@@ -8,16 +8,16 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.settings.recipe import Recipe
-from tacit.companions.dictionary import SkillDictionary
-from tacit.companions.segmentation import Dictionary, Phrase
+from tacit.assembly.recipe import Recipe
+from tacit.companions.dictionary.companion import SkillDictionary
+from tacit.companions.dictionary.segmentation import Dictionary, Phrase
 from tacit.core.errors import TacitError
 from tacit.core.types import Group, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.rewards.segmentation import world_alphabet
-from tacit.training.metrics import read_metrics
-from tacit.training.replay import recorded_steps, replay
-from tacit.training.run import saved_checkpoints
+from tacit.runs.directory import saved_checkpoints
+from tacit.runs.metrics import read_metrics
+from tacit.runs.replay import recorded_steps, replay
 
 E_STEP = "description_length"
 """the metric that only iterations with an E-step have"""

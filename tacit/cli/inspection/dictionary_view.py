@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.terminal import percent, say, say_pairs, table
-from tacit.companions.bounds import proposition_4
-from tacit.companions.segmentation import Phrase
+from tacit.companions.dictionary.bounds import proposition_4
+from tacit.companions.dictionary.segmentation import Phrase
 from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import OPERATOR, Behaviour
 

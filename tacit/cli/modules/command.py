@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tacit.assembly.checks import open_world
+from tacit.assembly.flags import Parser
 from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
-from tacit.cli.settings.checks import open_world
-from tacit.cli.settings.options import Parser
 from tacit.core.errors import TacitError, unknown
 
 if TYPE_CHECKING:

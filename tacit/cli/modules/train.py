@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
 
+from tacit.assembly.checks import check_new_run, check_training, open_world
+from tacit.assembly.flags import Option
+from tacit.assembly.recipe import Recipe
 from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
-from tacit.cli.settings.checks import check_new_run, check_training, open_world
-from tacit.cli.settings.options import Option
-from tacit.cli.settings.recipe import Recipe
 from tacit.cli.train import TrainParser, add_training_options, carry_out, glance, is_finished
 from tacit.core.errors import TacitError, unknown
 from tacit.core.world import Environment
-from tacit.training.run import SETTINGS, read_settings
+from tacit.runs.directory import SETTINGS, read_settings
 
 ALL, RUNS = "all", "runs"
 MODULES_OPTION = Option("out", ("out",), Path, MISSING, "directory of the modules, and of the runs they come from")
@@ -86,7 +86,7 @@ def _recipe_of(recipe: Recipe, skill: str, families: tuple[str, ...], world: Env
 
 def _out(config: Path | None, said: dict[tuple[str, ...], object], recipe: Recipe) -> Path:
     """Where the modules go: what was said, not a run's default."""
-    from tacit.cli.settings.recipe import read_document
+    from tacit.assembly.recipe import read_document
 
     if ("out",) in said or (config is not None and "out" in read_document(config)):
         return recipe.out

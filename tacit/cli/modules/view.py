@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.cli.settings.checks import open_world
-from tacit.cli.settings.recipe import Recipe
+from tacit.assembly.checks import open_world
+from tacit.assembly.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.training.checkpoints import Checkpoint
-from tacit.training.run import read_settings, saved_checkpoints
+from tacit.runs.checkpoints import Checkpoint
+from tacit.runs.directory import read_settings, saved_checkpoints
 from tacit.training.train import completion_limit, evaluation_sampling
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from torch import nn
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
-from tacit.engines.local.learning import Learning, TrainedWeights
+from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
+from tacit.engines.local.learning.update import Learning, TrainedWeights
 from tacit.engines.local.memory import give_back, is_crowded
-from tacit.engines.local.models import LanguageModel, codec_for
-from tacit.engines.local.sampling import LocalSampler
-from tacit.engines.local.scoring import ModelScorer
+from tacit.engines.local.passes.models import LanguageModel, codec_for
+from tacit.engines.local.passes.scoring import ModelScorer
+from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.engines.local.settings import EngineSettings
 
 DEFAULT_BUDGET = {"cpu": 2048, "cuda": 65_536}

@@ -14,13 +14,13 @@ from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
-from tacit.engines.local import checkpoints
-from tacit.engines.local.adapters import FROZEN, MAIN
 from tacit.engines.local.engine import LocalEngine, Member
-from tacit.engines.local.models import LanguageModel, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.learning import saving
+from tacit.engines.local.learning.adapters import FROZEN, MAIN
+from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.sources import Texts, find_checkpoint
-from tacit.engines.local.tiny import TinySettings
+from tacit.engines.models.sources import Texts, find_checkpoint
+from tacit.engines.models.tiny import TinySettings
 
 
 def load_policy(
@@ -144,14 +144,14 @@ class LocalPolicy:
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Without the optimiser, what is saved (and its digest) is the model as it samples, not its float32 masters."""
-        checkpoints.save(self.engine, _digest(self.engine.members, masters=optimizer), Path(directory), optimizer)
+        saving.save(self.engine, _digest(self.engine.members, masters=optimizer), Path(directory), optimizer)
 
     def load_adapter(self, directory: Path) -> None:
         """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
-        checkpoints.load_adapter(self.engine, self.name, Path(directory))
+        saving.load_adapter(self.engine, self.name, Path(directory))
 
     def load(self, directory: Path) -> None:
-        expected = checkpoints.load(self.engine, Path(directory))
+        expected = saving.load(self.engine, Path(directory))
         if _digest(self.engine.members) != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")
 

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.quiet import no_progress_bars
-from tacit.engines.local.sources import find_pretrained
+from tacit.engines.models.quiet import no_progress_bars
+from tacit.engines.models.sources import find_pretrained
 
 BATCH = 64
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from tacit.core.types import Observation, Task
 from tacit.environments.alfworld.household import APPLIANCES
 from tacit.environments.alfworld.memory import Memory
+from tacit.environments.alfworld.observed import by_number, kind_of, read_goal
 from tacit.environments.alfworld.places import OPENED_KINDS, chance
-from tacit.environments.alfworld.reading import by_number, kind_of, read_goal
 
 
 class Explorer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.types import Observation
-from tacit.environments.alfworld.reading import command_of, read_view
+from tacit.environments.alfworld.observed import command_of, read_view
 
 _OPPOSITE = {"heat": "cool", "cool": "heat"}
 

@@ -13,7 +13,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
 from tacit.environments.alfworld.game import Game
 from tacit.environments.alfworld.household import APPLIANCES, Household
-from tacit.environments.alfworld.reading import command_of
+from tacit.environments.alfworld.observed import command_of
 
 
 class Oracle:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from tacit.core.types import Observation
 from tacit.environments.alfworld.game import Goal
 from tacit.environments.alfworld.household import APPLIANCES
+from tacit.environments.alfworld.observed import by_number, command_of, kind_of, read_view
 from tacit.environments.alfworld.places import UNLIKELY, chance
-from tacit.environments.alfworld.reading import by_number, command_of, kind_of, read_view
 
 DONE = "done"
 _TREATED = ("reach_appliance", "transform_object")

@@ -20,8 +20,8 @@ from itertools import groupby
 
 from tacit.core.signals import component_names, counted, summed
 from tacit.core.types import Observation, Task, Transition
+from tacit.environments.alfworld.observed import by_number, command_of, kind_of, read_goal
 from tacit.environments.alfworld.progress import DONE, SEARCHES, SUBGOALS, Progress, with_observation
-from tacit.environments.alfworld.reading import by_number, command_of, kind_of, read_goal
 
 PROGRESS: Mapping[str, float] = {
     "subgoal": 1.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tacit.core.types import Observation, Task
 from tacit.environments.cooking.explored import Explored
-from tacit.environments.cooking.reading import Direction, Recipe, Scene, read_recipe, read_scene
+from tacit.environments.cooking.observed import Direction, Recipe, Scene, read_recipe, read_scene
 from tacit.environments.cooking.things import COOKED, UNCUT
 
 

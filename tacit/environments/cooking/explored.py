@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tacit.environments.cooking.reading import Scene
+from tacit.environments.cooking.observed import Scene
 from tacit.environments.cooking.things import DIRECTIONS
 
 

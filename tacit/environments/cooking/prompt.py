@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation, Task
-from tacit.environments.cooking.reading import Scene, read_recipe, read_scene
+from tacit.environments.cooking.observed import Scene, read_recipe, read_scene
 
 COMMANDS = """You are playing a cooking game in text. These commands exist:
 look, inventory, examine <thing>, go <direction>, open <thing>, close <thing>

@@ -22,7 +22,7 @@ from tacit.core.signals import component_names, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.cooking.alphabet import skill
 from tacit.environments.cooking.explored import Explored
-from tacit.environments.cooking.reading import Recipe, Scene, read_recipe, read_scene
+from tacit.environments.cooking.observed import Recipe, Scene, read_recipe, read_scene
 
 PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
 ERRORS: Mapping[str, float] = {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}

@@ -1,0 +1,230 @@
+"""Who plays: a run's checkpoint, a model, the world's expert, a model behind an endpoint, or the person at the keyboard. All
+play through one rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from tacit.assembly.checks import check_sampling, check_values, open_world, with_split
+from tacit.assembly.recipe import Document, Recipe, Said, override
+from tacit.assembly.values import to_data
+from tacit.core.errors import TacitError
+from tacit.core.method import Context, Reader
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
+from tacit.core.world import Environment, Expert
+from tacit.engines.chat.byte_tokens import ByteTokens
+from tacit.engines.models.sources import TEXTS_SEED
+from tacit.evaluation.evaluate import Alone, Route
+from tacit.evaluation.rules import Rules
+from tacit.methods import get_method
+from tacit.rollout.episodes import SamplingPolicy
+from tacit.runs.checkpoints import Checkpoint
+from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
+from tacit.training.train import completion_limit, evaluation_sampling
+
+EXPERT, HUMAN = "expert", "human"
+UNTRAINED = "untrained"
+
+
+@dataclass(frozen=True)
+class Target:
+    label: str
+    recipe: Recipe
+    world: Environment
+    context: Context
+    policy: SamplingPolicy
+    sampling: Sampling
+    seed: int
+    """of the episodes played"""
+    run: Path | None = None
+    checkpoint: Checkpoint | None = None
+    identity: str = ""
+    """what names it where there are no weights to hash"""
+    settle: Callable[[Trajectory], Trajectory] | None = None
+    """the last change to an episode of its, before it is kept"""
+    several: Route | None = None
+    """where it is several, each for some families: who plays which task, instead of `policy` in `context`"""
+
+    @property
+    def route(self) -> Route:
+        return self.several or Alone(self.context, self.policy)
+
+    @property
+    def rules(self) -> Rules:
+        chosen = self.recipe.train.evaluation
+        return Rules(self.sampling, chosen.max_steps or self.world.max_steps, self.seed, chosen.repeats)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the weights; for an expert or an endpoint, its name."""
+        return self.identity or cast(Policy, self.policy).digest()
+
+    @property
+    def numbers(self) -> str:
+        """Number format and device of the weights, as they are here; an expert or an endpoint has none here."""
+        return getattr(self.policy, "numbers", "")
+
+    @property
+    def reads(self) -> Document:
+        """The settings that decide what it reads: an expert reads none of our prompts."""
+        if isinstance(self.context, Advised):
+            return {}
+        own = to_data(self.recipe.settings)
+        return {"method": self.recipe.method, **{name: value for name, value in own.items() if name != "schedule"}}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model behind an OpenAI-compatible address."""
+
+    url: str
+    model: str
+    key_variable: str
+    concurrency: int
+    timeout_s: float
+
+
+def open_target(
+    name: str,
+    said: Said,
+    checkpoint: str = "",
+    actor: Callable[[Task], Expert] | None = None,
+) -> Target:
+    """`name` is a run directory, one of its checkpoints, a model, `expert`, or whatever `actor` plays. What cannot work is
+    refused first."""
+    said = dict(said)
+    path = Path(name).expanduser()
+    if actor is not None or name == EXPERT:
+        return _open_actor(name, said, actor)
+    if (path / SETTINGS).exists():
+        return _open_run(path, said, checkpoint)
+    if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
+        return _open_run(path.parent.parent, said, checkpoint or path.name)
+    if checkpoint:
+        raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")
+    _needs_world(name, said)
+    recipe = Recipe.from_json(override({"model": name}, said))
+    return _open(name, recipe, recipe.train.seed, None, None)
+
+
+def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
+    """It reads what any language model would: the method's prompts, as one message each."""
+    from tacit.engines.chat.client import ChatClient
+    from tacit.engines.chat.policy import ChatPolicy
+
+    client = ChatClient(endpoint.url, endpoint.model, endpoint.key_variable, endpoint.timeout_s)
+    _needs_world(endpoint.model, said)
+    recipe = Recipe.from_json(override({"model": endpoint.model}, said))
+    world = open_world(recipe.world)
+    check_values(recipe)
+    recipe = with_split(recipe, world)
+    method = recipe.settings.build(world)
+    policy = ChatPolicy(client, endpoint.concurrency)
+    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world))
+    label = f"{endpoint.model} at {client.url}"
+    return Target(
+        label, recipe, world, method.context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle
+    )
+
+
+def load_recipe_policy(recipe: Recipe, world: Environment) -> Policy:
+    """The untrained policy a recipe starts from."""
+    from tacit.engines.local.policy import load_policy
+
+    texts = world.example_texts
+    return load_policy(
+        recipe.model,
+        recipe.engine,
+        recipe.train.seed,
+        world_texts=(lambda: texts(TEXTS_SEED)) if texts is not None else None,
+        tiny=recipe.tiny,
+    )
+
+
+def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
+    # The seed of the episodes may be another; the seed of the run made its first weights and stays.
+    seed = said.pop(("seed",), None)
+    recipe = replace(Recipe.from_json(override(_under(read_settings(path), said), said)), out=path)
+    found = None
+    if name != UNTRAINED:
+        saved = saved_checkpoints(path)
+        if not saved.all():
+            raise TacitError(
+                f"{path} has no checkpoint yet. Continue it with `tacit train --resume {path}`, or look at what it starts "
+                f"from with --checkpoint {UNTRAINED}."
+            )
+        found = saved.find(name or "newest")
+    label = f"{path} ({found.path.name if found else UNTRAINED})"
+    return _open(label, recipe, recipe.train.seed if seed is None else seed, path, found)
+
+
+def _under(document: Document, said: Said) -> Document:
+    """A run's settings as those of another method, where one is named: what both have stays as the run had it."""
+    name = said.get(("method", "name"), document["method"]["name"])
+    known = {f.name for f in fields(get_method(name))} | {"name"}
+    return {**document, "method": {k: v for k, v in document["method"].items() if k in known}}
+
+
+def _open(label: str, recipe: Recipe, seed: int, run: Path | None, checkpoint: Checkpoint | None) -> Target:
+    world = open_world(recipe.world)
+    recipe = check_sampling(recipe, world)
+    method = recipe.settings.build(world)
+    policy = load_recipe_policy(recipe, world)
+    if checkpoint is not None:
+        policy.load(checkpoint.path / "policy")
+    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world))
+    return Target(label, recipe, world, method.context, policy, sampling, seed, run, checkpoint)
+
+
+def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Task], Expert] | None) -> Target:
+    _needs_world(name, said)
+    recipe = Recipe.from_json(override({}, said))
+    world = open_world(recipe.world)
+    check_values(recipe)
+    recipe = with_split(recipe, world)
+    context = Advised(actor or world.expert())
+    identity = f"expert of {world.name}: {next(iter(world.experts), '')}" if actor is None else name
+    sampling = Sampling(temperature=0.0)
+    return Target(name, recipe, world, context, Echo(), sampling, recipe.train.seed, identity=identity)
+
+
+def _needs_world(name: str, said: Said) -> None:
+    if ("world",) not in said:
+        raise TacitError(f"{name!r} is no run directory, so the world must be named: add --world (see `tacit list worlds`).")
+
+
+@dataclass(frozen=True)
+class Advised:
+    """A context for one who acts on observations, not on prompts: the prompt *is* the action, and `Echo` repeats it. So the
+    expert and a person play through the same rollout and are scored by the same code as a policy."""
+
+    make: Callable[[Task], Expert]
+    style: ActionStyle = "bare"
+
+    def begin(self, task: Task, condition: Condition) -> Reader:
+        return _Adviser(self.make(task))
+
+
+class _Adviser:
+    def __init__(self, actor: Expert) -> None:
+        self._actor = actor
+
+    def read(self, observation: Observation) -> Prompt:
+        return Prompt(task="", now=self._actor.act(observation))
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        return {}
+
+
+class Echo(ByteTokens):
+    """Says what it reads."""
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        nothing = np.zeros(0, np.int64)
+        return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]

@@ -1,0 +1,147 @@
+"""The skill dictionary: ReuseRL's E-step beside the policy (Algorithm 1).
+
+    B⁺ ← skill sequences of this batch's successes                     none: the dictionary stays as it is
+    G  ← the newest `buffer` successes, this batch's last              the batch counts once, and is never cut short
+    C  ← greedy merging over B⁺ ∪ G                                    merging.py
+
+`observe` does this before rewards are computed, and `seg` answers from the fresh C: the reward term reads it there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tacit.companions.dictionary.bounds import normalised_loss, theorem_3
+from tacit.companions.dictionary.merging import Extraction, merge
+from tacit.companions.dictionary.segmentation import Dictionary, Phrase, check_alphabet
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Policy
+from tacit.core.types import Group
+from tacit.core.world import Alphabet
+from tacit.rewards.segmentation import check_horizon, success_skills
+
+
+@dataclass
+class SkillDictionary:
+    """Learns a dictionary from successes. Equal to another with the same settings, whatever either has seen."""
+
+    alphabet: Alphabet
+    horizon: int
+    """T, for the bound"""
+    max_phrase: int = 4
+    """L"""
+    buffer: int = 256
+    """successes remembered; 0 forgets all but the batch's own"""
+    delta: float = 0.05
+    """probability with which the bound may fail"""
+    dictionary: Dictionary = field(init=False, compare=False, repr=False)
+    successes: list[Phrase] = field(init=False, compare=False, repr=False)
+    """the buffer, oldest first"""
+    history: History = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_alphabet(self.alphabet.skills, self.max_phrase)
+        check_horizon(self.horizon)
+        if self.buffer < 0:
+            raise TacitError(f"buffer = {self.buffer}: the success buffer holds zero sequences or more.")
+        if not 0 < self.delta < 1:
+            raise TacitError(f"delta = {self.delta}: the bound fails with probability δ, which lies between 0 and 1.")
+        self.dictionary = Dictionary(self.alphabet.skills, (), self.max_phrase)
+        self.successes, self.history = [], History()
+
+    def seg(self, sequence: Sequence[str]) -> int:
+        """Fewest phrases of the present dictionary that spell the sequence."""
+        return self.dictionary.seg(sequence)
+
+    def observe(self, groups: Sequence[Group], policy: Policy | None = None) -> dict[str, float]:
+        """The E-step. Returns what came of it; a bad projection is refused before anything is changed."""
+        began = time.perf_counter()
+        batch = [success_skills(self.alphabet, t) for g in groups for t in g.trajectories if t.success]
+        self.history.iteration += 1
+        if not batch:
+            return self._sizes() | {"dictionary_seconds": time.perf_counter() - began}
+        remembered = self.buffer - len(batch)
+        corpus = [*(self.successes[-remembered:] if remembered > 0 else ()), *batch]
+        self.successes = corpus[-self.buffer :] if self.buffer else []
+        before, found = self.dictionary, merge(corpus, self.alphabet.skills, self.max_phrase)
+        self.dictionary = found.dictionary
+        self.history.add(found)
+        changed = len(set(before.merged) ^ set(found.dictionary.merged))
+        metrics = self._sizes() | {"dictionary_changed": changed} | self._readings(found, max(map(len, corpus)))
+        return metrics | {"dictionary_seconds": time.perf_counter() - began}
+
+    def learn(self, groups: Sequence[Group], policy: Policy | None = None) -> dict[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "skills": list(self.alphabet.skills),
+            "phrases": [list(p) for p in self.dictionary.merged],
+            "buffer": [list(s) for s in self.successes],
+            "history": self.history.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if tuple(state["skills"]) != self.alphabet.skills:
+            raise TacitError("the saved skill dictionary belongs to another alphabet: the world's skills have changed since.")
+        self.dictionary = Dictionary(self.alphabet.skills, tuple(map(tuple, state["phrases"])), self.max_phrase)
+        self.successes = [tuple(s) for s in state["buffer"]]
+        self.history = History.load(state["history"])
+
+    def _sizes(self) -> dict[str, float]:
+        return {
+            "dictionary_size": len(self.dictionary),
+            "dictionary_merged": len(self.dictionary.merged),
+            "dictionary_bits": self.dictionary.bits,
+            "success_buffer": len(self.successes),
+        }
+
+    def _readings(self, found: Extraction, longest: int) -> dict[str, float]:
+        segments = found.segments / found.sequences
+        readings = {
+            "description_length": found.description_length,
+            "success_skills": found.skills / found.sequences,
+            "success_segments": segments,
+            "phrase_length": found.skills / found.segments,
+        }
+        if longest <= self.horizon:  # otherwise the loss leaves [0, 1] and there is no bound to speak of
+            settings = segments, self.dictionary, found.sequences, self.horizon
+            readings |= {"mdl_loss": normalised_loss(*settings), "mdl_bound": theorem_3(*settings, self.delta)}
+        return readings
+
+
+@dataclass
+class History:
+    """The merged phrases of every E-step with their uses, compactly: phrases are spelled once and numbered."""
+
+    iteration: int = 0
+    """how often the dictionary was shown a batch"""
+    phrases: list[Phrase] = field(default_factory=list)
+    steps: list[list[Any]] = field(default_factory=list)
+    """[iteration, [[number of a phrase, uses in the corpus], …]] of each E-step that had a success; never changed again"""
+
+    def __post_init__(self) -> None:
+        self._numbers = {phrase: i for i, phrase in enumerate(self.phrases)}
+
+    def add(self, found: Extraction) -> None:
+        uses = []
+        for phrase in found.dictionary.merged:
+            if phrase not in self._numbers:
+                self._numbers[phrase] = len(self.phrases)
+                self.phrases.append(phrase)
+            uses.append([self._numbers[phrase], found.uses.get(phrase, 0)])
+        self.steps.append([self.iteration, uses])
+
+    def uses(self) -> list[tuple[int, dict[Phrase, int]]]:
+        """(iteration, uses of each merged phrase then in the dictionary)"""
+        return [(step, {self.phrases[i]: count for i, count in uses}) for step, uses in self.steps]
+
+    def state(self) -> dict[str, Any]:
+        return {"iteration": self.iteration, "phrases": [list(p) for p in self.phrases], "steps": list(self.steps)}
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> History:
+        return cls(state["iteration"], [tuple(p) for p in state["phrases"]], list(state["steps"]))

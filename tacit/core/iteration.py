@@ -1,0 +1,25 @@
+"""What one turn of the loop did: what was played, what of it was trained on, and what each step was worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.core.credit import Credit, Rewards
+from tacit.core.types import Group
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one turn of the loop did."""
+
+    played: list[Group]
+    """every group rolled out, crashed episodes and unselected groups included"""
+    groups: list[Group]
+    """those trained on"""
+    rewards: list[Rewards]
+    credits: list[Credit]
+    metrics: dict[str, float]
+    marks: list[dict[str, np.ndarray]]
+    """per group trained on, what credit terms noted of each step"""

@@ -1,0 +1,303 @@
+"""Learning: one AdamW step on a whole batch, however it has to be cut up to fit.
+
+Every loss term divides by totals of the whole batch, so micro-batch gradients simply add up to the gradient of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tacit.core.batch import Batch
+from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.protocols import LossTerm, TokenView
+from tacit.core.seeds import derive
+from tacit.engines.local.memory import cut_finer
+from tacit.engines.local.passes.flat import FlatPack
+from tacit.engines.local.passes.models import LanguageModel, TextCodec
+from tacit.engines.local.passes.packing import Packed, flat, input_lengths
+from tacit.engines.local.passes.scoring import EntropyMode, distribution_scores, tensor, token_scores
+from tacit.engines.local.settings import EngineSettings
+
+
+class TrainedWeights:
+    """The parameters that move, their AdamW state, and float32 masters where the model itself is held in bfloat16.
+
+    A step of lr 1e-6 is far below the spacing of bfloat16 numbers and would be rounded away; so gradients are summed and
+    steps taken in float32, and the model gets the rounded result. It stays one model, in the precision it samples with.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], settings: EngineSettings):
+        self.live = dict(sorted(named.items()))
+        self.master = {
+            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in self.live.items()
+        }
+        self.split = any(self.master[name] is not p for name, p in self.live.items())
+        matrices = [p for p in self.master.values() if p.ndim > 1]
+        vectors = [p for p in self.master.values() if p.ndim <= 1]
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=0.0,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.clip_norm = settings.clip_norm
+        self.steps = 0
+
+    def collect(self) -> None:
+        """Add the gradients of one micro-batch to the masters'."""
+        if not self.split:
+            return  # the masters are the parameters: autograd has already added them up
+        for name, p in self.live.items():
+            master = self.master[name]
+            if p.grad is None or master is p:
+                continue
+            master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
+            p.grad = None
+
+    def gradient_norm(self) -> torch.Tensor:
+        gradients = [p.grad for p in self.master.values() if p.grad is not None]
+        if not gradients:
+            return torch.zeros(())
+        return torch.nn.utils.get_total_norm(gradients)
+
+    @torch.no_grad()
+    def step(self, lr: float, norm: float) -> None:
+        """Clip by the global norm and move."""
+        if self.clip_norm and norm > self.clip_norm:
+            gradients = [p.grad for p in self.master.values() if p.grad is not None]
+            torch._foreach_mul_(gradients, self.clip_norm / (norm + 1e-6))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.steps += 1
+        self.publish()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the masters into the model, in place: whoever holds its tensors sees the new weights."""
+        if self.split:
+            torch._foreach_copy_(list(self.live.values()), list(self.master.values()))
+
+    def clear(self) -> None:
+        for p in (*self.live.values(), *self.master.values()):
+            p.grad = None
+
+
+class Learning:
+    """Updates of one set of weights (all parameters, or one adapter) of one model."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        codec: TextCodec,
+        weights: TrainedWeights,
+        settings: EngineSettings,
+        token_budget: int,
+        seed: int,
+        value_head: nn.Linear | None = None,
+        make_room: Callable[[], None] = lambda: None,
+    ):
+        self.model, self.codec, self.weights, self.settings = model, codec, weights, settings
+        self.token_budget, self.seed, self.value_head = token_budget, seed, value_head
+        self._make_room = make_room
+
+    def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
+        """One step on the whole batch. Rows without completion tokens have nothing to learn from and are left out.
+
+        Where memory runs out, the batch is cut finer and gone through again; `token_budget` stays at what did fit."""
+        rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
+        _check_columns(batch)
+        lengths = input_lengths(batch.prompts, batch.completions, self.codec.context_limit)[rows]
+        needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
+        if "values" in needs and self.value_head is None:
+            raise TacitError("this method's loss needs a value head; set the engine setting value_head.")
+        if not len(rows):
+            return {"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "rows": 0.0}
+
+        def gradient(token_budget: int) -> tuple[dict[str, float], int]:
+            return self._gradient(batch, losses, rows, needs, token_budget)
+
+        try:
+            (metrics, computed), self.token_budget = cut_finer(
+                gradient, self.token_budget, int(lengths.max()), self._make_room, "an update with a token_budget"
+            )
+            if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])):
+                failure = NonFiniteLoss(
+                    f"the loss is {metrics['loss']} and its gradient's norm {metrics['grad_norm']}, after "
+                    f"{self.weights.steps} updates; no weight has been changed. Lower the learning rate, or look for "
+                    "extreme advantages and log-probabilities in the batch."
+                )
+                failure.batch = batch
+                raise failure
+            self.weights.step(lr, metrics["grad_norm"])
+        except torch.OutOfMemoryError as error:
+            raise TacitError(
+                f"out of GPU memory in an update, cut as finely as its longest row of {lengths.max()} tokens allows; turn on "
+                "gradient_checkpointing, shorten the prompts, or let fewer runs share the GPU."
+            ) from error
+        finally:
+            self.weights.clear()
+        # above 1 some was padding, below 1 some prompts were shared
+        share = computed / float(lengths.sum())
+        return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "computed_share": share}
+
+    def _gradient(
+        self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
+    ) -> tuple[dict[str, float], int]:
+        """Leaves the batch's gradient with the masters; (what there is to say of it, tokens that were computed)."""
+        self.weights.clear()  # of what an attempt before this one may have left
+        tally, computed = Tally(losses, batch.total_tokens), 0
+        sampled = any(np.any(column) for column in batch.behaviour)  # imitation rows have no behaviour policy
+        with _training(self.model, self.settings, seed=derive(self.seed, "dropout", self.weights.steps)):
+            for packed in self.model.cut(batch.prompts, batch.completions, rows, token_budget, self.codec.pad):
+                computed += packed.computed
+                view = self._view(batch, packed, needs, len(rows))
+                total = tally.add(view, sampled)
+                if total.requires_grad:
+                    total.backward()
+                    self.weights.collect()
+        return tally.metrics(self.weights.gradient_norm()), computed
+
+    def _view(self, batch: Batch, packed: FlatPack | Packed, needs: frozenset[str], total_rows: int) -> TokenView:
+        device = self.model.device
+        targets_T = tensor(packed.targets_T, device)
+        hidden_TD = self.model.predicting(packed)
+        entropy: EntropyMode = "gradient" if "entropy" in needs else "value"
+        logits_TV = self.model.logits(hidden_TD) if "logits" in needs else None
+        if logits_TV is not None:
+            logprobs_T, entropy_T = distribution_scores(logits_TV, targets_T, batch.temperature, entropy)
+        else:
+            logprobs_T, entropy_T = token_scores(self.model, hidden_TD, targets_T, batch.temperature, entropy)
+        values_R = None
+        if "values" in needs and self.value_head is not None:
+            ends_RD = hidden_TD.index_select(0, tensor(packed.first_R, device))
+            values_R = self.value_head(ends_RD.float()).squeeze(-1)
+
+        def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
+            return _column(np.concatenate([column[r] for r in packed.rows]), device)
+
+        return TokenView(
+            logprobs_T=logprobs_T,
+            behaviour_T=tensor(flat([batch.behaviour[r] for r in packed.rows], np.float32), device),
+            advantages_T=tensor(flat([batch.advantages[r] for r in packed.rows], np.float32), device),
+            row_T=tensor(packed.row_T, device),
+            lengths_R=tensor(packed.lengths_R, device),
+            total_tokens=batch.total_tokens,
+            total_rows=total_rows,
+            tokens={name: per_token(column) for name, column in batch.tokens.items()},
+            rows={name: _column(np.asarray(column)[packed.rows], device) for name, column in batch.rows.items()},
+            entropy_T=entropy_T,
+            values_R=values_R,
+            logits_TV=logits_TV,
+        )
+
+
+class Tally:
+    """Adds up losses and statistics over micro-batches on the device; reads them back once, at the end."""
+
+    def __init__(self, losses: Sequence[LossTerm], total_tokens: int):
+        self.losses, self.names, self.total_tokens = losses, _names(losses), total_tokens
+        self.sums: dict[str, torch.Tensor] = {}
+        self.peaks: dict[str, torch.Tensor] = {}
+        self.parts: dict[str, torch.Tensor] = {}
+        self.owner: dict[str, str] = {}
+
+    def add(self, view: TokenView, sampled: bool) -> torch.Tensor:
+        total = view.logprobs_T.new_zeros(())
+        for name, term in zip(self.names, self.losses, strict=True):
+            value, statistics = term(view)
+            total = total + value
+            self.parts[name] = self.parts.get(name, 0.0) + value.detach()
+            for key, number in statistics.items():
+                # Two terms may report the same word; the second says whose it is.
+                mine = self.owner.setdefault(key, name) == name
+                self._count(key if mine else f"{name}/{key}", number)
+        with torch.no_grad():
+            self._count("logprob", view.logprobs_T.sum())
+            if view.entropy_T is not None and "entropy" not in self.owner:
+                self._count("entropy", view.entropy_T.sum())
+            if sampled:
+                gap_T = (view.logprobs_T - view.behaviour_T).abs()
+                self._count("behaviour_gap", gap_T.sum())
+                self._count("behaviour_gap_max", gap_T.max())
+        return total
+
+    def metrics(self, norm: torch.Tensor) -> dict[str, float]:
+        columns = {f"sum:{k}": v for k, v in self.sums.items()} | {f"max:{k}": v for k, v in self.peaks.items()}
+        columns |= {f"part:{k}": v for k, v in self.parts.items()} | {"norm": norm}
+        numbers = torch.stack([v.detach().to(norm.device, torch.float64).reshape(()) for v in columns.values()]).tolist()
+        read = dict(zip(columns, numbers, strict=True))
+        metrics = {"loss": sum(read[f"part:{name}"] for name in self.parts), "grad_norm": read["norm"]}
+        if len(self.parts) > 1:
+            metrics |= {f"loss/{name}": read[f"part:{name}"] for name in self.parts}
+        metrics |= {key: read[f"sum:{key}"] / self.total_tokens for key in self.sums}
+        return metrics | {key: read[f"max:{key}"] for key in self.peaks}
+
+    def _count(self, key: str, number: Any) -> None:
+        number = torch.as_tensor(number).detach()
+        if key.endswith("_max"):
+            self.peaks[key] = torch.maximum(self.peaks[key], number) if key in self.peaks else number
+        else:
+            self.sums[key] = self.sums[key] + number if key in self.sums else number
+
+
+@contextmanager
+def _training(model: LanguageModel, settings: EngineSettings, seed: int) -> Iterator[None]:
+    """LoRA dropout and gradient checkpointing on, and nothing else: the base model's own dropout stays off, since ratios
+    are taken against what the sampler saw. Dropout's randomness is a function of the seed and the update alone."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    switched = [
+        module
+        for name, module in model.hf.named_modules()
+        if (settings.lora_dropout and ".lora_dropout." in name and isinstance(module, nn.Dropout))
+        or (settings.gradient_checkpointing and isinstance(module, GradientCheckpointingLayer))
+    ]
+    for module in switched:
+        module.training = True
+    try:
+        if settings.lora_dropout:
+            with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+                torch.manual_seed(seed)
+                yield
+        else:
+            yield
+    finally:
+        for module in switched:
+            module.training = False
+
+
+def _names(losses: Sequence[LossTerm]) -> list[str]:
+    """`ClippedSurrogate` is reported as `clipped_surrogate`, or by its own `name`."""
+    names: list[str] = []
+    for loss in losses:
+        given = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", given).lower()
+        names.append(name if name not in names else f"{name}_{len(names)}")
+    return names
+
+
+def _column(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    kind = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
+    return tensor(values.astype(kind, copy=False), device)
+
+
+def _check_columns(batch: Batch) -> None:
+    lengths = [len(c) for c in batch.completions]
+    columns = {"behaviour": batch.behaviour, "advantages": batch.advantages, **batch.tokens}
+    for name, column in columns.items():
+        if [len(c) for c in column] != lengths:
+            raise ValueError(f"token column {name!r} does not have one number per completion token of each row")
+    for name, values in batch.rows.items():
+        if len(values) != len(batch):
+            raise ValueError(f"row column {name!r} has {len(values)} entries for {len(batch)} rows")

@@ -1,0 +1,192 @@
+"""Training and scoring passes of the Llama family over flat tokens: no padding, shared prompts once, the top layer only
+where something is predicted.
+
+Three things a padded forward pass computes for nothing:
+  * padding: here every token of a micro-batch is one row of a matrix [N, D]; only attention sees rectangles;
+  * the same prompt again for every completion sampled from it, as group-relative methods do;
+  * the last layer's queries and feed-forward at positions that predict no completion token.
+
+Linear layers are called as modules, so LoRA (and its dropout) is inside, and autograd does the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
+
+from tacit.engines.local.passes.flat import Attention, FlatPack
+from tacit.engines.local.passes.llama import FAMILY
+
+
+class LeanDecoder:
+    """The decoder of one transformers model of the family. `supports` says whether it is one."""
+
+    def __init__(self, hf: Any):
+        body = hf.model
+        attention = body.layers[0].self_attn
+        self.body, self.layers = body, list(body.layers)
+        self.head_dim, self.scale = int(attention.head_dim), float(attention.scaling)
+        self.heads, self.kv_heads = int(hf.config.num_attention_heads), int(hf.config.num_key_value_heads)
+        self.has_qk_norm = hasattr(attention, "q_norm")
+
+    @staticmethod
+    def supports(hf: Any) -> bool:
+        config = hf.config
+        if config.model_type not in FAMILY or getattr(config, "hidden_act", "") != "silu":
+            return False
+        if any(getattr(layer.self_attn, "sliding_window", None) for layer in hf.model.layers):
+            return False
+        if config.model_type == "mistral" and config.sliding_window:
+            return False
+        return hf.model.rotary_emb.rope_type in ("default", "linear", "llama3")
+
+    def __call__(self, pack: FlatPack) -> torch.Tensor:
+        """[T, D] states after the final norm, at the positions that predict the completion tokens."""
+        device = self.body.embed_tokens.weight.device
+        hidden_ND = self.body.embed_tokens(_to(pack.tokens_N, device))
+        rotation_N = self._rotation(_to(pack.positions_N, device))
+        inner = [_Rectangle(attention, hidden_ND) for attention in pack.inner]
+        for layer in self.layers[:-1]:
+            q, k, v = self._projected(layer, hidden_ND, hidden_ND, rotation_N, rotation_N)
+            attended = [self._attend(q, k, v, rectangle) for rectangle in inner]
+            hidden_ND = self._rest(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
+        top, predicts_T = self.layers[-1], _to(pack.predicts_T, device)
+        hidden_TD = hidden_ND.index_select(0, predicts_T)
+        q, k, v = self._projected(top, hidden_TD, hidden_ND, rotation_N.index_select(0, predicts_T), rotation_N)
+        hidden_TD = self._rest(top, hidden_TD, self._attend(q, k, v, _Rectangle(pack.top, hidden_ND)))
+        return _norm(self.body.norm, hidden_TD)
+
+    def _projected(
+        self,
+        layer: Any,
+        queries_QD: torch.Tensor,
+        keys_ND: torch.Tensor,
+        rotation_Q: torch.Tensor,
+        rotation_N: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Rotated queries and keys, and values: [·, heads, head_dim]."""
+        attention, shape = layer.self_attn, (-1, self.head_dim)
+        x_N = _norm(layer.input_layernorm, keys_ND)
+        x_Q = x_N if queries_QD is keys_ND else _norm(layer.input_layernorm, queries_QD)
+        if x_Q is x_N:
+            projected = _together(x_N, attention.q_proj, attention.k_proj, attention.v_proj)
+        else:
+            projected = (attention.q_proj(x_Q), *_together(x_N, attention.k_proj, attention.v_proj))
+        q, k, v = (x.unflatten(-1, shape) for x in projected)
+        if self.has_qk_norm:
+            q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
+        return _rotate(q, rotation_Q), _rotate(k, rotation_N), v
+
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rectangle: _Rectangle) -> torch.Tensor:
+        """[slots, heads · head_dim]"""
+        attended = scaled_dot_product_attention(
+            rectangle.queries(q),
+            self._per_query_head(rectangle.keys(k)),
+            self._per_query_head(rectangle.keys(v)),
+            attn_mask=rectangle.mask,
+            is_causal=rectangle.mask is None,
+            scale=self.scale,
+        )
+        return rectangle.flat(attended)
+
+    def _per_query_head(self, x: torch.Tensor) -> torch.Tensor:
+        repeats = self.heads // self.kv_heads
+        return x if repeats == 1 else x[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2)
+
+    def _rest(self, layer: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + layer.self_attn.o_proj(attended)
+        x = _norm(layer.post_attention_layernorm, hidden)
+        gate, up = _together(x, layer.mlp.gate_proj, layer.mlp.up_proj)
+        return hidden + layer.mlp.down_proj(silu(gate) * up)
+
+    def _rotation(self, positions_N: torch.Tensor) -> torch.Tensor:
+        """[N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
+        sample = torch.zeros(1, device=positions_N.device)
+        cos, sin = self.body.rotary_emb(sample, positions_N[None])
+        half = self.head_dim // 2
+        return torch.complex(cos[0, :, :half].float().contiguous(), sin[0, :, :half].float().contiguous())[:, None]
+
+
+class _Rectangle:
+    """One attention call: which tokens ask, which are looked at, and where the answers go."""
+
+    def __init__(self, attention: Attention, like: torch.Tensor):
+        device = like.device
+        self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
+        self._queries = None if attention.queries_in_order else _to(attention.queries.ravel(), device)
+        self._keys = None if attention.keys_in_order else _to(attention.keys.ravel(), device)
+        self._slots = None if attention.slots_in_order else _to(attention.slots, device)
+        self.mask: torch.Tensor | None = None
+        if attention.reach is not None:
+            reach = _to(attention.reach, device)[:, None] + torch.arange(self._query_shape[1], device=device)
+            hidden = torch.arange(self._key_shape[1], device=device) > reach[:, :, None]
+            self.mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None]
+
+    def queries(self, x: torch.Tensor) -> torch.Tensor:
+        return _gather(x, self._queries, self._query_shape)
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        return _gather(x, self._keys, self._key_shape)
+
+    def flat(self, attended_BHQD: torch.Tensor) -> torch.Tensor:
+        x = attended_BHQD.transpose(1, 2).flatten(2).flatten(0, 1)
+        return x if self._slots is None else x.index_select(0, self._slots)
+
+
+def _together(x: torch.Tensor, *modules: Any) -> tuple[torch.Tensor, ...]:
+    """Linear layers that read the same input, as one product where they are plain: fewer and larger matrix products, above
+    all in the backward pass, where the gradients to `x` need not be added up. With adapters each module speaks for itself."""
+    if not all(type(module) is nn.Linear and module.bias is None for module in modules):
+        return tuple(module(x) for module in modules)
+    weights = [module.weight for module in modules]
+    return linear(x, torch.cat(weights)).split([len(w) for w in weights], dim=-1)
+
+
+def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
+    """[N, heads, head_dim] -> [B, heads, width, head_dim]"""
+    taken = x[: shape[0] * shape[1]] if index is None else x.index_select(0, index)
+    return taken.unflatten(0, shape).transpose(1, 2)
+
+
+def _rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """(a + ib)(cos + i sin) for the pairs (a, b) of the two halves, left side by side: queries and keys alike, so that every
+    dot product stays what it was."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (2, -1)).transpose(-1, -2).contiguous())
+    return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
+
+
+def _norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+    return _RMSNorm.apply(x, module.weight, module.variance_epsilon)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """y = w · x / √(mean x² + ε), with its gradient in few passes: at small widths the passes are what costs.
+
+    With n = x / √(…) and g = w · dL/dy:  dL/dx = (g − n · mean(g · n)) / √(…),  dL/dw = Σ n · dL/dy
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        wide = x.float()
+        inverse = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        normed = (wide * inverse).to(x.dtype)
+        ctx.save_for_backward(normed, weight, inverse)
+        return normed * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+        gradient, (normed, weight, inverse) = gradients[0], ctx.saved_tensors
+        for_weight = None
+        if ctx.needs_input_grad[1]:
+            for_weight = (gradient * normed).flatten(0, -2).sum(0)
+        scaled, wide = (gradient * weight).float(), normed.float()
+        shared = (scaled * wide).mean(-1, keepdim=True)
+        return torch.addcmul(scaled, wide, shared, value=-1).mul_(inverse).to(normed.dtype), for_weight, None
+
+
+def _to(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)

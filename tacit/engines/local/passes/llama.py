@@ -1,0 +1,238 @@
+"""The Llama family written out over the module's own weights: RMSNorm, grouped-query attention, rotary positions, SwiGLU.
+
+Transformers' forward pass launches several times as many operations as the mathematics has; at decode time, one token per
+row, those launches are most of the cost. Here a layer is:
+
+    [q; k; v] = Wqkv norm(h)          one product, with biases and LoRA
+    q, k      = rotate(q, k)          both at once, as complex numbers
+    h        += Wo attention(q, cached k, cached v)
+    h        += Wd (silu(g) · u)      with [g; u] = Wgu norm(h)
+
+Query and key features are stored with the two halves of each rotary pair side by side, which makes the rotation one
+complex product and leaves every dot product as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
+
+from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
+from tacit.engines.local.passes.projections import NotPlain, Projection
+
+Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
+FAMILY = ("llama", "mistral", "qwen2", "qwen3")
+
+
+class LlamaForward:
+    """Weights and forward pass; knows nothing of requests. Raises NotPlain for a model that only looks like a Llama."""
+
+    def __init__(self, model: Any) -> None:
+        """`model`: a transformers causal LM of the family, whose linear layers may carry LoRA."""
+        config, body = model.config, model.model
+        if config.model_type not in FAMILY:
+            raise NotPlain(f"model type {config.model_type!r}")
+        if type(body.embed_tokens) is not nn.Embedding:
+            raise NotPlain(f"{type(body.embed_tokens).__name__} is not a plain embedding")
+        if body.rotary_emb.rope_type in ("dynamic", "longrope"):
+            raise NotPlain("rotary frequencies depend on the length")
+        self._embed: nn.Embedding = body.embed_tokens
+        self._rotary = body.rotary_emb
+        self._norm = body.norm
+        self.head = Projection([model.lm_head])
+        attention = body.layers[0].self_attn
+        self.geometry = Geometry(
+            layers=len(body.layers),
+            kv_heads=config.num_key_value_heads,
+            queries_per_kv=config.num_attention_heads // config.num_key_value_heads,
+            head_dim=attention.head_dim,
+            scale=attention.scaling,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        if config.model_type == "mistral":  # every layer slides, and only the configuration says so
+            windows = [config.sliding_window]
+        else:
+            windows = [getattr(layer.self_attn, "sliding_window", None) for layer in body.layers]
+        self.longest: int | None = min((w for w in windows if w), default=None)
+        """attention reaches back this far; beyond it this forward pass would differ from the model's"""
+        self._layers = [_Layer(layer, self.geometry) for layer in body.layers]
+        self._cis = self._rotations(256)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._embed.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._embed.weight.device
+
+    @property
+    def vocabulary(self) -> int:
+        return self.head.weight.shape[0]
+
+    def refresh(self) -> None:
+        """Take over changed weights."""
+        for projection in self._projections():
+            projection.refresh()
+        for layer in self._layers:
+            layer.refresh()
+
+    def sources(self) -> list[torch.Tensor]:
+        """Every parameter that a copy was made of."""
+        found = [t for projection in self._projections() for t in projection.sources()]
+        return found + [t for layer in self._layers for t in layer.qk_norm_sources()]
+
+    def addresses(self) -> tuple[Any, ...]:
+        """Where all that is read lies; a CUDA graph is valid while this does not change."""
+        tensors = [self._embed.weight, self._norm.weight, self._cis]
+        tensors += [t for projection in self._projections() for t in projection.tensors()]
+        tensors += [t for layer in self._layers for t in layer.norm_tensors()]
+        return tuple((t.data_ptr(), t.shape) for t in tensors)
+
+    def reach(self, length: int) -> None:
+        """Make sure of rotations for positions below `length`."""
+        if length > len(self._cis):
+            self._cis = self._rotations(max(length, 2 * len(self._cis)))
+
+    def prefill(
+        self, tokens_NT: torch.Tensor, last_N: torch.Tensor, layer: int | None, sink: Sink
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Right-padded prompts, each ending at column `last`: logits [N, V] and the hidden state of `layer` [N, D] at the
+        last token. `sink` gets each model layer's keys and values [N, T, heads, head_dim].
+
+        Causal attention never looks right, so padding needs no mask. The top layer's queries and feed-forward are
+        computed for the last token alone: nothing else reads them.
+        """
+        n, t = tokens_NT.shape
+        rows_N = torch.arange(n, device=tokens_NT.device)
+        cis_T = self._cis[:t, None]
+        h = embedding(tokens_NT, self._embed.weight)
+        wanted = h[rows_N, last_N] if layer == 0 else None
+        for depth, block in enumerate(self._layers[:-1]):
+            q, k, v = block.query_key_value(h, cis_T)
+            sink(depth, k, v)
+            h = block.after_attention(h, self._attend_causally(q, k, v))
+            if layer == depth + 1:
+                wanted = h[rows_N, last_N]
+        top, h_last = self._layers[-1], h[rows_N, last_N]
+        k, v = top.key_value(h, cis_T)
+        sink(len(self) - 1, k, v)
+        q, _, _ = top.query_key_value(h_last, self._cis[last_N, None])
+        padding_NT = torch.arange(t, device=tokens_NT.device) > last_N[:, None]
+        mask_NT = torch.zeros(n, t, dtype=h.dtype, device=h.device).masked_fill_(padding_NT, float("-inf"))
+        attended = attend_last(q, k, v, mask_NT[:, None, None], self.geometry.scale)
+        h_last = self.final_norm(top.after_attention(h_last, attended))
+        return self.head(h_last), h_last if layer == len(self) else wanted
+
+    def step(self, tokens_B: torch.Tensor, positions_B: torch.Tensor, cache: KeyValueCache, window: int) -> torch.Tensor:
+        """One more token per row at its own position; reads the cache's first `window` columns. Returns logits [B, V]."""
+        reading = cache.reading(positions_B, window)
+        cis_B = self._cis[positions_B, None]
+        h = embedding(tokens_B, self._embed.weight)
+        for depth, block in enumerate(self._layers):
+            q, k, v = block.query_key_value(h, cis_B)
+            h = block.after_attention(h, cache.attend(depth, q, k, v, reading))
+        return self.head(self.final_norm(h))
+
+    def final_norm(self, h: torch.Tensor) -> torch.Tensor:
+        return rms_norm(h, h.shape[-1:], self._norm.weight, self._norm.variance_epsilon)
+
+    def _attend_causally(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """[N, T, heads, head_dim] each -> [N, T, query heads · head_dim]"""
+        g = self.geometry
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        # only the half-precision GPU kernel takes fewer key than query heads without falling back to a slow path
+        grouped = g.queries_per_kv > 1 and g.device.type == "cuda" and g.dtype != torch.float32
+        if g.queries_per_kv > 1 and not grouped:
+            k, v = k.repeat_interleave(g.queries_per_kv, 1), v.repeat_interleave(g.queries_per_kv, 1)
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True, scale=g.scale, enable_gqa=grouped)
+        return attended.transpose(1, 2).flatten(2)
+
+    def _rotations(self, length: int) -> torch.Tensor:
+        """[length, head_dim / 2] complex: cos + i sin, as the model's own rotary module gives them."""
+        positions = torch.arange(length, device=self.device)[None]
+        cos, sin = self._rotary(torch.zeros(1, dtype=torch.float32, device=self.device), positions)
+        if cos.shape[-1] != self.geometry.head_dim:
+            raise NotPlain("only a part of each head is rotated")
+        half = self.geometry.head_dim // 2
+        return torch.complex(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
+
+    def _projections(self) -> list[Projection]:
+        return [self.head, *(p for layer in self._layers for p in layer.projections)]
+
+
+class _Layer:
+    """One decoder block."""
+
+    def __init__(self, layer: Any, geometry: Geometry) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._dim, self._kv = geometry.head_dim, geometry.kv_heads
+        self._heads = self._kv * geometry.queries_per_kv
+        pairs_D = torch.arange(self._dim, device=geometry.device).view(2, -1).T.reshape(-1)
+        rotated = self._heads + self._kv
+        order = (torch.arange(rotated, device=pairs_D.device)[:, None] * self._dim + pairs_D).view(-1)
+        plain = torch.arange(rotated * self._dim, (rotated + self._kv) * self._dim, device=pairs_D.device)
+        self._pairs_D = pairs_D
+        self.qkv = Projection([attention.q_proj, attention.k_proj, attention.v_proj], torch.cat([order, plain]))
+        self.out = Projection([attention.o_proj])
+        self.gate_up = Projection([mlp.gate_proj, mlp.up_proj])
+        self.down = Projection([mlp.down_proj])
+        self.projections = (self.qkv, self.out, self.gate_up, self.down)
+        self._activation = silu if mlp.config.hidden_act == "silu" else mlp.act_fn
+        self._width = mlp.gate_proj.out_features
+        self._input_norm, self._mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
+        self._qk_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
+        self._qk_weight: torch.Tensor | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        if self._qk_norms is not None:
+            q, k = (norm.weight[self._pairs_D] for norm in self._qk_norms)
+            fresh = torch.cat([q.expand(self._heads, -1), k.expand(self._kv, -1)])
+            self._qk_weight = fresh if self._qk_weight is None else self._qk_weight.copy_(fresh)
+
+    def qk_norm_sources(self) -> list[torch.Tensor]:
+        return [] if self._qk_norms is None else [norm.weight for norm in self._qk_norms]
+
+    def norm_tensors(self) -> list[torch.Tensor]:
+        found = [self._input_norm.weight, self._mlp_norm.weight]
+        return found if self._qk_weight is None else [*found, self._qk_weight]
+
+    def query_key_value(self, h: torch.Tensor, cis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """[..., heads, head_dim] each, rotated."""
+        qkv = self.qkv(_normed(h, self._input_norm)).unflatten(-1, (-1, self._dim))
+        qk, v = qkv.split((self._heads + self._kv, self._kv), dim=-2)
+        if self._qk_norms is not None and self._qk_weight is not None:
+            qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * self._qk_weight
+        q, k = _rotate(qk, cis).split((self._heads, self._kv), dim=-2)
+        return q, k, v
+
+    def key_value(self, h: torch.Tensor, cis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kv = self.qkv.from_feature(self._heads * self._dim)(_normed(h, self._input_norm))
+        k, v = kv.unflatten(-1, (-1, self._dim)).split((self._kv, self._kv), dim=-2)
+        if self._qk_norms is not None and self._qk_weight is not None:
+            k = rms_norm(k, k.shape[-1:], None, self._qk_norms[1].variance_epsilon) * self._qk_weight[self._heads :]
+        return _rotate(k, cis), v
+
+    def after_attention(self, h: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        h = self.out.onto(h, attended)
+        gate, up = self.gate_up(_normed(h, self._mlp_norm)).split(self._width, dim=-1)
+        return self.down.onto(h, self._activation(gate) * up)
+
+
+def _normed(h: torch.Tensor, norm: Any) -> torch.Tensor:
+    return rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
+
+
+def _rotate(x: torch.Tensor, cis: torch.Tensor) -> torch.Tensor:
+    """(a + ib)(cos + i sin) for every pair, in float32."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * cis).flatten(-2).to(x.dtype)

@@ -1,0 +1,228 @@
+"""Models as the engine uses them: a decoder, a head applied only where logits are wanted, and a way to speak to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.core.errors import TacitError
+from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
+from tacit.engines.local.passes.lean import LeanDecoder
+from tacit.engines.local.passes.packing import Packed, buckets, pack
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.quiet import no_progress_bars
+from tacit.engines.models.sources import find_pretrained
+
+LOGIT_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
+"""most float32 logits held at once, [tokens × vocabulary]; larger requests are cut into chunks of tokens"""
+
+
+class LanguageModel:
+    """A causal LM in two halves. `hidden` runs the decoder; `logits` runs the head on chosen positions only.
+
+    `hf` is always the plain transformers model; LoRA layers sit inside it, so adapters change nothing here.
+    """
+
+    def __init__(self, hf: Any, compiled: bool = False, lean: bool = True):
+        """`lean` takes our own forward pass where the architecture allows; a compiled model goes without."""
+        self.hf: Any = hf
+        self.decoder: Any = hf.base_model
+        self.head: Any = hf.get_output_embeddings()
+        self.config: Any = hf.config
+        self.layers = int(self.config.num_hidden_layers)
+        self.width = int(self.config.hidden_size)
+        self.vocabulary = int(self.head.weight.shape[0])
+        self.device: torch.device = self.head.weight.device
+        self.compiled = compiled
+        self._decode = torch.compile(self.decoder, dynamic=True) if compiled else self.decoder
+        # Cohere multiplies logits, Granite divides them, Gemma squashes them; everyone else does none of it.
+        scale = getattr(self.config, "logit_scale", None)
+        divisor = getattr(self.config, "logits_scaling", None)
+        self._scale = float(scale) if scale else 1.0 / float(divisor) if divisor else 1.0
+        self._softcap = getattr(self.config, "final_logit_softcapping", None)
+        self._check_head()
+        self.lean = LeanDecoder(hf) if lean and not compiled and LeanDecoder.supports(hf) else None
+        if self.lean is not None and not self._lean_agrees():
+            self.lean = None
+
+    def hidden(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
+        """[R, S, D] states after the last layer and its norm."""
+        return self._decode(input_ids=input_ids_RS, use_cache=False).last_hidden_state
+
+    def cut(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
+    ) -> Iterator[FlatPack | Packed]:
+        """The rows (none with an empty completion) as micro-batches for `predicting`."""
+        if self.lean is not None:
+            for part in flat_buckets(prompts, completions, rows, budget):
+                yield pack_flat(prompts, completions, part)
+            return
+        lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in rows]
+        for part in buckets(lengths, budget):
+            yield pack(prompts, completions, rows[part], pad)
+
+    def predicting(self, packed: FlatPack | Packed) -> torch.Tensor:
+        """[T, D] the states from which the completion tokens are predicted."""
+        if isinstance(packed, FlatPack):
+            assert self.lean is not None
+            return self.lean(packed)
+        hidden_RSD = self.hidden(torch.from_numpy(packed.input_ids).to(self.device))
+        return hidden_RSD.flatten(0, 1).index_select(0, torch.from_numpy(packed.positions_T).to(self.device))
+
+    def hidden_layers(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
+        """[R, S, D] states of every layer: 0 the embeddings, `layers` (or −1) the last."""
+        return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
+
+    def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        """[T, V] in float32."""
+        logits_TV = self.head(hidden_TD).float()
+        if self._scale != 1.0:
+            logits_TV = logits_TV * self._scale
+        if self._softcap:
+            logits_TV = torch.tanh(logits_TV / self._softcap) * self._softcap
+        return logits_TV
+
+    @property
+    def chunk_tokens(self) -> int:
+        """tokens whose logits are held at once"""
+        return max(1, LOGIT_ELEMENTS.get(self.device.type, 1 << 25) // self.vocabulary)
+
+    def check_layer(self, layer: int) -> int:
+        if not -self.layers - 1 <= layer <= self.layers:
+            raise TacitError(
+                f"layer {layer} does not exist: this model has layers 0 (embeddings) to {self.layers}, or −1 (the last) to "
+                f"−{self.layers + 1}."
+            )
+        return layer
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """An architecture with a head we do not know must be refused, not trained on wrong probabilities."""
+        probe = torch.arange(1, 5, device=self.device).remainder(self.vocabulary)[None]
+        ours = self.logits(self.decoder(input_ids=probe, use_cache=False).last_hidden_state[0, -1:])
+        theirs = self.hf(input_ids=probe, use_cache=False).logits[0, -1:].float()
+        if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
+            raise TacitError(
+                f"architecture {type(self.hf).__name__} computes its logits in a way the local engine does not know "
+                f"(differs by {float((ours - theirs).abs().max()):.3g} on a probe); use another model."
+            )
+
+    @torch.no_grad()
+    def _lean_agrees(self) -> bool:
+        """Only the model itself knows what it computes: on a small batch, with and without shared prompts, ours must."""
+        # Tokens from all over the vocabulary: the first ids are often special ones, of which bfloat16 makes nothing stable.
+        tokens = (np.arange(1, 40) * 7919) % self.vocabulary
+        prompts = [tokens[:8], tokens[:8], tokens[8:12], tokens[12:14]]
+        completions = [tokens[14:20], tokens[20:25], tokens[25:26], tokens[26:33]]
+        for rows in (np.arange(4), np.arange(1, 4)):
+            ours = self.predicting(pack_flat(prompts, completions, rows)).float()
+            theirs = self.predicting(pack(prompts, completions, rows, 0)).float()
+            apart_T = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+            # Layers of bfloat16 rounding add up to some per cent; another formula is off by far more.
+            exact = self.head.weight.dtype == torch.float32
+            if not (apart_T.max() < 1e-3 if exact else apart_T.median() < 0.1):
+                return False
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class TextCodec:
+    """Text to tokens and back: one user message under the chat template where the tokenizer has one, else plain text."""
+
+    tokenizer: Any
+    context_limit: int
+
+    @property
+    def end(self) -> int:
+        """the token that ends a completion"""
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def pad(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return self.end if pad is None else int(pad)
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        if self.tokenizer.chat_template:
+            message = [{"role": "user", "content": text}]
+            # Some templates open a thought of their own unless told not to; agents here think, if at all, in their own tags.
+            rendered = self.tokenizer.apply_chat_template(
+                message, add_generation_prompt=True, tokenize=False, enable_thinking=False
+            )
+            return self._encode(rendered, add_special_tokens=False)
+        tokens = self._encode(text, add_special_tokens=True)
+        # Some tokenizers close every text; a prompt that already ended has nothing to continue.
+        return tokens[:-1] if len(tokens) > 1 and tokens[-1] == self.end else tokens
+
+    def encode_completion(self, text: str) -> np.ndarray:
+        return np.append(self._encode(text, add_special_tokens=False), np.int64(self.end))
+
+    def decode(self, tokens: np.ndarray) -> str:
+        ids = np.asarray(tokens).tolist()
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> np.ndarray:
+        ids = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        return np.asarray(ids, dtype=np.int64)
+
+
+def codec_for(tokenizer: Any, config: Any) -> TextCodec:
+    if tokenizer.eos_token_id is None:
+        raise TacitError("this model's tokenizer has no end token (eos_token), so a completion could never end; set one.")
+    limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
+    known = [int(limit) for limit in limits if limit and limit < 10**9]
+    return TextCodec(tokenizer, min(known) if known else 2048)
+
+
+def resolve_device(settings: EngineSettings) -> tuple[torch.device, torch.dtype]:
+    """The device and weight format that `auto` stands for here."""
+    available = torch.cuda.is_available()
+    if settings.device == "cuda" and not available:
+        raise TacitError("device 'cuda' was asked for, but torch sees no GPU here; use device cpu, or auto.")
+    on_gpu = settings.device == "cuda" or (settings.device == "auto" and available)
+    dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if on_gpu else "float32")
+    return torch.device("cuda" if on_gpu else "cpu"), getattr(torch, dtype)
+
+
+def set_threads(threads: int) -> None:
+    """0: what OMP_NUM_THREADS says, else the CPUs this process may use. More threads than CPUs are far slower than one."""
+    if threads == 0 and os.environ.get("OMP_NUM_THREADS"):
+        return
+    torch.set_num_threads(threads or usable_cpus())
+
+
+def usable_cpus() -> int:
+    """CPUs in the affinity mask, or the container's quota where that is smaller."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+
+
+def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A transformers model and its tokenizer, from a checkpoint directory or a hub id, in eval mode on the device."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = find_pretrained(model)
+    try:
+        with no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        remedy = (
+            "Check the files in it."
+            if Path(source).is_dir()
+            else "It is no local directory, so it was looked up on the model hub. Check the name and the network, or give the "
+            "path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
+        )
+        raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
+    return hf.to(device).eval(), tokenizer

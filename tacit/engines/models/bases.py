@@ -1,0 +1,93 @@
+"""Packaged bases: tiny policies that can already read our worlds, to start from (`--model tiny-base`).
+
+A base is a directory of `bases/`: a transformers checkpoint in bfloat16 and `base.json`, which says how it was made, from how
+much text, how well it reads, and the hash of its files. `tacit prepare base DIR` makes one anew. No torch is imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.engines.models.tiny import TinySettings
+
+BASE_SIZES = {
+    "tiny-base": TinySettings(vocab=2048, context=1024),
+    "tiny-base-3m": TinySettings(vocab=2048, hidden=192, layers=6, heads=6, kv_heads=6, intermediate=512, context=1024),
+}
+"""what `tacit prepare base` makes"""
+FOLDER = Path(__file__).parent / "bases"
+MANIFEST = "base.json"
+BASES = tuple(sorted(path.parent.name for path in FOLDER.glob(f"*/{MANIFEST}")))
+"""their names, as `--model` takes them"""
+SMALL_VOCABULARY = 4096
+"""tiny policies have at most 2,048 tokens; no published language model has so few"""
+
+
+def base_path(name: str) -> Path:
+    """Where a packaged base lies, its files checked against their hashes."""
+    place = FOLDER / name
+    manifest = read_manifest(place)
+    for file, expected in manifest["files"].items():
+        if not (place / file).is_file() or _sha256(place / file) != expected:
+            raise TacitError(
+                f"the packaged base {name!r} is damaged: {place / file} is not what {MANIFEST} says. Reinstall tacit."
+            )
+    return place
+
+
+def is_small(model: str) -> bool:
+    """Whether a model is a base, or a directory whose policy has no more words than ours (say, a tiny run's checkpoint)."""
+    if model in BASES:
+        return True
+    place = Path(model).expanduser()
+    for config in (place / "config.json", place / "model" / "config.json"):
+        if config.is_file():
+            try:
+                return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"]) <= SMALL_VOCABULARY
+            except (OSError, ValueError, KeyError, TypeError):
+                return False  # whoever loads it says what is wrong
+    return False
+
+
+def read_manifest(place: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TacitError(f"{place} is no base: its {MANIFEST} cannot be read ({error}).") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise TacitError(f"{place} is no base: its {MANIFEST} does not say which files it has.")
+    return manifest
+
+
+def pack_base(source: Path, destination: Path, about: dict[str, Any]) -> str:
+    """A trained checkpoint as a base: weights in bfloat16, and a manifest that begins with `about`. Returns its hash."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tacit.engines.models.quiet import no_progress_bars
+
+    with no_progress_bars():
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+        model.save_pretrained(destination)
+    AutoTokenizer.from_pretrained(source).save_pretrained(destination)
+    (destination / "generation_config.json").unlink(missing_ok=True)
+    files = {file.name: _sha256(file) for file in sorted(destination.iterdir()) if file.name != MANIFEST}
+    total = hash_files(files)
+    parameters = sum(p.numel() for p in model.parameters())
+    manifest = {**about, "parameters": parameters, "hash": total, "files": files}
+    (destination / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return total
+
+
+def hash_files(files: Mapping[str, str]) -> str:
+    """One hash for a base, of its files' names and hashes."""
+    return hashlib.sha256(json.dumps(dict(files), sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,0 +1,210 @@
+"""Tiny policies: Llama-style models from scratch, with a byte-level BPE tokenizer trained on a world's own text.
+
+What lets every method learn on a laptop. Built deterministically from texts, sizes and a seed, and cached on disk.
+Importing this file imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.engines.models.quiet import no_progress_bars
+
+END, PAD = "<|end|>", "<|pad|>"
+FORMAT = 2
+"""raise when the recipe below changes, so that old cache entries are not mistaken for new ones"""
+
+STD = 0.05
+"""spread of the first weights; at these widths the usual 0.02 learns to copy numbers visibly later"""
+
+WORDS = (
+    r"\p{N}"  # every digit alone: numbers are read and copied digit by digit, and spelled the same everywhere
+    r"| ?\p{L}+ (?=\p{N})| ?[^\s\p{L}\p{N}]+ (?=\p{N})"  # a space before a digit belongs to what comes before it
+    r"| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class TinySettings:
+    """Sizes of a tiny policy. The defaults are about a million parameters."""
+
+    vocab: int = 1024
+    """most tokens of the tokenizer, from 512 to 65,536; little text makes fewer"""
+    hidden: int = 128
+    """width of the residual stream"""
+    layers: int = 4
+    """decoder layers"""
+    heads: int = 4
+    """attention heads"""
+    kv_heads: int = 4
+    """key-value heads; fewer than `heads` is grouped-query attention"""
+    intermediate: int = 384
+    """width of the gated MLP"""
+    context: int = 512
+    """longest prompt plus completion, in tokens"""
+
+    def __post_init__(self) -> None:
+        if not 512 <= self.vocab <= 65_536:
+            raise TacitError(f"tiny policy: vocab = {self.vocab} must be between 512 and 65536.")
+        for name in ("hidden", "layers", "heads", "kv_heads", "intermediate", "context"):
+            if getattr(self, name) < 1:
+                raise TacitError(f"tiny policy: {name} = {getattr(self, name)} must be at least 1.")
+        if self.hidden % (2 * self.heads):
+            raise TacitError(f"tiny policy: hidden = {self.hidden} must be an even multiple of heads = {self.heads}.")
+        if self.heads % self.kv_heads:
+            raise TacitError(f"tiny policy: heads = {self.heads} must be a multiple of kv_heads = {self.kv_heads}.")
+
+
+TINY_SIZES = {
+    "tiny": TinySettings(),
+    "tiny-0.5m": TinySettings(hidden=96, heads=3, kv_heads=3, intermediate=256),
+    "tiny-1m": TinySettings(),
+    "tiny-4m": TinySettings(hidden=256, layers=5, heads=8, kv_heads=8, intermediate=704),
+}
+
+
+def cache_root() -> Path:
+    """$TACIT_CACHE, else $XDG_CACHE_HOME/tacit, else ~/.cache/tacit."""
+    if own := os.environ.get("TACIT_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tacit"
+
+
+def tiny_checkpoint(texts: Sequence[str], sizes: TinySettings, seed: int) -> Path:
+    """The directory of the tiny policy for these texts, sizes and seed: a normal transformers checkpoint.
+
+    Built on first use. Two processes may race: each builds in a directory of its own, the first to finish renames it into
+    place, the other throws its own (identical) one away. A damaged entry is rebuilt.
+    """
+    if not any(text.strip() for text in texts):
+        raise TacitError("a tiny policy needs the world's text to train its tokenizer on, and none was given.")
+    place = cache_root() / "tiny" / _key(texts, sizes, seed)
+    if _intact(place):
+        return place
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix="building-", dir=place.parent))
+        try:
+            _build(work / "new", texts, sizes, seed)
+            if place.exists() and not _intact(place):
+                os.rename(place, work / "damaged")
+            try:
+                os.rename(work / "new", place)
+            except OSError:
+                if not _intact(place):
+                    raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise TacitError(
+            f"cannot write the tiny policy to the cache {place.parent}: {error}. Free the disk, or set TACIT_CACHE to a "
+            "directory that can be written."
+        ) from error
+    return place
+
+
+def train_tokenizer(texts: Sequence[str], vocab: int) -> Any:
+    """Byte-level BPE (`WORDS` cuts the text first): any text can be written, and comes back exactly."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[PAD, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _build(directory: Path, texts: Sequence[str], sizes: TinySettings, seed: int) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    bpe = train_tokenizer(texts, sizes.vocab)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=sizes.context,
+        clean_up_tokenization_spaces=False,
+    )
+    config = LlamaConfig(
+        vocab_size=bpe.get_vocab_size(),
+        hidden_size=sizes.hidden,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        intermediate_size=sizes.intermediate,
+        max_position_embeddings=sizes.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        model = LlamaForCausalLM(config)
+    _initialise(model, sizes, seed)
+    with no_progress_bars():
+        model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    files = {file.name: _sha256(file) for file in sorted(directory.iterdir())}
+    manifest = {"format": FORMAT, "sizes": asdict(sizes), "seed": seed, "files": files}
+    (directory / "tiny.json").write_text(json.dumps(manifest, indent=1))
+
+
+def _initialise(model: Any, sizes: TinySettings, seed: int) -> None:
+    """Normal weights from our own generator, in name order: the same whatever the version of transformers.
+
+    Matrices that write into the residual stream are scaled down by √(2·layers), so that depth does not inflate it.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if parameter.ndim < 2:
+                parameter.fill_(1.0)
+                continue
+            writes = name.endswith(("o_proj.weight", "down_proj.weight"))
+            std = STD / (2 * sizes.layers) ** 0.5 if writes else STD
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+
+
+def _key(texts: Sequence[str], sizes: TinySettings, seed: int) -> str:
+    """Names the inputs alone, no library version: the same on every machine."""
+    digest = hashlib.sha256(json.dumps([FORMAT, asdict(sizes), seed], sort_keys=True).encode())
+    for text in texts:
+        raw = text.encode()
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()[:24]
+
+
+def _intact(place: Path) -> bool:
+    try:
+        files = json.loads((place / "tiny.json").read_text())["files"]
+        return all(_sha256(place / name) == digest for name, digest in files.items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

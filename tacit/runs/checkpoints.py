@@ -1,0 +1,104 @@
+"""Checkpoints: atomic, the newest few and the best kept, and never worse off for a failed write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Policy
+from tacit.runs.files import write_directory, write_json
+
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    stage: str
+    step: int
+
+    def state(self) -> dict[str, Any]:
+        file = self.path / STATE
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TacitError(
+                f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."
+            ) from error
+
+
+class Checkpoints:
+    """`<stage>-<step>` directories. Stages sort in the order they are run."""
+
+    def __init__(self, directory: Path, stages: tuple[str, ...], keep: int = 1) -> None:
+        self._directory, self._stages, self._keep = directory, stages, keep
+
+    def clear_leftovers(self) -> None:
+        """A process that was killed mid-write leaves its temporary directory behind. For the run's only writer."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for leftover in self._directory.glob(".*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def all(self) -> list[Checkpoint]:
+        """Oldest first."""
+        if not self._directory.is_dir():
+            return []
+        found = []
+        for path in self._directory.iterdir():
+            stage, _, step = path.name.rpartition("-")
+            if stage in self._stages and step.isdigit():
+                found.append(Checkpoint(path, stage, int(step)))
+        return sorted(found, key=lambda c: (self._stages.index(c.stage), c.step))
+
+    def newest(self) -> Checkpoint | None:
+        found = self.all()
+        return found[-1] if found else None
+
+    def find(self, name: str) -> Checkpoint:
+        """`best`, `newest`, `sft`, `rl`, or a directory name such as `rl-000020`."""
+        if name == "best":
+            return self._named(self.best_name())
+        matching = [c for c in self.all() if name in ("newest", c.stage, c.path.name)]
+        if not matching:
+            there = ", ".join(c.path.name for c in self.all())
+            raise TacitError(f"no checkpoint {name!r} in {self._directory}; there {f'are {there}' if there else 'is none'}.")
+        return matching[-1]
+
+    def save(self, stage: str, step: int, policy: Policy, state: dict[str, Any], optimizer: bool = True) -> Checkpoint:
+        path = self._directory / f"{stage}-{step:06d}"
+
+        def fill(directory: Path) -> None:
+            policy.save(directory / "policy", optimizer=optimizer)
+            write_json(directory / STATE, state)
+
+        write_directory(path, fill)
+        self._prune()
+        return Checkpoint(path, stage, step)
+
+    def mark_best(self, checkpoint: Checkpoint) -> None:
+        write_json(self._directory / "best.json", {"checkpoint": checkpoint.path.name})
+        self._prune()
+
+    def best_name(self) -> str:
+        try:
+            return json.loads((self._directory / "best.json").read_text())["checkpoint"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def _named(self, name: str) -> Checkpoint:
+        return next((c for c in self.all() if c.path.name == name), None) or self.find("newest")
+
+    def _prune(self) -> None:
+        """Keep the newest `keep`, the best, and the last of every stage but the present one."""
+        found = self.all()
+        wanted = {c.path for c in found[max(0, len(found) - self._keep) :]} | {
+            c.path for c in found if c.path.name == self.best_name()
+        }
+        wanted |= {[c for c in found if c.stage == stage][-1].path for stage in {c.stage for c in found}}
+        for checkpoint in found:
+            if checkpoint.path not in wanted:
+                shutil.rmtree(checkpoint.path, ignore_errors=True)

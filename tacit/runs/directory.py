@@ -1,0 +1,143 @@
+"""The run directory: everything a run was told, did and became.
+
+settings.json    the resolved configuration        versions.json   code, libraries, machine, git state
+metrics.jsonl    one line per step                 tensorboard/    the same as events
+trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimiser, companions; newest k and best
+alarms.jsonl     warnings that it may collapse    evaluations/    what `tacit eval` measured later
+summary.json     what came out
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import tacit
+from tacit.core.errors import TacitError
+from tacit.runs.checkpoints import Checkpoints
+from tacit.runs.files import write_json
+from tacit.runs.metrics import Metrics
+
+STAGES = ("sft", "rl")
+SETTINGS, SUMMARY = "settings.json", "summary.json"
+
+
+class Run:
+    def __init__(self, path: Path, keep: int = 2, wandb: str = "") -> None:
+        self.path = path
+        self._lock = _lock(path)
+        self.checkpoints = saved_checkpoints(path, keep)
+        self.checkpoints.clear_leftovers()
+        self.metrics = Metrics(path, wandb, path.name)
+
+    @classmethod
+    def create(cls, path: Path, settings: dict[str, Any], keep: int = 2, wandb: str = "") -> Run:
+        if (path / SETTINGS).exists():
+            raise TacitError(
+                f"{path} already holds a run. Continue it with `tacit train --resume {path}`, or name another --out."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TacitError(f"cannot make the run directory {path}: {error.strerror}. Name another --out.") from error
+        run = cls(path, keep, wandb)
+        write_json(path / "versions.json", versions())
+        write_json(path / SETTINGS, settings)
+        return run
+
+    def trajectories(self, stage: str, step: int) -> Path:
+        return self.path / "trajectories" / f"{stage}-{step:06d}.jsonl.gz"
+
+    def close(self) -> None:
+        self.metrics.close()
+        self._lock.close()
+
+
+def saved_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
+    """The checkpoints of a run, which may be alive: looking at them changes nothing."""
+    return Checkpoints(path / "checkpoints", STAGES, keep)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    return _read(path, SETTINGS, "is it a run directory?")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    return _read(path, SUMMARY, f"the run did not finish; continue it with `tacit train --resume {path}`.")
+
+
+def find_summary(path: Path) -> dict[str, Any] | None:
+    """None where the run has not finished, or where its summary is damaged: resuming writes it anew."""
+    try:
+        found = read_summary(path)
+    except TacitError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _read(path: Path, name: str, remedy: str) -> dict[str, Any]:
+    file = path / name
+    if not file.exists():
+        raise TacitError(f"there is no {name} in {path}: {remedy}")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TacitError(f"cannot read {file}: {error}.") from error
+
+
+def _lock(path: Path):
+    """Two processes writing one run would ruin both."""
+    path.mkdir(parents=True, exist_ok=True)
+    file = (path / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise TacitError(f"another process is already writing to {path}.") from error
+    return file
+
+
+def versions() -> dict[str, Any]:
+    libraries: dict[str, str | None] = {}
+    for name in ("torch", "transformers", "tokenizers", "peft", "numpy", "safetensors"):
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            libraries[name] = None
+    return {
+        "tacit": tacit.__version__,
+        "git": _git_state(),
+        "python": sys.version.split()[0],
+        "machine": f"{platform.system()} {platform.machine()}",
+        "libraries": libraries,
+    }
+
+
+@cache
+def code_version() -> str:
+    """`0.1.0`; from a checkout with its commit, `0.1.0+8f47c37d2a1b`, and `.changed` where the code was edited since."""
+    git = _git_state()
+    if git is None:
+        return tacit.__version__
+    return f"{tacit.__version__}+{git['commit'][:12]}{'.changed' if git['changed'] else ''}"
+
+
+@cache
+def _git_state() -> dict[str, Any] | None:
+    def git(*words: str) -> str:
+        root = Path(tacit.__file__).resolve().parent.parent
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=10).stdout
+
+    try:
+        return {
+            "commit": git("rev-parse", "HEAD").strip(),
+            "changed": bool(git("status", "--porcelain", "--", "tacit").strip()),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return None

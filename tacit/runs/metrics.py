@@ -1,0 +1,82 @@
+"""Numbers of a run: JSON lines first, TensorBoard beside them, W&B where asked."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.runs.files import disk_errors, write_text
+
+
+class Metrics:
+    """Append-only, one record per step of a stage. `rewind` drops what lies after a checkpoint, so that a resumed run writes
+    the same file as one that was never killed (but for its times)."""
+
+    def __init__(self, directory: Path, wandb_project: str = "", run_name: str = "") -> None:
+        self._path = directory / "metrics.jsonl"
+        self._tensorboard_directory = directory / "tensorboard"
+        self._tensorboard: dict[str, Any] = {}
+        self._wandb = _start_wandb(wandb_project, run_name, directory) if wandb_project else None
+
+    def rewind(self, stages: tuple[str, ...], stage: str, step: int) -> list[dict[str, Any]]:
+        """Keep records up to and including (stage, step); returns them."""
+        here = (stages.index(stage), step) if stage else (-1, 0)
+        kept = [r for r in read_metrics(self._path) if (stages.index(r["stage"]), r["step"]) <= here]
+        write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
+        return kept
+
+    def write(self, stage: str, step: int, values: dict[str, float]) -> None:
+        record = {"stage": stage, "step": step, **{k: _plain(v) for k, v in values.items()}, "at": round(time.time(), 1)}
+        with disk_errors(self._path):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            if stage not in self._tensorboard:
+                self._tensorboard[stage] = self._writer(stage, step)
+            for name, value in values.items():
+                self._tensorboard[stage].add_scalar(f"{stage}/{name}", value, step)
+        if self._wandb is not None:
+            self._wandb.log({f"{stage}/{name}": value for name, value in values.items()})
+
+    def _writer(self, stage: str, step: int) -> Any:
+        """A folder per stage: `purge_step` drops what a killed run wrote from this step on, in *every* curve of its folder."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self._tensorboard_directory / stage), purge_step=step, flush_secs=30)
+
+    def close(self) -> None:
+        for writer in self._tensorboard.values():
+            # On a full disk its last numbers are lost; metrics.jsonl has them, and what stopped the run must be heard.
+            with suppress(OSError):
+                writer.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Every whole record; the half line of a killed write is passed over."""
+    records = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    return records
+
+
+def _plain(value: float) -> float | None:
+    """JSON has no NaN; six digits are plenty."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _start_wandb(project: str, name: str, directory: Path) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise TacitError("wandb is not installed; `pip install tacit[wandb]`, or leave --wandb out.") from error
+    return wandb.init(project=project, name=name, dir=str(directory), resume="allow", id=name.replace("/", "-"))

@@ -1,0 +1,51 @@
+"""Says once, while a run goes on, that its policy seems to be collapsing; `alarms.jsonl` keeps what was said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tacit.runs.alarms import Alarm, alarms_at, first_alarms
+from tacit.runs.files import write_text
+
+ALARMS = "alarms.jsonl"
+
+
+class Watcher:
+    """Holds the numbers of every iteration of practice. Alarms follow from them alone, so a resumed run, given the numbers it
+    kept, ends with the file of one that was never killed."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / ALARMS
+        self._records: list[Mapping[str, Any]] = []
+        self._rung: dict[str, Alarm] = {}
+
+    def restore(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Begin again after these iterations."""
+        self._records = list(records)
+        self._rung = {alarm.name: alarm for alarm in first_alarms(self._records)}
+        if self._rung or self._path.exists():
+            self._write()
+
+    def see(self, step: int, metrics: Mapping[str, Any]) -> list[Alarm]:
+        """Alarms that ring for the first time."""
+        self._records.append({"step": step, **metrics})
+        fresh = [alarm for alarm in alarms_at(self._records) if alarm.name not in self._rung]
+        if fresh:
+            self._rung |= {alarm.name: alarm for alarm in fresh}
+            self._write()
+        return fresh
+
+    def _write(self) -> None:
+        write_text(self._path, "".join(json.dumps(asdict(alarm)) + "\n" for alarm in self._rung.values()))
+
+
+def read_alarms(run: Path) -> list[Alarm]:
+    """What a run warned of."""
+    path = run / ALARMS
+    if not path.exists():
+        return []
+    return [Alarm(**json.loads(line)) for line in path.read_text(encoding="utf-8").split("\n") if line]
