@@ -4,78 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from tacit.assembly.geometry import with_geometry
-from tacit.assembly.recipe import Recipe
+from tacit.assembly.known_base import known_base
+from tacit.assembly.recipe import Document, Place, Recipe
+from tacit.assembly.toolbox import Toolbox
+from tacit.assembly.values import to_data
+from tacit.core.bounds import Bound
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Method
 from tacit.core.world import Environment
-from tacit.credit.episode import BatchRelative
-from tacit.credit.gae import GeneralisedAdvantage
+from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.environments import WORLDS, get_environment
 from tacit.runs.directory import SETTINGS
-from tacit.training.train import completion_limit
-
-Bound = tuple[Callable[[float], bool], str]
-
-POSITIVE: Bound = (lambda v: v > 0, "must be above 0")
-AT_LEAST_ONE: Bound = (lambda v: v >= 1, "must be at least 1")
-NOT_NEGATIVE: Bound = (lambda v: v >= 0, "must not be negative")
-SHARE: Bound = (lambda v: 0 <= v <= 1, "must be between 0 and 1")
-
-BOUNDS: dict[str, Bound] = {
-    "schedule.groups": AT_LEAST_ONE,
-    "schedule.group_size": AT_LEAST_ONE,
-    "schedule.iterations": NOT_NEGATIVE,
-    "schedule.lr": NOT_NEGATIVE,
-    "schedule.temperature": (lambda v: v > 0, "must be above 0 in training: greedy episodes of one task are all the same"),
-    "schedule.top_p": (lambda v: 0 < v <= 1, "must be above 0 and at most 1"),
-    "schedule.epochs": AT_LEAST_ONE,
-    "schedule.minibatches": AT_LEAST_ONE,
-    "train.tasks": AT_LEAST_ONE,
-    "train.max_steps": NOT_NEGATIVE,
-    "train.evaluation.max_steps": NOT_NEGATIVE,
-    "train.max_tokens": NOT_NEGATIVE,
-    "train.workers": NOT_NEGATIVE,
-    "train.world_timeout_s": POSITIVE,
-    "train.checkpoint_every": AT_LEAST_ONE,
-    "train.keep": AT_LEAST_ONE,
-    "sft.steps": NOT_NEGATIVE,
-    "sft.batch": AT_LEAST_ONE,
-    "sft.tasks": AT_LEAST_ONE,
-    "sft.lr": NOT_NEGATIVE,
-    "sft.warmup": SHARE,
-    "sft.noise": (lambda v: 0 <= v < 1, "must be at least 0 and below 1"),
-    "evaluation.tasks": AT_LEAST_ONE,
-    "evaluation.repeats": AT_LEAST_ONE,
-    "evaluation.every": NOT_NEGATIVE,
-    "evaluation.temperature": (lambda v: v >= 0, "must not be negative; 0 is greedy"),
-    "evaluation.top_p": (lambda v: 0 < v <= 1, "must be above 0 and at most 1"),
-    "evaluation.top_k": (lambda v: v >= 0, "must not be negative; 0 keeps all tokens"),
-    "method.history": (lambda v: v >= -1, "must be a number of turns, or -1 for all of them"),
-    "method.bound": AT_LEAST_ONE,
-    "method.clip_low": (lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low"),
-    "method.clip_high": (lambda v: v > 0, "must be above 0: the ratio is clipped to 1 + clip_high"),
-    "method.kl": NOT_NEGATIVE,
-    "method.entropy": NOT_NEGATIVE,
-    "method.invalid_penalty": NOT_NEGATIVE,
-    "method.success_reward": POSITIVE,
-    "method.gamma": SHARE,
-    "method.lam": SHARE,
-    "method.rounds": AT_LEAST_ONE,
-    "method.step_weight": NOT_NEGATIVE,
-    "method.similarity": (lambda v: 0 < v <= 1, "must be above 0 and at most 1, where observations must be equal"),
-    "method.epsilon": (lambda v: v is None or 0 <= v <= 2, "must be between 0 and 2: it is a cosine distance"),
-    "method.key_tokens": AT_LEAST_ONE,
-    "method.value_coefficient": NOT_NEGATIVE,
-}
-"""by section and field; a method that has no such field is not asked"""
+from tacit.training.practice import Practice, completion_limit
+from tacit.training.settings import TrainSettings
 
 
 def open_world(name: str) -> Environment:
@@ -87,73 +35,147 @@ def open_world(name: str) -> Environment:
         raise TacitError(f"world {name!r} needs {error.name or error}, which cannot be imported here{extra}.") from error
 
 
+def open_worlds(recipe: Recipe) -> tuple[Environment, ...]:
+    """Every world of a run."""
+    return tuple(open_world(place.world) for place in recipe.places)
+
+
 def check_values(recipe: Recipe) -> None:
-    """Every number within the bounds that make sense of it."""
-    for section, settings in _sections(recipe):
+    """Every number within the bounds that its field says make sense of it."""
+    for prefix, settings in _sections(recipe):
+        hints = get_type_hints(type(settings), include_extras=True)
         for name, value in vars(settings).items():
-            holds, reason = BOUNDS.get(f"{section}.{name}", (None, ""))
-            if holds is not None and not holds(value):
-                shown = name if section in ("train", "method", "schedule") else f"{section}.{name}"
-                raise TacitError(f"{shown} = {value} {reason}.")
+            for bound in getattr(hints.get(name), "__metadata__", ()):
+                if isinstance(bound, Bound) and value is not None and not bound.holds(value):
+                    raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")
 
 
 def check_sampling(recipe: Recipe, world: Environment) -> Recipe:
     """What playing a panel needs, trained or not. Returns the recipe with its split said."""
     check_values(recipe)
     check_model(recipe.model)
-    if recipe.model in TINY_SIZES and world.example_texts is None:
+    _check_texts(recipe, (world,))
+    return with_split(recipe, world)
+
+
+def _check_texts(recipe: Recipe, worlds: Sequence[Environment]) -> None:
+    if recipe.model in TINY_SIZES and all(world.example_texts is None for world in worlds):
         raise TacitError(
-            f"model {recipe.model!r} trains its tokenizer on the world's text, and world {world.name!r} offers none; "
+            f"model {recipe.model!r} trains its tokenizer on the world's text, and world {worlds[0].name!r} offers none; "
             "give a checkpoint or a hub id as --model."
         )
-    return with_split(recipe, world)
 
 
 def with_split(recipe: Recipe, world: Environment) -> Recipe:
     """The recipe with the split it is measured on said, also where that is the world's own: what is written down must not
     change its meaning with the world. Refused where a split does not exist."""
-    measured = recipe.train.evaluation
-    world.check_families(recipe.train.family_names)
+    return replace(recipe, train=_with_split(recipe.train, world))
+
+
+def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
+    measured = train.evaluation
+    world.check_families(train.family_names)
     for split, _ in measured.further_panels:
         world.split_to_measure(split)
     if measured.panel and not measured.split:
-        return recipe  # tasks of the user's own: no split is asked
-    measured = replace(measured, split=world.split_to_measure(measured.split))
-    return replace(recipe, train=replace(recipe.train, evaluation=measured))
+        return train  # tasks of the user's own: no split is asked
+    return replace(train, evaluation=replace(measured, split=world.split_to_measure(measured.split)))
 
 
-def check_training(recipe: Recipe, world: Environment) -> tuple[Recipe, Method]:
-    """The method, built, and the recipe with what the method needs of the engine turned on."""
-    recipe = check_sampling(recipe, world)
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can begin: nothing heavy is loaded yet."""
+
+    recipe: Recipe
+    """as it will be written down: what was left open is decided"""
+    worlds: tuple[Environment, ...]
+    methods: tuple[Method, ...]
+    """one for each world"""
+    toolbox: Toolbox
+
+    @property
+    def method(self) -> Method:
+        return self.methods[0]
+
+    def practices(self) -> tuple[Practice, ...]:
+        """Found before anything is written, so that a world without its data costs nothing."""
+        return tuple(
+            Practice.of(world, method, place.train, place.share)
+            for world, method, place in zip(self.worlds, self.methods, self.recipe.places, strict=True)
+        )
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Everything about a training run that can be refused before torch is loaded."""
+    worlds = open_worlds(recipe)
+    check_values(recipe)
+    check_model(recipe.model)
+    _check_texts(recipe, worlds)
     train, schedule = recipe.train, recipe.schedule
-    if train.split not in world.splits:
-        raise unknown(f"split of world {world.name!r}", train.split, world.splits)
     if not train.sft.steps and not schedule.iterations:
         raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
-    if train.sft.steps:
-        world.expert(train.sft.expert or None)
-    if schedule.groups > train.tasks:
-        raise TacitError(f"groups = {schedule.groups} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError("wandb is not installed; `pip install tacit[wandb]`, or leave --wandb out.")
-    recipe = with_geometry(recipe)
-    method = recipe.settings.build(world)
-    if schedule.iterations and schedule.group_size < 2 and needs_groups(method):
+    recipe = _decided(recipe, worlds)
+    toolbox = Toolbox(recipe, worlds)
+    methods = []
+    for world, place in zip(worlds, recipe.places, strict=True):
+        _check_place(place, world)
+        methods.append(place.settings.build(world, toolbox))
+        _check_context(recipe, place, methods[-1], world)
+    if any(method.losses != methods[0].losses or method.schedule != methods[0].schedule for method in methods):
+        raise TacitError("the worlds of a run share one update, and [worlds.…] gives them different losses or schedules.")
+    if schedule.iterations and schedule.group_size < 2 and any(method.compares_episodes for method in methods):
         raise TacitError(
             f"group_size = {schedule.group_size} gives {recipe.method!r} nothing to compare an episode with, so every "
             "advantage would be 0; use at least 2, or a method with its own baseline (ppo, reinforce_pp)."
         )
-    _check_context(recipe, method, world)
-    return _with_value_head(recipe, method), method
+    engine = get_engine(recipe.engine_name)
+    needs = frozenset().union(*(method.needs for method in methods))
+    engine.refuse_unless_able(recipe.method, needs, all_engines())
+    settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
+    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes))
+    toolbox.recipe = recipe
+    return Prepared(recipe, worlds, tuple(methods), toolbox)
 
 
-def needs_groups(method: Method) -> bool:
-    """True where an episode is compared with others of its task. A learned value or the whole batch needs no group."""
+def _decided(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
+    """What was left open, decided for each world: the split to measure on, and what the method fits to the model."""
+    several = len(worlds) > 1
+    for world, place in zip(worlds, recipe.places, strict=True):
+        here = recipe.at(place.world) if several else recipe
+        settings, notes = here.settings.fitted(known_base(here, world), recipe.said)
+        train = _with_split(place.train, world)
+        if not several:
+            recipe = replace(recipe, settings=settings, train=train)
+        else:
+            own = differing(to_data(settings), to_data(recipe.settings))
+            table = {**differing(to_data(train), to_data(recipe.train)), **({"method": own} if own else {})}
+            recipe = replace(recipe, worlds={**recipe.worlds, place.world: table})
+        recipe = replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, *notes))))
+    return recipe
 
-    def alone(term: Any) -> bool:
-        return isinstance(term, GeneralisedAdvantage) or (isinstance(term, BatchRelative) and term.baseline == "none")
 
-    return method.selection is not None or not all(alone(term) for term in method.credits)
+def differing(own: Document, common: Document) -> Document:
+    """The part of a document that is not as in the common one."""
+    found: Document = {}
+    for name, value in own.items():
+        if isinstance(value, dict) and isinstance(common.get(name), dict):
+            inner = differing(value, common[name])
+            found |= {name: inner} if inner else {}
+        elif name not in common or value != common[name]:
+            found[name] = value
+    return found
+
+
+def _check_place(place: Place, world: Environment) -> None:
+    train, schedule = place.train, place.settings.schedule
+    if train.split not in world.splits:
+        raise unknown(f"split of world {world.name!r}", train.split, world.splits)
+    if train.sft.steps:
+        world.expert(train.sft.expert or None)
+    if schedule.groups > train.tasks:
+        raise TacitError(f"groups = {schedule.groups} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
 
 
 def check_new_run(out: Path) -> None:
@@ -188,25 +210,20 @@ def check_model(model: str) -> None:
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    yield "method", recipe.settings
-    yield "schedule", recipe.schedule
-    yield "train", recipe.train
-    yield "sft", recipe.train.sft
-    yield "evaluation", recipe.train.evaluation
+    """(how its settings are named, the settings)"""
+    for place in recipe.places:
+        yield "", place.settings
+        yield "", place.settings.schedule
+        yield "", place.train
+        yield "sft.", place.train.sft
+        yield "evaluation.", place.train.evaluation
 
 
-def _check_context(recipe: Recipe, method: Method, world: Environment) -> None:
+def _check_context(recipe: Recipe, place: Place, method: Method, world: Environment) -> None:
     """A tiny policy's context is known before it is built."""
-    limit = completion_limit(recipe.train, method, world)
+    limit = completion_limit(place.train, method.context, world)
     if recipe.tiny is not None and limit >= recipe.tiny.context:
         raise TacitError(
             f"completions of up to {limit} tokens leave no room for a prompt in {recipe.model!r}'s context of "
             f"{recipe.tiny.context}; lower --max-tokens, raise --tiny.context, or use --style bare."
         )
-
-
-def _with_value_head(recipe: Recipe, method: Method) -> Recipe:
-    if "values" not in method.needs or recipe.engine.value_head:
-        return recipe
-    note = f"{recipe.method} learns a value, so engine.value_head = true"
-    return replace(recipe, engine=replace(recipe.engine, value_head=True), notes=(*recipe.notes, note))

@@ -68,6 +68,8 @@ def options_of(
 def field_docs(cls: type[Any]) -> Mapping[str, str]:
     """The string literal under each field, inherited ones included; a subclass that says it again is heard."""
     docs: dict[str, str] = {}
+    for part in getattr(cls, "made_of", {}).values():  # a class put together from others has no source of its own
+        docs = {**field_docs(part), **docs}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
             docs |= dict(_docs_in_source(base))

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.assembly.checks import check_sampling, check_values, open_world, with_split
-from tacit.assembly.recipe import Document, Recipe, Said, override
+from tacit.assembly.checks import check_sampling, check_values, open_world, open_worlds, with_split
+from tacit.assembly.recipe import Document, PolicyRecipe, Recipe, Said, override
+from tacit.assembly.toolbox import load_policy
 from tacit.assembly.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
@@ -19,14 +20,13 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
 from tacit.engines.chat.byte_tokens import ByteTokens
-from tacit.engines.models.sources import TEXTS_SEED
 from tacit.evaluation.evaluate import Alone, Route
 from tacit.evaluation.rules import Rules
 from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
-from tacit.training.train import completion_limit, evaluation_sampling
+from tacit.training.practice import completion_limit, evaluation_sampling
 
 EXPERT, HUMAN = "expert", "human"
 UNTRAINED = "untrained"
@@ -124,33 +124,25 @@ def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
     world = open_world(recipe.world)
     check_values(recipe)
     recipe = with_split(recipe, world)
-    method = recipe.settings.build(world)
+    context = recipe.settings.context(world)
     policy = ChatPolicy(client, endpoint.concurrency)
-    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world))
+    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
     label = f"{endpoint.model} at {client.url}"
-    return Target(
-        label, recipe, world, method.context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle
-    )
-
-
-def load_recipe_policy(recipe: Recipe, world: Environment) -> Policy:
-    """The untrained policy a recipe starts from."""
-    from tacit.engines.local.policy import load_policy
-
-    texts = world.example_texts
-    return load_policy(
-        recipe.model,
-        recipe.engine,
-        recipe.train.seed,
-        world_texts=(lambda: texts(TEXTS_SEED)) if texts is not None else None,
-        tiny=recipe.tiny,
-    )
+    return Target(label, recipe, world, context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle)
 
 
 def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
     # The seed of the episodes may be another; the seed of the run made its first weights and stays.
     seed = said.pop(("seed",), None)
+    world = said.pop(("world",), None)
     recipe = replace(Recipe.from_json(override(_under(read_settings(path), said), said)), out=path)
+    trained_in = open_worlds(recipe)
+    if world is not None and world not in [place.world for place in recipe.places]:
+        recipe = replace(recipe.at(recipe.places[0].world), world=world)  # somewhere it has never been
+    elif world is None and len(trained_in) > 1:
+        raise TacitError(f"{path} was trained in several worlds ({recipe.world}); say which one it is to play in (--world).")
+    else:
+        recipe = recipe.at(world or recipe.places[0].world)
     found = None
     if name != UNTRAINED:
         saved = saved_checkpoints(path)
@@ -161,7 +153,7 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
             )
         found = saved.find(name or "newest")
     label = f"{path} ({found.path.name if found else UNTRAINED})"
-    return _open(label, recipe, recipe.train.seed if seed is None else seed, path, found)
+    return _open(label, recipe, recipe.train.seed if seed is None else seed, path, found, trained_in)
 
 
 def _under(document: Document, said: Said) -> Document:
@@ -171,15 +163,24 @@ def _under(document: Document, said: Said) -> Document:
     return {**document, "method": {k: v for k, v in document["method"].items() if k in known}}
 
 
-def _open(label: str, recipe: Recipe, seed: int, run: Path | None, checkpoint: Checkpoint | None) -> Target:
+def _open(
+    label: str,
+    recipe: Recipe,
+    seed: int,
+    run: Path | None,
+    checkpoint: Checkpoint | None,
+    texts: Sequence[Environment] = (),
+) -> Target:
+    """`texts`: the worlds whose text a tiny model's tokenizer was trained on, where they are not the one it plays in."""
     world = open_world(recipe.world)
     recipe = check_sampling(recipe, world)
-    method = recipe.settings.build(world)
-    policy = load_recipe_policy(recipe, world)
+    context = recipe.settings.context(world)
+    main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
+    policy = load_policy(main, recipe.train.seed, texts or (world,))
     if checkpoint is not None:
         policy.load(checkpoint.path / "policy")
-    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world))
-    return Target(label, recipe, world, method.context, policy, sampling, seed, run, checkpoint)
+    sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
+    return Target(label, recipe, world, context, policy, sampling, seed, run, checkpoint)
 
 
 def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Task], Expert] | None) -> Target:

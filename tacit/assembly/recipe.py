@@ -1,14 +1,20 @@
 """A recipe: everything a run is told, in one frozen object. Files and flags become one; `settings.json` is its other form.
 
     world = "countdown", model = "tiny", seed = 0      whatever has no section of its own
-    [method]      name = "grpo", kl = 0.0              or only  method = "grpo"
+    [method]      name = "grpo", kl = 0.0              or only  method = "grpo", or several: "reuserl+bipace"
     [schedule]    groups = 16, lr = 1e-4
     [sft]         steps = 300
     [evaluation]  tasks = 256
-    [engine]      device = "cpu"
+    [engine]      name = "local", device = "cpu"       or only  engine = "local"
     [tiny]        layers = 2                           sizes, where the model is a tiny one
 
 A flag says the same and wins: `--kl 0.0`, `--groups 16`, `--sft.steps 300`, `--engine.device cpu`.
+
+Several worlds in one run: `world = "alfworld=0.75,countdown=0.25"`, and where one of them is to be different
+
+    [worlds.countdown]    max_steps = 12, evaluation.tasks = 64, method.history = 2
+
+Further policies, where the method asks for them by name: `[policies.extractor]  model = "tiny-base", engine.device = "cpu"`.
 """
 
 from __future__ import annotations
@@ -22,10 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from tacit.assembly.flags import Option, options_of
+from tacit.assembly.mixture import read_mixture
 from tacit.assembly.values import build, to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.engines.local.settings import EngineSettings
+from tacit.core.tools import Base
+from tacit.engines import get_engine
 from tacit.engines.models.bases import is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.methods import METHODS, get_method
@@ -35,23 +43,53 @@ Document = dict[str, Any]
 Said = Mapping[tuple[str, ...], Any]
 """what flags say: place in the document -> value"""
 
-DEFAULT_METHOD, DEFAULT_MODEL = "grpo", "tiny"
-OUTSIDE_TRAINING = ("world", "model", "out", "method", "schedule", "engine", "tiny")
+DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
+OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "engine", "tiny", "policies")
 """keys of a document that are not fields of TrainSettings"""
+
+
+@dataclass(frozen=True)
+class PolicyRecipe:
+    """A policy beside the trained one."""
+
+    model: str
+    engine_name: str
+    engine: Any
+    tiny: TinySettings | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a run is told about one of its worlds."""
+
+    world: str
+    share: float
+    settings: Any
+    """the method's"""
+    train: TrainSettings
 
 
 @dataclass(frozen=True)
 class Recipe:
     world: str
+    """one, or several with their shares: `alfworld=0.75,countdown=0.25`"""
     method: str
     model: str
     out: Path
     settings: Any
     """the method's own settings, with its schedule"""
-    engine: EngineSettings
+    engine: Any
+    """the engine's own settings"""
     train: TrainSettings
     tiny: TinySettings | None = None
     """sizes, where the model is built from scratch"""
+    engine_name: str = DEFAULT_ENGINE
+    worlds: Mapping[str, Document] = field(default_factory=dict)
+    """what was said of single worlds, where there are several"""
+    policies: Mapping[str, PolicyRecipe] = field(default_factory=dict)
+    """by name: those beside the trained one"""
+    said: frozenset[str] = field(default=frozenset(), compare=False)
+    """the method's settings that somebody named"""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """what was decided on the user's behalf, to be shown"""
 
@@ -63,29 +101,59 @@ class Recipe:
     @classmethod
     def from_json(cls, document: Document) -> Recipe:
         document = {key.replace("-", "_"): value for key, value in document.items()}
-        method, own = _method_table(document)
+        method, own = _named_table(document, "method", DEFAULT_METHOD)
+        if "schedule" in own:
+            raise TacitError("the schedule has a table of its own: write [schedule], not [method.schedule].")
         settings = build(get_method(method), {**own, "schedule": document.get("schedule", {})}, "method")
         outside = {key: document.pop(key) for key in OUTSIDE_TRAINING if key in document}
         train = build(TrainSettings, document, "", also=OUTSIDE_TRAINING)
-        engine = build(EngineSettings, outside.get("engine", {}), "engine")
-        model = _text(outside, "model", DEFAULT_MODEL)
-        if model not in TINY_SIZES and outside.get("tiny"):
-            raise TacitError(f"[tiny] has sizes, but the model is {model!r}; they are for {', '.join(TINY_SIZES)}.")
-        tiny = build(TinySettings, outside.get("tiny", {}), "tiny", TINY_SIZES[model]) if model in TINY_SIZES else None
+        main = _policy(outside, "")
         world = _text(outside, "world", "")
         if not world:
             raise TacitError("no world was named. Give --world NAME (see `tacit list worlds`), or `world = ...` in the file.")
-        out = _text(outside, "out", "") or f"runs/{_plain(world)}-{_plain(method)}-{train.seed}"
-        recipe = cls(world, method, model, Path(out), settings, engine, train, tiny)
-        return _for_a_tiny_policy(recipe, own) if tiny or is_small(model) else recipe
+        mixture = read_mixture(world)
+        worlds = _world_tables(outside.get("worlds", {}), mixture)
+        policies = {
+            name: _policy({**_whole(main), **table}, f"policies.{name}") for name, table in outside.get("policies", {}).items()
+        }
+        out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
+        said = frozenset(own)
+        settings, notes = settings.fitted(Base(main.model, small=main.tiny is not None or is_small(main.model)), said)
+        return cls(
+            world, method, main.model, Path(out), settings, main.engine, train, main.tiny, main.engine_name, worlds, policies,
+            said, notes,
+        )  # fmt: skip
 
     def to_json(self) -> Document:
         """The document that `from_json` reads back exactly: the same layout as a TOML file, with every field said."""
         method = to_data(self.settings)
         schedule = method.pop("schedule")
         document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
-        document |= {"method": {"name": self.method, **method}, "schedule": schedule, "engine": to_data(self.engine)}
-        return document | ({"tiny": to_data(self.tiny)} if self.tiny else {})
+        engine = {"name": self.engine_name, **to_data(self.engine)}
+        document |= {"method": {"name": self.method, **method}, "schedule": schedule, "engine": engine}
+        document |= {"tiny": to_data(self.tiny)} if self.tiny else {}
+        document |= {"worlds": dict(self.worlds)} if self.worlds else {}
+        beside = {name: _whole(policy) for name, policy in self.policies.items()}
+        return document | ({"policies": beside} if beside else {})
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The run's worlds, each with the settings that hold there."""
+        found = []
+        for name, share in read_mixture(self.world).items():
+            own = dict(self.worlds.get(name, {}))
+            method = own.pop("method", {})
+            train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
+            settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
+            found.append(Place(name, share, settings, train))
+        return tuple(found)
+
+    def at(self, world: str) -> Recipe:
+        """The same in one of its worlds alone."""
+        for place in self.places:
+            if place.world == world:
+                return replace(self, world=world, worlds={}, settings=place.settings, train=place.train)
+        raise TacitError(f"this run was in {self.world}, not in {world!r}.")
 
     @property
     def schedule(self) -> Schedule:
@@ -123,7 +191,11 @@ def override(document: Document, said: Said) -> Document:
 
 
 def method_name(document: Document) -> str:
-    return _method_table(document)[0]
+    return _named_table(document, "method", DEFAULT_METHOD)[0]
+
+
+def engine_name(document: Document) -> str:
+    return _named_table(document, "engine", DEFAULT_ENGINE)[0]
 
 
 def method_options(name: str) -> list[Option]:
@@ -144,11 +216,13 @@ def methods_with(flag: str) -> list[str]:
 
 TOP_OPTIONS = (
     Option("world", ("world",), str, dataclasses.MISSING, "what to play: a name of `tacit list worlds`, or your own as "
-           "package.module:OBJECT or path/to/file.py:OBJECT"),
-    Option("method", ("method", "name"), str, DEFAULT_METHOD, "how to learn: a name of `tacit list methods`, or your own as "
-           "package.module:Class or path/to/file.py:Class"),
+           "package.module:OBJECT or path/to/file.py:OBJECT; several with their shares: alfworld=0.75,countdown=0.25"),
+    Option("method", ("method", "name"), str, DEFAULT_METHOD, "how to learn: a name of `tacit list methods`, several as a+b, "
+           "or your own as package.module:Class or path/to/file.py:Class"),
     Option("model", ("model",), str, DEFAULT_MODEL, "who plays: tiny-base (pretrained, packaged), tiny (made from "
            "scratch), the directory of a checkpoint, or a hub id (owner/name)"),
+    Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "where the model is held, trained and sampled: a name of "
+           "`tacit list engines`, or your own as package.module:OBJECT or path/to/file.py:OBJECT"),
 )  # fmt: skip
 RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory, which must not hold a run yet")
 
@@ -158,39 +232,56 @@ def train_options() -> list[Option]:
     return [option for option in options_of(TrainSettings) if len(option.place) == 1]
 
 
-def section_options(model: str = DEFAULT_MODEL) -> dict[str, list[Option]]:
+def section_options(model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> dict[str, list[Option]]:
     """Flags with a prefix, by section; the sizes shown are those of the model where it is a tiny one."""
     nested = [option for option in options_of(TrainSettings) if len(option.place) > 1]
     return {
         "sft": [o for o in nested if o.place[0] == "sft"],
         "evaluation": [o for o in nested if o.place[0] == "evaluation"],
-        "engine": options_of(EngineSettings, ("engine",), "engine."),
+        "engine": options_of(get_engine(engine).settings, ("engine",), "engine."),
         "tiny": options_of(TINY_SIZES.get(model, TinySettings), ("tiny",), "tiny."),
     }
 
 
-def _method_table(document: Document) -> tuple[str, Document]:
-    table = document.get("method", DEFAULT_METHOD)
+def _named_table(document: Document, key: str, usual: str) -> tuple[str, Document]:
+    """(name, settings) of what is named in a document: `method = "grpo"`, or a table with a `name`."""
+    table = document.get(key, usual)
     table = {"name": table} if isinstance(table, str) else table
     if not isinstance(table, Mapping):
-        raise TacitError(f"method must be a name or a table with one, not {table!r}.")
-    own = {key.replace("-", "_"): value for key, value in table.items()}
-    if "schedule" in own:
-        raise TacitError("the schedule has a table of its own: write [schedule], not [method.schedule].")
-    return _text(own, "name", DEFAULT_METHOD), {key: value for key, value in own.items() if key != "name"}
+        raise TacitError(f"{key} must be a name or a table with one, not {table!r}.")
+    own = {name.replace("-", "_"): value for name, value in table.items()}
+    return _text(own, "name", usual), {name: value for name, value in own.items() if name != "name"}
 
 
-def _for_a_tiny_policy(recipe: Recipe, said: Document) -> Recipe:
-    """A policy of a million parameters cannot read what is written for language models: unless something else was said, it
-    is told the world tersely, without lists of actions, and answers with the bare action."""
-    wanted = {"wording": "terse", "style": "bare", "admissible": False}
-    names = {f.name for f in dataclasses.fields(recipe.settings)}
-    own = {k: v for k, v in wanted.items() if k in names and k not in said and getattr(recipe.settings, k) != v}
-    if not own:
-        return recipe
-    told = ", ".join(f"{name} = {str(value).lower()}" for name, value in own.items())
-    note = f"{recipe.model} is too small for the published prompts, so {told}; say otherwise to change it"
-    return replace(recipe, settings=replace(recipe.settings, **own), notes=(*recipe.notes, note))
+def _policy(table: Mapping[str, Any], where: str) -> PolicyRecipe:
+    """Model, engine and sizes as a table says them."""
+    prefix = f"{where}." if where else ""
+    if where:
+        for key in table:
+            if key not in ("model", "engine", "tiny"):
+                raise TacitError(f"unknown setting {key!r} in [{where}]. Known there: engine, model, tiny.")
+    model = _text(table, "model", DEFAULT_MODEL)
+    name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
+    engine = build(get_engine(name).settings, own, f"{prefix}engine")
+    if model not in TINY_SIZES and table.get("tiny"):
+        raise TacitError(f"[{prefix}tiny] has sizes, but the model is {model!r}; they are for {', '.join(TINY_SIZES)}.")
+    tiny = build(TinySettings, table.get("tiny", {}), f"{prefix}tiny", TINY_SIZES[model]) if model in TINY_SIZES else None
+    return PolicyRecipe(model, name, engine, tiny)
+
+
+def _whole(policy: PolicyRecipe) -> Document:
+    """What another policy is where nothing else is said: the same model in the same engine."""
+    engine = {"name": policy.engine_name, **to_data(policy.engine)}
+    return {"model": policy.model, "engine": engine, **({"tiny": to_data(policy.tiny)} if policy.tiny else {})}
+
+
+def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Document]:
+    if not isinstance(tables, Mapping):
+        raise TacitError(f"[worlds] must hold a table for each world, not {tables!r}.")
+    for name in tables:
+        if name not in mixture:
+            raise TacitError(f"[worlds.{name}] is about a world the run is not in; it is in {', '.join(mixture)}.")
+    return {name: dict(table) for name, table in tables.items()}
 
 
 def _text(table: Mapping[str, Any], key: str, default: str) -> str:

@@ -6,11 +6,10 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tacit.assembly.checks import check_training, open_world
+from tacit.assembly.checks import prepare
 from tacit.assembly.flags import Parser
 from tacit.assembly.recipe import Document, Recipe, read_document
 from tacit.cli.train import ON_RESUME, differences
@@ -95,13 +94,7 @@ def make_parser() -> Parser:
 def resolve(document: Document) -> Document:
     """A document with everything said, as `tacit train` would understand it; refused with the reason where it cannot work."""
     recipe = Recipe.from_json(document)
-    recipe, _ = check_training(recipe, _world(recipe.world))
-    return recipe.to_json()
-
-
-@cache
-def _world(name: str) -> Any:
-    return open_world(name)
+    return prepare(recipe).recipe.to_json()
 
 
 def choose(plan: Plan, only: str) -> list[Planned]:

@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     from tacit.evaluation.panels import PANEL_SEED, Panel
     from tacit.modules.players import open_player
     from tacit.rollout.episodes import EpisodePlan, rollout
-    from tacit.training.train import make_worlds
+    from tacit.training.practice import make_worlds
 
     console = make_console()
     human = arguments.policy == HUMAN

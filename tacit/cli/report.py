@@ -107,7 +107,7 @@ def what_is_known(settings: Any) -> Known:
 def _tasks(world: str, settings: TrainSettings) -> dict[str, Task]:
     """What a run trains on and is measured on, by id. Kept: the runs of a comparison have the same."""
     from tacit.assembly.checks import open_world
-    from tacit.training.train import Course
+    from tacit.training.practice import Course
 
     course = Course.of(open_world(world), settings)
     return {task.id: task for task in (*course.tasks, *course.panel.tasks)}

@@ -8,15 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.checks import check_new_run, check_training, open_world
+from tacit.assembly.checks import Prepared, check_new_run, prepare
 from tacit.assembly.flags import Option, Parser
 from tacit.assembly.recipe import (
+    DEFAULT_ENGINE,
     DEFAULT_MODEL,
     RUN_OPTION,
     TOP_OPTIONS,
     Document,
     Recipe,
     Said,
+    engine_name,
     method_name,
     method_options,
     methods_with,
@@ -26,11 +28,8 @@ from tacit.assembly.recipe import (
     train_options,
 )
 from tacit.core.errors import TacitError
-from tacit.core.method import Method
-from tacit.core.world import Environment
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
-from tacit.methods.bipace import BiGPO
 from tacit.runs.directory import SETTINGS, find_summary, read_settings, read_summary, saved_checkpoints
 from tacit.runs.files import write_json
 
@@ -51,10 +50,9 @@ def run(argv: Sequence[str]) -> int:
             raise TacitError("--resume continues a run with its own settings; leave --config out.")
         return _resume(arguments.resume, said)
     recipe = Recipe.resolve(arguments.config, said)
-    world = open_world(recipe.world)
-    recipe, method = check_training(recipe, world)
+    prepared = prepare(recipe)
     check_new_run(recipe.out)
-    return carry_out(recipe, method, world, resume=False)
+    return carry_out(prepared, resume=False)
 
 
 class TrainParser(Parser):
@@ -66,8 +64,8 @@ class TrainParser(Parser):
         return f"It belongs to {', '.join(owners)}: add --method {owners[0]}." if owners else ""
 
 
-def make_parser(method: str, model: str = DEFAULT_MODEL) -> Parser:
-    """Every setting as a flag: those of the method and of the model's size are the ones of the named method and model."""
+def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> Parser:
+    """Every setting as a flag: those of the method, the model's size and the engine are the ones of whatever was named."""
     parser = TrainParser(
         "train",
         SUMMARY_LINE,
@@ -78,11 +76,13 @@ def make_parser(method: str, model: str = DEFAULT_MODEL) -> Parser:
     parser.add_argument(
         "--resume", type=Path, metavar="RUN", help=f"continue a run exactly where it stopped; only {MAY_CHANGE} may change"
     )
-    add_training_options(parser, method, model)
+    add_training_options(parser, method, model, engine)
     return parser
 
 
-def add_training_options(parser: Parser, method: str, model: str, out: Option = RUN_OPTION) -> None:
+def add_training_options(
+    parser: Parser, method: str, model: str, engine: str = DEFAULT_ENGINE, out: Option = RUN_OPTION
+) -> None:
     parser.add_options("what to run", (*TOP_OPTIONS, out))
     own = method_options(method)
     first_line = (get_method(method).__doc__ or "").strip().splitlines()
@@ -99,16 +99,16 @@ def add_training_options(parser: Parser, method: str, model: str, out: Option = 
         "engine": "engine: how the model is held, trained and sampled",
         "tiny": "tiny: sizes of a model made from scratch",
     }
-    for section, options in section_options(model).items():
+    for section, options in section_options(model, engine).items():
         parser.add_options(titles[section], options)
 
 
-def glance(argv: Sequence[str], resumable: bool = True) -> tuple[str, str]:
-    """(method, model), which decide what other flags there are."""
+def glance(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
+    """(method, model, engine), which decide what other flags there are."""
     glance = Parser("train", "", add_help=False)
     for flag in ("--config", "--resume"):
         glance.add_argument(flag, type=Path)
-    for flag in ("--method", "--model"):
+    for flag in ("--method", "--model", "--engine"):
         glance.add_argument(flag)
     seen, _ = glance.parse_known_args(argv)
     document: Document = {}
@@ -116,7 +116,8 @@ def glance(argv: Sequence[str], resumable: bool = True) -> tuple[str, str]:
         document = read_settings(seen.resume)
     elif seen.config is not None:
         document = read_document(seen.config)
-    return seen.method or method_name(document), seen.model or str(document.get("model", DEFAULT_MODEL))
+    model = seen.model or str(document.get("model", DEFAULT_MODEL))
+    return seen.method or method_name(document), model, seen.engine or engine_name(document)
 
 
 def _resume(path: Path, said: Said) -> int:
@@ -131,9 +132,7 @@ def _resume(path: Path, said: Said) -> int:
         say(console, f"{path} is finished; give it more with --iterations.")
         show_summary(console, read_summary(path), path)
         return 0
-    world = open_world(after.world)
-    after, method = check_training(replace(after, out=path), world)
-    return carry_out(after, method, world, resume=True)
+    return carry_out(prepare(replace(after, out=path)), resume=True)
 
 
 def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
@@ -173,21 +172,19 @@ def differences(before: Document, after: Document, place: str = "") -> list[str]
     return found
 
 
-def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) -> int:
+def carry_out(prepared: Prepared, resume: bool) -> int:
     from tacit.cli.progress import make_reporter
     from tacit.cli.terminal import make_console
 
-    console = make_console()
-    show_header(console, recipe, world)
+    recipe, console = prepared.recipe, make_console()
+    show_header(console, prepared)
     started = False
     try:
-        from tacit.assembly.players import load_recipe_policy
         from tacit.runs.directory import Run
-        from tacit.training.train import Course, Trainer
+        from tacit.training.train import Trainer
 
-        course = Course.of(world, recipe.train)
-        policy = load_recipe_policy(recipe, world)
-        method = _ready(method, recipe, world, policy)
+        practices = prepared.practices()
+        policy = prepared.toolbox.open()
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
         started = True
@@ -195,7 +192,7 @@ def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) 
         try:
             if resume:
                 write_json(recipe.out / SETTINGS, recipe.to_json())
-            summary = Trainer(run, policy, method, world, recipe.train, reporter, course).train()
+            summary = Trainer(run, policy, practices, recipe.train, reporter, prepared.toolbox.policies).train()
         finally:
             reporter.close()
             run.close()
@@ -207,37 +204,28 @@ def carry_out(recipe: Recipe, method: Method, world: Environment, resume: bool) 
     return 0
 
 
-def _ready(method: Method, recipe: Recipe, world: Environment, policy: Any) -> Method:
-    """The method with what it compares steps by: a layer the loaded model has, or a sentence encoder that can be loaded. What
-    cannot be is found out before anything is trained."""
-    settings = recipe.settings
-    if not isinstance(settings, BiGPO):
-        return method
-    if settings.embedder == "actor" and settings.layer is not None:
-        policy.engine.model.check_layer(settings.layer)
-    if settings.embedder != "sentence":
-        return method
-    from tacit.engines.local.sentences import SentenceModel
-
-    return settings.build(world, SentenceModel(settings.encoder))
-
-
-def show_header(console: Console, recipe: Recipe, world: Environment) -> None:
+def show_header(console: Console, prepared: Prepared) -> None:
     from tacit.cli.terminal import say, say_pairs
 
+    recipe, worlds = prepared.recipe, prepared.worlds
     train, schedule = recipe.train, recipe.schedule
     say(console, f"{recipe.method} on {recipe.world}", style="bold")
-    pairs = [("world", world.summary), ("model", recipe.model)]
+    pairs = [("world", world.summary) for world in worlds] + [("model", recipe.model)]
+    pairs += [(name, policy.model) for name, policy in recipe.policies.items()]
+    if recipe.engine_name != DEFAULT_ENGINE:
+        pairs.append(("engine", recipe.engine_name))
     if train.sft.steps:
-        expert = train.sft.expert or next(iter(world.experts))
+        expert = train.sft.expert or next(iter(worlds[0].experts))
         pairs.append(("sft", f"{train.sft.steps} steps of {train.sft.batch} turns shown by the {expert}, lr {train.sft.lr:g}"))
     if schedule.iterations:
         size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
         rounds = "1 iteration" if schedule.iterations == 1 else f"{schedule.iterations} iterations"
         pairs.append(("rl", f"{rounds} of {size}, lr {schedule.lr:g}"))
-    measured = train.evaluation
-    panel = measured.panel or panel_name(world.name, measured.split, measured.tasks, train.family_names)
-    pairs += [("panel", f"{panel}, temperature {train.evaluation.temperature:g}"), ("seed", str(train.seed))]
+    for world, place in zip(worlds, recipe.places, strict=True):
+        measured = place.train.evaluation
+        panel = measured.panel or panel_name(world.name, measured.split, measured.tasks, place.train.family_names)
+        pairs.append(("panel", f"{panel}, temperature {measured.temperature:g}"))
+    pairs.append(("seed", str(train.seed)))
     pairs += [("run", str(recipe.out)), *(("note", note) for note in recipe.notes)]
     say_pairs(console, pairs)
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
 
 from tacit.core.errors import TacitError
+from tacit.core.moment import Moment
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.embedders import Embedder
 from tacit.credit.radius import search_radius
 
+FILE = "radius.json"
+
 
 class AdaptiveRadius:
     """Looks at the first groups before they are credited, and chooses ε so that the median cluster has 4 to 8 members."""
+
+    name: ClassVar[str] = "radius"
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
@@ -25,7 +32,7 @@ class AdaptiveRadius:
             raise TacitError("the adaptive radius is not known yet: it is found on the first groups that are observed.")
         return self._value
 
-    def observe(self, groups: Sequence[Group], policy: Encoder) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Encoder, moment: Moment | None = None) -> dict[str, float]:
         if self._value is None:
             features = self.embedder([group for group in groups if group.steps], policy)
             if not features:  # every episode crashed: the next iteration is the first one with something to see
@@ -34,11 +41,11 @@ class AdaptiveRadius:
             return {"radius": self._value, "radius_median_size": median}
         return {"radius": self._value}
 
-    def learn(self, groups: Sequence[Group], policy: Encoder) -> dict[str, float]:
+    def learn(self, groups: Sequence[Group], policy: Encoder, moment: Moment | None = None) -> dict[str, float]:
         return {}
 
-    def state(self) -> dict[str, Any]:
-        return {"value": self._value}
+    def save(self, directory: Path) -> None:
+        (directory / FILE).write_text(json.dumps({"value": self._value}), encoding="utf-8")
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        self._value = state["value"]
+    def load(self, directory: Path) -> None:
+        self._value = json.loads((directory / FILE).read_text(encoding="utf-8"))["value"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -69,6 +69,35 @@ class Batch:
             group=np.arange(n),
             trajectory=np.arange(n),
             step=np.zeros(n, np.int64),
+        )
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[Batch]) -> Batch:
+        """The rows of all, one after another; groups and trajectories keep apart. All must have the same columns."""
+        if len(batches) == 1:
+            return batches[0]
+        first = batches[0]
+        for batch in batches:
+            for kind in ("tokens", "rows"):
+                if set(getattr(batch, kind)) != set(getattr(first, kind)):
+                    raise ValueError(f"batches to be joined have other columns of {kind}: {set(getattr(batch, kind))}")
+        groups = np.cumsum([0, *(int(b.group.max(initial=-1)) + 1 for b in batches)])
+        trajectories = np.cumsum([0, *(int(b.trajectory.max(initial=-1)) + 1 for b in batches)])
+
+        def joined(columns: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:
+            return [row for column in columns for row in column]
+
+        return cls(
+            prompts=joined(b.prompts for b in batches),
+            completions=joined(b.completions for b in batches),
+            behaviour=joined(b.behaviour for b in batches),
+            advantages=joined(b.advantages for b in batches),
+            group=_columns(b.group + groups[i] for i, b in enumerate(batches)),
+            trajectory=_columns(b.trajectory + trajectories[i] for i, b in enumerate(batches)),
+            step=_columns(b.step for b in batches),
+            temperature=first.temperature,
+            tokens={name: joined(b.tokens[name] for b in batches) for name in first.tokens},
+            rows={name: np.concatenate([b.rows[name] for b in batches]) for name in first.rows},
         )
 
     def with_column(self, name: str, per: Literal["token", "row"], values: Sequence[np.ndarray] | np.ndarray) -> Batch:

@@ -14,13 +14,17 @@ selection    which groups are worth training on?
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol, overload
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, overload
 
 import numpy as np
 
+from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveShare
 from tacit.core.credit import Credit, Rewards
+from tacit.core.engine import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING
 from tacit.core.errors import TacitError
+from tacit.core.moment import Moment
 from tacit.core.protocols import LossTerm, Policy
 from tacit.core.types import PLAIN, ActionStyle, Condition, Group, Observation, Prompt, Task, Transition
 
@@ -51,13 +55,14 @@ class Conditions(Protocol):
 
 
 class RewardTerm(Protocol):
-    def __call__(self, groups: Sequence[Group]) -> Sequence[Rewards]: ...
+    def __call__(self, groups: Sequence[Group], moment: Moment) -> Sequence[Rewards]: ...
 
 
 class CreditTerm(Protocol):
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> Sequence[Credit]:
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment) -> Sequence[Credit]:
         """Terms see all groups at once: some normalise over the batch, some score it in one pass. A term that can say how it
-        came to its credits returns them `Explained`."""
+        came to its credits returns them `Explained`. What it asks of a policy beside sampling and learning it says by an
+        attribute `needs`; one that compares no episodes with each other says `alone = True`."""
         ...
 
 
@@ -93,22 +98,27 @@ class Column(Protocol):
     def per(self) -> Literal["token", "row"]: ...
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment
     ) -> Sequence[np.ndarray] | np.ndarray: ...
 
 
 class Companion(Protocol):
     """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update."""
 
-    def observe(self, groups: Sequence[Group], policy: Policy) -> dict[str, float]: ...
-
-    def learn(self, groups: Sequence[Group], policy: Policy) -> dict[str, float]: ...
-
-    def state(self) -> dict[str, Any]:
-        """JSON-able; whatever is here survives a killed run."""
+    @property
+    def name(self) -> str:
+        """what it is found again by in a checkpoint; no two of a method share one"""
         ...
 
-    def load(self, state: Mapping[str, Any]) -> None: ...
+    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]: ...
+
+    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]: ...
+
+    def save(self, directory: Path) -> None:
+        """Whatever has to survive a killed run, into an empty directory of its own."""
+        ...
+
+    def load(self, directory: Path) -> None: ...
 
 
 class Selection(Protocol):
@@ -128,34 +138,35 @@ class Alike:
         return (PLAIN,) * size
 
 
+NOT_GREEDY = Bound(lambda v: v > 0, "must be above 0 in training: greedy episodes of one task are all the same")
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The published training settings of a method. Every field can be overridden, and then visibly is."""
 
-    groups: int = 16
+    groups: AtLeastOne = 16
     """tasks per iteration"""
-    group_size: int = 8
+    group_size: AtLeastOne = 8
     """episodes per task"""
-    iterations: int = 150
+    iterations: Count = 150
     """rollout-and-update rounds"""
-    lr: float = 1e-6
+    lr: NotNegative = 1e-6
     """learning rate of AdamW, constant"""
-    temperature: float = 1.0
+    temperature: Annotated[float, NOT_GREEDY] = 1.0
     """sampling temperature during training"""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """nucleus kept when sampling in training; 1 keeps log-probabilities those of what was sampled"""
-    epochs: int = 1
+    epochs: AtLeastOne = 1
     """passes over each batch"""
-    minibatches: int = 1
+    minibatches: AtLeastOne = 1
     """optimiser steps per pass; 1 is a single on-policy step"""
-
-
-ENGINE_PROVIDES = frozenset({"entropy", "values", "logits"})
-"""what an engine can compute beside log-probabilities during an update"""
 
 
 @dataclass(frozen=True)
 class Method:
+    """What a method is in one world: `settings.build(world, tools)` makes it."""
+
     name: str
     context: Context
     rewards: tuple[RewardTerm, ...]
@@ -173,87 +184,30 @@ class Method:
         for piece in ("rewards", "credits", "losses"):
             if not getattr(self, piece):
                 raise TacitError(f"method {self.name!r} has no {piece}; it could not learn.")
-        names = [column.name for column in self.columns]
-        if len(set(names)) < len(names):
-            raise TacitError(f"method {self.name!r} has two columns of the same name among {names}.")
-        missing = self.needs - ENGINE_PROVIDES - {column.name for column in self.columns}
+        for piece in ("columns", "companions"):
+            names = [each.name for each in getattr(self, piece)]
+            if len(set(names)) < len(names):
+                raise TacitError(f"method {self.name!r} has two {piece} of the same name among {names}.")
+        missing = self._read_by_losses - DURING_UPDATES - {column.name for column in self.columns}
         if missing:
             raise TacitError(
                 f"method {self.name!r} has losses that need {sorted(missing)}, which neither an engine nor its columns provide."
             )
 
     @property
-    def needs(self) -> frozenset[str]:
+    def _read_by_losses(self) -> frozenset[str]:
         """What the losses read beside log-probabilities and advantages."""
         return frozenset().union(*(loss.needs for loss in self.losses))
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether anything is compared with the reference policy, which then has to be kept beside the trained one.
+    def needs(self) -> frozenset[str]:
+        """What it asks of an engine, by the names of core/engine.py."""
+        pieces = (*self.rewards, *self.credits, *self.columns, *self.companions, self.conditions)
+        asked = frozenset().union(*(getattr(piece, "needs", frozenset()) for piece in pieces))
+        hidden = {HIDDEN_STATES} if self.hidden_layer is not None else frozenset()
+        return asked | hidden | (self._read_by_losses & DURING_UPDATES) | {SAMPLING, LEARNING}
 
-        A loss says so by needing the column `reference`; any other piece that calls `policy.reference()` says so by an
-        attribute `needs_reference`.
-        """
-        pieces = (*self.rewards, *self.credits, *self.columns, *self.companions)
-        return "reference" in self.needs or any(getattr(piece, "needs_reference", False) for piece in pieces)
-
-
-def combine(a: Method, b: Method) -> Method:
-    """Both methods' terms in one. Shared terms count once; where the two disagree, an error says why.
-
-    The schedule is a's. `combine(a, b)` and `combine(b, a)` have the same terms.
-    """
-    return replace(
-        a,
-        name=f"{a.name}+{b.name}",
-        context=_one("context", a, b),
-        conditions=_one("conditions", a, b, default=Alike()),
-        selection=_one("selection", a, b, default=None),
-        hidden_layer=_one("hidden_layer", a, b, default=None),
-        rewards=_union("rewards", a, b),
-        credits=_union("credits", a, b),
-        columns=_union("columns", a, b),
-        losses=_union("losses", a, b),
-        companions=_union("companions", a, b),
-    )
-
-
-_NOTHING = object()
-
-
-def _one(piece: str, a: Method, b: Method, default: Any = _NOTHING) -> Any:
-    left, right = getattr(a, piece), getattr(b, piece)
-    if left == right or right == default:
-        return left
-    if left == default:
-        return right
-    raise TacitError(
-        f"cannot combine {a.name!r} and {b.name!r}: a group has one {piece}, and theirs differ "
-        f"({left!r} against {right!r}). Build one of them with the other's {piece}."
-    )
-
-
-def _union(piece: str, a: Method, b: Method) -> tuple[Any, ...]:
-    ours, theirs = getattr(a, piece), getattr(b, piece)
-    terms = list(ours)
-    for term in theirs:
-        if term in ours:
-            continue
-        # Only a term of a's alone can clash: a method may well have two of one kind, and both may share one.
-        twin = next((t for t in ours if type(t) is type(term) and t not in theirs), None)
-        if twin is not None:
-            raise TacitError(
-                f"cannot combine {a.name!r} and {b.name!r}: both have {type(term).__name__} among their {piece}, with "
-                f"{_difference(twin, term)}. Give both the same setting."
-            )
-        terms.append(term)
-    return tuple(terms)
-
-
-def _difference(a: Any, b: Any) -> str:
-    try:
-        names = [f.name for f in fields(a)]
-    except TypeError:
-        return "different settings"
-    differ = [n for n in names if getattr(a, n) != getattr(b, n)]
-    return ", ".join(f"{n} = {getattr(a, n)!r} against {getattr(b, n)!r}" for n in differ) or "different settings"
+    @property
+    def compares_episodes(self) -> bool:
+        """Whether an episode is judged beside others of its task, so that a group of one teaches nothing."""
+        return self.selection is not None or not all(getattr(term, "alone", False) for term in self.credits)

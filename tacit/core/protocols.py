@@ -122,6 +122,14 @@ class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
         """From now on the reference is the policy as it is at this moment."""
         ...
 
+    def begin_stage(self) -> None:
+        """Another stage of training begins: what the optimiser remembers of the last one is forgotten, the weights stay."""
+        ...
+
+    def check_layer(self, layer: int) -> None:
+        """Refuse a layer that hidden states cannot be had of."""
+        ...
+
     def adapter(self, name: str) -> Policy:
         """The same base with another adapter active; made on first use."""
         ...

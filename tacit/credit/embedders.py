@@ -9,22 +9,22 @@ SentenceEncoder a frozen text encoder
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
+from tacit.core.engine import HIDDEN_STATES
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Encoder
+from tacit.core.tools import Encode
 from tacit.core.types import Group, Step
 
 Pooling = Literal["last", "mean", "attention"]
 """which of a prompt's states: the last token's, their mean, or the mean weighted by attention to the last"""
 Features = np.ndarray | Sequence[np.ndarray]
 """[N, D], or N rows of D"""
-Encode = Callable[[Sequence[str]], np.ndarray]
-"""N texts -> [N, D]"""
 
 
 class Embedder(Protocol):
@@ -43,6 +43,7 @@ class ActorHidden:
 
     layer: int = -8
     pooling: Pooling = "last"
+    needs: ClassVar[frozenset[str]] = frozenset({HIDDEN_STATES})
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[list[np.ndarray]]:
         features = [[self._sampled(step) for step in group.steps] for group in groups]

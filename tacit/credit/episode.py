@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 
 from tacit.core.credit import Credit, Rewards
+from tacit.core.engine import REFERENCE, SCORING
+from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, flat_steps
 
@@ -50,7 +52,9 @@ class EpisodeRelative:
     over: Literal["trajectories", "steps"] = "trajectories"
     delta: float = 1e-6
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None) -> list[Credit]:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+    ) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
             if len(group) < 2:
@@ -66,7 +70,9 @@ class EpisodeRelative:
 class LeaveOneOut:
     """RLOO:  A = R − mean of the other trajectories' R, plus the step's local reward. One member alone gets zero."""
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None) -> list[Credit]:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+    ) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
             if len(group) < 2:
@@ -91,10 +97,17 @@ class BatchRelative:
     delta: float = 1e-6
 
     @property
-    def needs_reference(self) -> bool:
-        return self.kl != 0.0
+    def needs(self) -> frozenset[str]:
+        return frozenset({SCORING, REFERENCE}) if self.kl else frozenset()
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> list[Credit]:
+    @property
+    def alone(self) -> bool:
+        """the whole batch is what an episode is held against"""
+        return self.baseline == "none"
+
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment | None = None
+    ) -> list[Credit]:
         if not groups:
             return []
         kl = self._kl(groups, policy)

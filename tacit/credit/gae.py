@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from tacit.core.credit import Credit, Rewards
+from tacit.core.engine import VALUES
+from tacit.core.moment import Moment
 from tacit.core.protocols import Critic
 from tacit.core.types import Group, flat_steps
 
@@ -37,8 +40,12 @@ class GeneralisedAdvantage:
     gamma: float = 0.99
     lam: float = 0.95
     whiten: bool = True
+    needs: ClassVar[frozenset[str]] = frozenset({VALUES})
+    alone: ClassVar[bool] = True
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Critic) -> list[Credit]:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Critic, moment: Moment | None = None
+    ) -> list[Credit]:
         if not groups:
             return []
         values_N = policy.values([step.prompt_tokens for step in flat_steps(groups)])

@@ -20,6 +20,7 @@ import numpy as np
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
+from tacit.core.moment import Moment
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.diagnostics import partition_metrics
@@ -55,7 +56,9 @@ class HistoryHierarchy:
         if self.depth is not None and self.depth < 1:
             raise TacitError(f"depth = {self.depth} compares no observation; it must be at least 1.")
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None) -> Explained:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None, moment: Moment | None = None
+    ) -> Explained:
         began = time.perf_counter()
         steps, first, depths = [], [], []
         for group, reward in zip(groups, rewards, strict=True):

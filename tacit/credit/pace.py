@@ -20,6 +20,7 @@ import numpy as np
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
+from tacit.core.moment import Moment
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group, Step
 from tacit.credit.diagnostics import pace_metrics, partition_metrics
@@ -81,7 +82,13 @@ class ActionPeers:
         if self.key_tokens < 1:
             raise TacitError(f"key_tokens = {self.key_tokens} tells no action from another; it must be at least 1.")
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None) -> Explained:
+    @property
+    def needs(self) -> frozenset[str]:
+        return getattr(self.partition, "needs", frozenset())
+
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None, moment: Moment | None = None
+    ) -> Explained:
         began = time.perf_counter()
         parts = self.partition(groups, policy)
         keys = [action_keys(group.steps, self.key, self.key_tokens) for group in groups]

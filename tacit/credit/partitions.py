@@ -206,6 +206,10 @@ class Clusters:
     embedder: Embedder
     radius: Radius = field(default_factory=lambda: Fixed(0.10))
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return getattr(self.embedder, "needs", frozenset())
+
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
         radius = self.radius.value
         return [by_cosine(features, radius) for features in self.embedder(groups, policy)]

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tacit.core.credit import Rewards
+from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.types import Group
 
@@ -21,5 +22,7 @@ class Returns:
     name: ClassVar[str] = "returns"
     per: ClassVar[Literal["token", "row"]] = "row"
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None) -> np.ndarray:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+    ) -> np.ndarray:
         return np.concatenate([reward.returns_N(self.gamma) for reward in rewards]) if rewards else np.zeros(0)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tacit.core.credit import Credit, Rewards
 from tacit.core.method import Explained
+from tacit.core.moment import Moment
 from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.diagnostics import partition_metrics
@@ -61,7 +62,13 @@ class StepRelative:
     std: Std = "population"
     delta: float = 1e-6
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None) -> Explained:
+    @property
+    def needs(self) -> frozenset[str]:
+        return getattr(self.partition, "needs", frozenset())
+
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None, moment: Moment | None = None
+    ) -> Explained:
         began = time.perf_counter()
         parts = self.partition(groups, policy)
         steps = [

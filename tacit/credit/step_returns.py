@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tacit.core.credit import Credit, Rewards
+from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.types import Group
 from tacit.credit.episode import Std, standardise
@@ -23,7 +24,9 @@ class StepReturns:
     std: Std = "population"
     delta: float = 1e-6
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None) -> list[Credit]:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+    ) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
             returns_N = reward.returns_N(self.gamma)

@@ -182,5 +182,26 @@ def final_and_peak(evaluations: Sequence[dict[str, Any]]) -> tuple[dict[str, Any
     return evaluations[-1], max(practised or evaluations, key=lambda e: e["success"])
 
 
+def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Evaluations of one moment in several worlds as one: every world counts the same, however large its panel, and its own
+    score stands under `worlds`. The interval takes the worlds' errors as independent."""
+    if len(scores) == 1:
+        return dict(scores[0])
+    mean: dict[str, float] = {
+        name: _mean([score[name] for score in scores]) for name in ("success", "score") if name in scores[0]
+    }
+    wide = np.array([score["interval"] for score in scores])
+    below, above = (np.sqrt(np.sum((wide[:, side] - [s["success"] for s in scores]) ** 2)) / len(scores) for side in (0, 1))
+    interval = [max(0.0, mean["success"] - float(below)), min(1.0, mean["success"] + float(above))]
+    return {
+        **{name: value for name, value in scores[0].items() if name in ("stage", "step", "fingerprint", "code")},
+        **mean,
+        "interval": interval,
+        "episodes": sum(score["episodes"] for score in scores),
+        "panel": " + ".join(score["panel"] for score in scores),
+        "worlds": {score["world"]: score for score in scores},
+    }
+
+
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else 0.0

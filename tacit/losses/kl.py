@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from tacit.core.credit import Rewards
+from tacit.core.engine import REFERENCE, SCORING
+from tacit.core.moment import Moment
 from tacit.core.protocols import Policy, TokenView
 from tacit.core.types import Group, flat_steps
 from tacit.losses.aggregate import mean_over
@@ -24,9 +26,11 @@ class ReferenceLogprobs:
     temperature: float = 1.0
     name: ClassVar[str] = "reference"
     per: ClassVar[Literal["token", "row"]] = "token"
-    needs_reference: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy) -> list[np.ndarray]:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment | None = None
+    ) -> list[np.ndarray]:
         steps = flat_steps(groups)
         return policy.reference().logprobs(
             [s.prompt_tokens for s in steps], [s.completion.tokens for s in steps], self.temperature

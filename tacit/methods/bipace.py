@@ -14,22 +14,25 @@ GiGPO. The prefill that samples a completion has φ already, so it costs next to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from tacit.companions.radius import AdaptiveRadius
+from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Share
+from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.method import CreditTerm, Method, Schedule
+from tacit.core.method import CreditTerm, Schedule
+from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
-from tacit.credit.embedders import ActorHidden, Embedder, Encode, HashNgram, Identity, Pooling, SentenceEncoder
+from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Pooling, SentenceEncoder
+from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, settle
 from tacit.credit.pace import ActionKey, ActionPeers, Form
 from tacit.credit.partitions import Clusters, Fixed
 from tacit.credit.step_relative import StepRelative
 from tacit.methods.grpo import GRPO
 
-PUBLISHED_LAYER = -8
-PUBLISHED_EPSILON = {"actor": 0.10, "ngram": 0.25, "identity": 0.0, "sentence": 0.10}
-"""by embedder; the paper has no sentence encoder, so its radius is ours"""
+COSINE = Bound(lambda v: 0 <= v <= 2, "must be between 0 and 2: it is a cosine distance")
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class BiGPO(GRPO):
 
     name: ClassVar[str] = "bigpo"
 
-    gamma: float = 0.95
+    gamma: Share = 0.95
     """discount per turn of the step returns"""
-    step_weight: float = 1.0
+    step_weight: NotNegative = 1.0
     """w of the step-level credit; 0 is GRPO"""
     step_std: Literal["population", "sample", "none"] = "population"
     """divide step-level credit by the deviation of its cluster: population, sample, or none"""
@@ -52,39 +55,42 @@ class BiGPO(GRPO):
     """layer of the hidden state, from the end if negative; none is what `tacit calibrate` found for this model, else -8"""
     pooling: Pooling | None = None
     """which state of the prompt: last (free: the sampler has it), mean or attention; none is the calibrated one, else last"""
-    epsilon: float | None = None
+    epsilon: Annotated[float | None, COSINE] = None
     """cosine radius of a cluster, from 0 to 2; none is the calibrated one, else the published 0.10 (ngram: 0.25)"""
     adaptive: bool = False
     """find epsilon on the first iteration: a median cluster of 4 to 8 steps"""
     schedule: Schedule = field(default_factory=lambda: Schedule(lr=5e-7))
 
-    def build(self, world: Environment, encode: Encode | None = None) -> Method:
-        """`encode` is the sentence encoder, where steps are compared by one."""
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         if self.adaptive and self.epsilon is not None:
             raise TacitError(
                 f"epsilon = {self.epsilon} is given, and adaptive would search for another; leave one of them out."
             )
-        phi = self.fingerprint(encode)
+        phi = self.fingerprint(tools)
         adaptive = AdaptiveRadius(phi) if self.adaptive else None
         radius = adaptive or Fixed(PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
-        clusters = Clusters(phi, radius)  # Eq. 3
-        grpo = super().build(world)
-        return replace(
-            grpo,
-            credits=(*grpo.credits, self.step_credit(clusters)),  # Eq. 8
-            companions=(*grpo.companions, *([adaptive] if adaptive else [])),
-            hidden_layer=phi.layer if isinstance(phi, ActorHidden) and phi.pooling == "last" else None,
+        sampled = [phi.layer] if isinstance(phi, ActorHidden) and phi.pooling == "last" else []  # the prefill has it already
+        return (
+            adds("credits", "step credit", self.step_credit(Clusters(phi, radius))),  # Eqs. 3 and 8
+            adds("companions", "radius", *([adaptive] if adaptive else [])),
+            adds("hidden_layer", "hidden state", *sampled),
         )
 
-    def fingerprint(self, encode: Encode | None = None) -> Embedder:
+    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        settings, notes = super().fitted(base, said)
+        told = Geometry(self.layer, self.pooling, self.epsilon)
+        found, more = settle(told, self.embedder, base, self.adaptive)
+        return replace(settings, layer=found.layer, pooling=found.pooling, epsilon=found.epsilon), (*notes, *more)
+
+    def fingerprint(self, tools: Tools) -> Embedder:
         """φ, what a step is compared by."""
-        choices: dict[str, Embedder] = {
-            "actor": ActorHidden(PUBLISHED_LAYER if self.layer is None else self.layer, self.pooling or "last"),
-            "ngram": HashNgram(),
-            "identity": Identity(),
-            "sentence": SentenceEncoder(encode),
-        }
-        return choices[self.embedder]
+        if self.embedder == "actor":
+            layer = PUBLISHED_LAYER if self.layer is None else self.layer
+            tools.check_layer(layer)
+            return ActorHidden(layer, self.pooling or "last")
+        if self.embedder == "sentence":
+            return SentenceEncoder(tools.sentences(self.encoder))
+        return HashNgram() if self.embedder == "ngram" else Identity()
 
     def step_credit(self, clusters: Clusters) -> CreditTerm:
         """w · Âₛ of Eq. 2."""
@@ -103,7 +109,7 @@ class BiPACE(BiGPO):
     """q: mean return of the same action minus that of the cluster; difference: return minus that of other actions"""
     action_key: ActionKey = "tag"
     """what makes two actions the same: the parsed action (tag), or the first tokens of the completion (tokens)"""
-    key_tokens: int = 8
+    key_tokens: AtLeastOne = 8
     """how many first tokens; also the key of a completion that does not parse"""
 
     def step_credit(self, clusters: Clusters) -> CreditTerm:

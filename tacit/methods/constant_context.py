@@ -14,20 +14,22 @@ of the whole distribution, so with 1 they are those of what was sampled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from tacit.core.bounds import NotNegative, Positive, Share
+from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, CreditTerm, Method, RewardTerm, Schedule
+from tacit.core.method import Context, RewardTerm, Schedule
 from tacit.core.protocols import LossTerm
+from tacit.core.tools import Tools
 from tacit.core.types import ActionStyle
 from tacit.core.world import Environment
 from tacit.credit.step_returns import StepReturns
 from tacit.losses.kl import ReferenceKL
 from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
 from tacit.methods.grpo import GRPO
-from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Outcome
 from tacit.rewards.signals import StepSignals, spelled_out
 
 STEP_COST = "step_cost"
@@ -39,6 +41,7 @@ class ConstantContext(GRPO):
     """A prompt that never grows: the present observation, the turn before, and a tracker's state block."""
 
     name: ClassVar[str] = "constant_context"
+    leads: ClassVar[bool] = True
 
     history: int = 1
     """past turns in the prompt: 1, or 0 to leave out the one-step context"""
@@ -48,7 +51,7 @@ class ConstantContext(GRPO):
     """how actions are written: bare, or tags (<think>…</think><action>…</action>)"""
     admissible: bool = False
     """list the admissible actions in the prompt, where the world has them"""
-    success_reward: float = 3.0
+    success_reward: Positive = 3.0
     """what success is worth"""
     progress_weight: float = 1.0
     """weight of the tracker's progress rewards; 0 leaves them out"""
@@ -58,11 +61,11 @@ class ConstantContext(GRPO):
     """what each step costs"""
     without: tuple[str, ...] = ()
     """reward components to leave out by name: rules of the world's tracker (subgoal,repeated), or progress, error, step_cost"""
-    invalid_penalty: float = 0.0
+    invalid_penalty: NotNegative = 0.0
     """taken off a step whose completion does not parse, beside the tracker's own penalty for invalid actions"""
-    gamma: float = 0.98
+    gamma: Share = 0.98
     """discount per turn"""
-    kl: float = 0.02
+    kl: NotNegative = 0.02
     """β of the penalty to the reference policy; 0 leaves it out"""
     penalty: Literal["sampled", "k3"] = "sampled"
     """sampled is the published one, whose gradient is zero on average; k3 is GRPO's, which does pull towards the reference"""
@@ -70,28 +73,27 @@ class ConstantContext(GRPO):
         default_factory=lambda: Schedule(groups=1, group_size=4, iterations=200, lr=5e-6, temperature=0.8)
     )
 
-    def build(self, world: Environment) -> Method:
+    def context(self, world: Environment) -> Context:
+        return self.constant_context(world, self.state_block)
+
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         if self.schedule.epochs > 1:
             raise TacitError(
                 f"epochs = {self.schedule.epochs}: the policy gradient of {self.name} has no importance ratio, so a batch can "
                 f"be used once only. Set epochs to 1, or choose a method with a ratio, such as grpo."
             )
-        return super().build(world)
+        std = None if self.std == "none" else self.std
+        penalty: LossTerm = SampledPenalty(self.kl) if self.penalty == "sampled" else ReferenceKL(self.kl)
+        return (
+            adds("rewards", "signals", self.signals(world)),
+            replaces("credits", "episode credit", StepReturns(self.gamma, std)),
+            replaces("losses", "surrogate", PolicyGradient()),
+            replaces("losses", "KL", *([penalty] if self.kl else [])),
+        )
 
-    def context(self, world: Environment) -> Context:
-        return self.constant_context(world, self.state_block)
-
-    def rewards(self, world: Environment) -> tuple[RewardTerm, ...]:
+    def signals(self, world: Environment) -> RewardTerm:
+        """r_prog − r_err of Eq. 7, and what each step costs."""
         weights = (("progress", self.progress_weight), ("error", -self.error_weight))
         without = spelled_out(self.without, world.name, (*getattr(world.tracker, "components", ()), STEP_COST))
         cost = 0.0 if STEP_COST in without else self.step_cost
-        signals = StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))
-        invalid = (InvalidPenalty(self.invalid_penalty),) if self.invalid_penalty else ()
-        return Outcome(self.success_reward), signals, *invalid
-
-    def credits(self) -> tuple[CreditTerm, ...]:
-        return (StepReturns(self.gamma, None if self.std == "none" else self.std),)
-
-    def losses(self) -> tuple[LossTerm, ...]:
-        penalty: LossTerm = SampledPenalty(self.kl) if self.penalty == "sampled" else ReferenceKL(self.kl)
-        return PolicyGradient(), *((penalty,) if self.kl else ()), *self.bonus()
+        return StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))

@@ -9,11 +9,15 @@ What differs from GRPO: those three lines. Overlong-reward shaping is left out: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tacit.core.method import Selection
-from tacit.methods.grpo import GRPO
+from tacit.core.bounds import AtLeastOne, NotNegative
+from tacit.core.composition import Part, adds
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
+from tacit.methods.grpo import GRPO, ClipHigh
 from tacit.rollout.selection import Mixed
 
 
@@ -23,12 +27,12 @@ class DAPO(GRPO):
 
     name: ClassVar[str] = "dapo"
 
-    clip_high: float = 0.28
+    clip_high: ClipHigh = 0.28
     """ε above 1"""
-    kl: float = 0.0
+    kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 leaves it out"""
-    rounds: int = 10
+    rounds: AtLeastOne = 10
     """rollout rounds to look for groups that disagree, before training on what there is"""
 
-    def selection(self) -> Selection | None:
-        return Mixed(self.rounds)
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        return (adds("selection", "selection", Mixed(self.rounds)),)

@@ -8,13 +8,19 @@ nobody else saw gets nothing from it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from tacit.core.method import CreditTerm
+from tacit.core.bounds import Bound, NotNegative, Share
+from tacit.core.composition import Part, adds
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
 from tacit.credit.partitions import Partition, SameObservation, SimilarObservation
 from tacit.credit.step_relative import StepRelative
 from tacit.methods.grpo import GRPO
+
+Similarity = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1, where observations must be equal")]
 
 
 @dataclass(frozen=True)
@@ -23,16 +29,16 @@ class GiGPO(GRPO):
 
     name: ClassVar[str] = "gigpo"
 
-    gamma: float = 0.95
+    gamma: Share = 0.95
     """discount per turn of the step returns"""
-    step_weight: float = 1.0
+    step_weight: NotNegative = 1.0
     """w of the step-level credit; 0 is GRPO"""
     step_std: Literal["population", "sample", "none"] = "population"
     """divide step-level credit by the deviation of its peers: population, sample (as verl-agent's code), or none (mean only)"""
-    similarity: float = 1.0
+    similarity: Similarity = 1.0
     """observations this alike (difflib ratio) count as the same; 1 means equal, worlds that never repeat use 0.9"""
 
-    def credits(self) -> tuple[CreditTerm, ...]:
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         same: Partition = SameObservation() if self.similarity == 1.0 else SimilarObservation(self.similarity)
         std = None if self.step_std == "none" else self.step_std
-        return (*super().credits(), StepRelative(same, self.step_weight, self.gamma, std))
+        return (adds("credits", "step credit", StepRelative(same, self.step_weight, self.gamma, std)),)

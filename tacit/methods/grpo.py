@@ -8,14 +8,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from tacit.contexts.history import History
 from tacit.contexts.state_block import StateBlock
+from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Positive
+from tacit.core.composition import Part, adds, compose
 from tacit.core.errors import TacitError
-from tacit.core.method import Column, Companion, Context, CreditTerm, Method, RewardTerm, Schedule, Selection
-from tacit.core.protocols import LossTerm
+from tacit.core.method import Context, Method, Schedule
+from tacit.core.tools import NO_TOOLS, Base, Tools
 from tacit.core.types import ActionStyle
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
@@ -25,18 +28,23 @@ from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
 from tacit.rewards.invalid import InvalidPenalty
 from tacit.rewards.outcome import Outcome
 
+ClipLow = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low")]
+ClipHigh = Annotated[float, Bound(lambda v: v > 0, "must be above 0: the ratio is clipped to 1 + clip_high")]
+
 
 @dataclass(frozen=True)
 class GRPO:
     """Group-relative policy optimisation: an episode is worth what it earned against its group."""
 
     name: ClassVar[str] = "grpo"
+    leads: ClassVar[bool] = False
+    """added to others (methods/together.py), its own values of the settings they share hold"""
 
-    history: int = 2
+    history: Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")] = 2
     """past turns in the prompt; -1 is all of them"""
     state_block: bool = False
     """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
-    bound: int = 4000
+    bound: AtLeastOne = 4000
     """most characters of a prompt with a state block; a longer one stops the run and says why"""
     wording: str = "full"
     """how the world is told: full, for language models, or terse, for tiny policies"""
@@ -44,36 +52,56 @@ class GRPO:
     """how actions are written: tags (<think>…</think><action>…</action>) or bare"""
     admissible: bool = True
     """list the admissible actions in the prompt, where the world has them"""
-    success_reward: float = 10.0
+    success_reward: Positive = 10.0
     """what success is worth"""
-    invalid_penalty: float = 0.1
+    invalid_penalty: NotNegative = 0.1
     """taken off a step whose completion does not parse into an action"""
     std: Literal["population", "sample", "none"] = "population"
     """divide advantages by this standard deviation: population, sample, or none (Dr. GRPO)"""
     over: Literal["trajectories", "steps"] = "trajectories"
     """group statistics over trajectories, or over steps (long episodes weigh more)"""
-    clip_low: float = 0.2
+    clip_low: ClipLow = 0.2
     """ε below 1"""
-    clip_high: float = 0.2
+    clip_high: ClipHigh = 0.2
     """ε above 1"""
-    kl: float = 0.01
+    kl: NotNegative = 0.01
     """β of the KL to the reference policy; 0 leaves it out"""
-    entropy: float = 0.0
+    entropy: NotNegative = 0.0
     """weight of the entropy bonus"""
     schedule: Schedule = field(default_factory=Schedule)
 
-    def build(self, world: Environment) -> Method:
-        return Method(
-            name=self.name,
-            context=self.context(world),
-            rewards=self.rewards(world),
-            credits=self.credits(),
-            columns=self.columns(),
-            losses=self.losses(),
-            companions=self.companions(world),
-            selection=self.selection(),
-            schedule=self.schedule,
+    def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
+        return compose(self.name, self.context(world), self.schedule, self.parts(), {self.name: self.changes(world, tools)})
+
+    def parts(self) -> Sequence[Part]:
+        """What GRPO is made of."""
+        return (
+            adds("rewards", "outcome", Outcome(self.success_reward)),
+            adds("rewards", "invalid penalty", InvalidPenalty(self.invalid_penalty)),
+            adds("credits", "episode credit", EpisodeRelative(None if self.std == "none" else self.std, self.over)),
+            adds("columns", "reference", *([ReferenceLogprobs(self.schedule.temperature)] if self.kl else [])),
+            adds("losses", "surrogate", ClippedSurrogate(self.clip_low, self.clip_high)),
+            adds("losses", "KL", *([ReferenceKL(self.kl)] if self.kl else [])),
+            adds("losses", "entropy", *([EntropyBonus(self.entropy)] if self.entropy else [])),
         )
+
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        """What a method adds to these parts or replaces of them."""
+        return ()
+
+    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """The settings for this model, and what was decided on the user's behalf.
+
+        A policy of a million parameters cannot read what is written for language models: unless something else was said, it is
+        told the world tersely, without lists of actions, and answers with the bare action.
+        """
+        wanted: dict[str, Any] = {"wording": "terse", "style": "bare", "admissible": False} if base.small else {}
+        own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
+        if not own:
+            return self, ()
+        told = ", ".join(f"{name} = {str(value).lower()}" for name, value in own.items())
+        note = f"{base.model} is too small for the published prompts, so {told}; say otherwise to change it"
+        return replace(self, **own), (note,)
 
     def context(self, world: Environment) -> Context:
         if self.state_block:
@@ -95,28 +123,3 @@ class GRPO:
             )
         one_step = self.history == 1
         return StateBlock(world.wording(self.wording), world.tracker, block, one_step, self.admissible, self.style, self.bound)
-
-    def rewards(self, world: Environment) -> tuple[RewardTerm, ...]:
-        return Outcome(self.success_reward), InvalidPenalty(self.invalid_penalty)
-
-    def credits(self) -> tuple[CreditTerm, ...]:
-        return (EpisodeRelative(None if self.std == "none" else self.std, self.over),)
-
-    def columns(self) -> tuple[Column, ...]:
-        return (ReferenceLogprobs(self.schedule.temperature),) if self.kl else ()
-
-    def surrogate(self) -> LossTerm:
-        return ClippedSurrogate(self.clip_low, self.clip_high)
-
-    def bonus(self) -> tuple[LossTerm, ...]:
-        return (EntropyBonus(self.entropy),) if self.entropy else ()
-
-    def losses(self) -> tuple[LossTerm, ...]:
-        kl = (ReferenceKL(self.kl),) if self.kl else ()
-        return (self.surrogate(), *kl, *self.bonus())
-
-    def companions(self, world: Environment) -> tuple[Companion, ...]:
-        return ()
-
-    def selection(self) -> Selection | None:
-        return None

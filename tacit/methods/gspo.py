@@ -7,12 +7,16 @@ What differs from GRPO: the ratio, its (far smaller) clip range, and the mean ov
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tacit.core.protocols import LossTerm
+from tacit.core.bounds import NotNegative
+from tacit.core.composition import Part, replaces
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
 from tacit.losses.clipped import ClippedSurrogate
-from tacit.methods.grpo import GRPO
+from tacit.methods.grpo import GRPO, ClipHigh, ClipLow
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,15 @@ class GSPO(GRPO):
     """GRPO with a length-normalised ratio per completion."""
 
     name: ClassVar[str] = "gspo"
+    leads: ClassVar[bool] = True
 
-    clip_low: float = 3e-4
+    clip_low: ClipLow = 3e-4
     """ε below 1"""
-    clip_high: float = 4e-4
+    clip_high: ClipHigh = 4e-4
     """ε above 1"""
-    kl: float = 0.0
+    kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 leaves it out"""
 
-    def surrogate(self) -> LossTerm:
-        return ClippedSurrogate(self.clip_low, self.clip_high, ratio="sequence", over="rows")
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        surrogate = ClippedSurrogate(self.clip_low, self.clip_high, ratio="sequence", over="rows")
+        return (replaces("losses", "surrogate", surrogate),)

@@ -8,10 +8,14 @@ differs from GRPO: the credit. As in the released code there is no episode-level
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.core.method import CreditTerm
+from tacit.core.bounds import Share
+from tacit.core.composition import Part, adds, replaces
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
 from tacit.credit.hgpo import HistoryHierarchy
 from tacit.methods.grpo import GRPO
 
@@ -22,7 +26,7 @@ class HGPO(GRPO):
 
     name: ClassVar[str] = "hgpo"
 
-    gamma: float = 0.95
+    gamma: Share = 0.95
     """discount per turn of the step returns"""
     alpha: float = 1.0
     """how much deeper levels of shared history weigh: (k + 1)^alpha"""
@@ -31,7 +35,10 @@ class HGPO(GRPO):
     step_std: Literal["population", "sample", "none"] = "population"
     """divide step-level credit by the deviation of its peers"""
 
-    def credits(self) -> tuple[CreditTerm, ...]:
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         depth = None if self.history < 0 else self.history + 1
         std = None if self.step_std == "none" else self.step_std
-        return (HistoryHierarchy(depth, self.alpha, self.base, self.gamma, std),)
+        return (
+            replaces("credits", "episode credit"),  # it is the shallowest level of the hierarchy, or not there
+            adds("credits", "step credit", HistoryHierarchy(depth, self.alpha, self.base, self.gamma, std)),
+        )

@@ -8,11 +8,14 @@ What differs from GRPO: the baseline is learned, so episodes need no group; the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tacit.core.method import Column, CreditTerm
-from tacit.core.protocols import LossTerm
+from tacit.core.bounds import NotNegative, Positive, Share
+from tacit.core.composition import Part, adds, replaces
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
 from tacit.credit.gae import GeneralisedAdvantage
 from tacit.credit.returns import Returns
 from tacit.losses.value import ValueLoss
@@ -24,24 +27,23 @@ class PPO(GRPO):
     """Actor-critic with generalised advantage estimation over turns."""
 
     name: ClassVar[str] = "ppo"
+    leads: ClassVar[bool] = True
 
-    success_reward: float = 1.0
+    success_reward: Positive = 1.0
     """what success is worth; the value head shares the policy's weights and gradient clip, and at 10 its squared error would
     drown the policy's gradient"""
-    invalid_penalty: float = 0.01
+    invalid_penalty: NotNegative = 0.01
     """taken off a step whose completion does not parse into an action"""
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """discount per turn"""
-    lam: float = 0.95
+    lam: Share = 0.95
     """λ of the advantage estimate; 1 is return minus value"""
-    value_coefficient: float = 0.5
+    value_coefficient: NotNegative = 0.5
     """weight of the value loss"""
 
-    def credits(self) -> tuple[CreditTerm, ...]:
-        return (GeneralisedAdvantage(self.gamma, self.lam),)
-
-    def columns(self) -> tuple[Column, ...]:
-        return (*super().columns(), Returns(self.gamma))
-
-    def losses(self) -> tuple[LossTerm, ...]:
-        return (*super().losses(), ValueLoss(self.value_coefficient))
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        return (
+            replaces("credits", "episode credit", GeneralisedAdvantage(self.gamma, self.lam)),
+            adds("columns", "returns", Returns(self.gamma)),
+            adds("losses", "value", ValueLoss(self.value_coefficient)),
+        )

@@ -8,11 +8,13 @@ group's mean outcome (the paper's REINFORCE++-baseline).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tacit.core.method import Column, CreditTerm
-from tacit.core.protocols import LossTerm
+from tacit.core.composition import Part, replaces
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
 from tacit.credit.episode import BatchRelative
 from tacit.methods.grpo import GRPO
 
@@ -26,11 +28,10 @@ class ReinforcePP(GRPO):
     baseline: Literal["none", "group"] = "none"
     """subtract the group's mean outcome first"""
 
-    def credits(self) -> tuple[CreditTerm, ...]:
-        return (BatchRelative(self.kl, self.baseline, self.schedule.temperature),)
-
-    def columns(self) -> tuple[Column, ...]:
-        return ()
-
-    def losses(self) -> tuple[LossTerm, ...]:
-        return (self.surrogate(), *self.bonus())
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        credit = BatchRelative(self.kl, self.baseline, self.schedule.temperature)
+        return (
+            replaces("credits", "episode credit", credit),
+            replaces("columns", "reference"),  # the KL is in the credit
+            replaces("losses", "KL"),
+        )

@@ -13,11 +13,15 @@ What differs from GRPO: the reward of a success loses its segmentation cost, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.core.method import Method, Schedule
+from tacit.core.bounds import NotNegative
+from tacit.core.composition import Part, adds
+from tacit.core.method import Schedule
+from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 from tacit.rewards.segmentation import SegmentationCost, world_alphabet, world_horizon
@@ -29,7 +33,7 @@ class ReuseRL(GRPO):
 
     name: ClassVar[str] = "reuserl"
 
-    invalid_penalty: float = 0.01
+    invalid_penalty: NotNegative = 0.01
     """taken off a step whose completion does not parse into an action"""
     efficiency: float = 10.0
     """λ: what a success of T segments loses"""
@@ -43,9 +47,16 @@ class ReuseRL(GRPO):
     """probability with which the reported bound may fail"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
-    def build(self, world: Environment) -> Method:
+    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """Added to a method whose success is worth less than λ, a long success would cost more than failing."""
+        settings, notes = super().fitted(base, said)
+        if "efficiency" in said or self.efficiency <= self.success_reward:
+            return settings, notes
+        note = f"efficiency = {self.success_reward:g}, so that no success is worth less than a failure"
+        return replace(settings, efficiency=self.success_reward), (*notes, note)
+
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
         dictionary = SkillDictionary(alphabet, horizon, self.max_phrase, self.buffer, self.delta)
         cost = SegmentationCost(alphabet, dictionary, horizon, self.efficiency)
-        grpo = super().build(world)
-        return replace(grpo, rewards=(*grpo.rewards, cost), companions=(dictionary,))
+        return adds("rewards", "length cost", cost), adds("companions", "dictionary", dictionary)

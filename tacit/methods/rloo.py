@@ -7,10 +7,13 @@ What differs from GRPO: the baseline leaves the trajectory itself out, and nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tacit.core.method import CreditTerm
+from tacit.core.composition import Part, replaces
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
 from tacit.credit.episode import LeaveOneOut
 from tacit.methods.grpo import GRPO
 
@@ -21,5 +24,5 @@ class RLOO(GRPO):
 
     name: ClassVar[str] = "rloo"
 
-    def credits(self) -> tuple[CreditTerm, ...]:
-        return (LeaveOneOut(),)
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        return (replaces("credits", "episode credit", LeaveOneOut()),)

@@ -8,11 +8,15 @@ seg(s, Σ) = |s|, and that is how it is written here: the same term with a code 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 from tacit.companions.dictionary.segmentation import Dictionary
-from tacit.core.method import RewardTerm, Schedule
+from tacit.core.bounds import NotNegative
+from tacit.core.composition import Part, adds
+from tacit.core.method import Schedule
+from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 from tacit.rewards.segmentation import SegmentationCost, world_alphabet, world_horizon
@@ -24,7 +28,7 @@ class RoundLength(GRPO):
 
     name: ClassVar[str] = "round_length"
 
-    invalid_penalty: float = 0.01
+    invalid_penalty: NotNegative = 0.01
     """taken off a step whose completion does not parse into an action"""
     efficiency: float = 10.0
     """λ: what a success of T steps loses"""
@@ -32,10 +36,15 @@ class RoundLength(GRPO):
     """T of the length penalty; by default the world's step limit"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
-    def rewards(self, world: Environment) -> tuple[RewardTerm, ...]:
-        alphabet = world_alphabet(world, self.name)
+    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """Added to a method whose success is worth less than λ, a long success would cost more than failing."""
+        settings, notes = super().fitted(base, said)
+        if "efficiency" in said or self.efficiency <= self.success_reward:
+            return settings, notes
+        note = f"efficiency = {self.success_reward:g}, so that no success is worth less than a failure"
+        return replace(settings, efficiency=self.success_reward), (*notes, note)
+
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
         single_skills = Dictionary(alphabet.skills)
-        return (
-            *super().rewards(world),
-            SegmentationCost(alphabet, single_skills, world_horizon(world, self.horizon), self.efficiency),
-        )
+        return (adds("rewards", "length cost", SegmentationCost(alphabet, single_skills, horizon, self.efficiency)),)

@@ -12,7 +12,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import Expert
 from tacit.modules.module import Module, find_modules, hash_modules, is_modules
-from tacit.training.train import evaluation_sampling
+from tacit.training.practice import evaluation_sampling
 
 OPEN = {("seed",), ("families",), ("workers",), ("world_timeout_s",), ("max_tokens",), ("world",)} | {
     ("engine", name) for name in ("device", "dtype", "threads", "token_budget", "max_batch", "compile")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.core.credit import Rewards
+from tacit.core.moment import Moment
 from tacit.core.types import Group
 
 
@@ -17,5 +18,5 @@ class InvalidPenalty:
 
     penalty: float = 0.1
 
-    def __call__(self, groups: Sequence[Group]) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
         return [Rewards.local(g, np.array([0.0 if s.valid else -self.penalty for s in g.steps])) for g in groups]

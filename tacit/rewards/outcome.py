@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.core.credit import Rewards
+from tacit.core.moment import Moment
 from tacit.core.types import Group
 
 
@@ -18,7 +19,7 @@ class Outcome:
     scale: float = 10.0
     graded: bool = False
 
-    def __call__(self, groups: Sequence[Group]) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
         return [
             Rewards.at_the_end(g, self.scale * np.array([t.score if self.graded else float(t.success) for t in g.trajectories]))
             for g in groups

@@ -9,6 +9,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError, unknown
+from tacit.core.moment import Moment
 from tacit.core.types import Group, Step
 
 
@@ -25,7 +26,7 @@ class StepSignals:
     step_cost: float = 0.01
     without: tuple[str, ...] = ()
 
-    def __call__(self, groups: Sequence[Group]) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
         return [Rewards.per_step(g, np.array([self.reward(step) for step in g.steps])) for g in groups]
 
     def reward(self, step: Step) -> float:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
+from tacit.core.method import Companion
 from tacit.core.protocols import Policy
 from tacit.runs.files import write_directory, write_json
 
-STATE = "state.json"
+STATE, POLICY, POLICIES, COMPANIONS = "state.json", "policy", "policies", "companions"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,29 @@ class Checkpoint:
             raise TacitError(
                 f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."
             ) from error
+
+
+    def load(self, policy: Policy, beside: Mapping[str, Policy], companions: Mapping[str, Companion]) -> None:
+        """Everybody as they were saved. Companions and further policies are found by name."""
+        policy.load(self.path / POLICY)
+        for name, other in beside.items():
+            other.load(self._place(POLICIES, name, "policy"))
+        for name, companion in companions.items():
+            companion.load(self._place(COMPANIONS, name, "companion"))
+
+    def companion(self, name: str) -> Path:
+        """Where a companion was saved."""
+        return self._place(COMPANIONS, name, "companion")
+
+    def _place(self, folder: str, name: str, what: str) -> Path:
+        place = self.path / folder / name
+        if not place.is_dir():
+            there = sorted(p.name for p in (self.path / folder).glob("*")) or ["none"]
+            raise TacitError(
+                f"the checkpoint {self.path} has no {what} {name!r} (it has {', '.join(there)}): it was saved by other settings, "
+                "or by another version of tacit."
+            )
+        return place
 
 
 class Checkpoints:
@@ -68,11 +93,25 @@ class Checkpoints:
             raise TacitError(f"no checkpoint {name!r} in {self._directory}; there {f'are {there}' if there else 'is none'}.")
         return matching[-1]
 
-    def save(self, stage: str, step: int, policy: Policy, state: dict[str, Any], optimizer: bool = True) -> Checkpoint:
+    def save(
+        self,
+        stage: str,
+        step: int,
+        policy: Policy,
+        state: dict[str, Any],
+        optimizer: bool = True,
+        beside: Mapping[str, Policy] | None = None,
+        companions: Mapping[str, Companion] | None = None,
+    ) -> Checkpoint:
         path = self._directory / f"{stage}-{step:06d}"
 
         def fill(directory: Path) -> None:
-            policy.save(directory / "policy", optimizer=optimizer)
+            policy.save(directory / POLICY, optimizer=optimizer)
+            for name, other in (beside or {}).items():
+                other.save(directory / POLICIES / name, optimizer=optimizer)
+            for name, companion in (companions or {}).items():
+                (directory / COMPANIONS / name).mkdir(parents=True)
+                companion.save(directory / COMPANIONS / name)
             write_json(directory / STATE, state)
 
         write_directory(path, fill)

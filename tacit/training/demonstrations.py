@@ -35,6 +35,12 @@ class Demonstrations:
     def __len__(self) -> int:
         return len(self.prompts)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Demonstrations]) -> Demonstrations:
+        """Those of several worlds as one."""
+        counts = {name: sum(getattr(part, name) for part in parts) for name in ("episodes", "won", "broken", "too_long")}
+        return cls([p for part in parts for p in part.prompts], [c for part in parts for c in part.completions], **counts)
+
     def __str__(self) -> str:
         lost = [f", {self.broken} broke" if self.broken else ""]
         lost.append(f"; {self.too_long} turns do not fit in the model and are left out" if self.too_long else "")

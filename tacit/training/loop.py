@@ -1,16 +1,18 @@
 """The loop. It knows no method, no world and no engine.
 
-groups  = what the agent did
-rewards = what each step was worth
-credits = which token gets how much of it
-update  = how the weights move
-learn   = what else learns
+collect   what the agents did, in every world of the run
+learn     observe → rewards → credits → columns → update → learn
+
+Each half is a function of what it is given: the next `collect` may begin before this `learn` is done (a step behind, and the
+completions say by which version of the policy they were written).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from typing import TypeVar
@@ -22,83 +24,108 @@ from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import NonFiniteLoss
 from tacit.core.iteration import Iteration
 from tacit.core.method import Explained, Method
-from tacit.core.protocols import Policy, Sampling
+from tacit.core.moment import Moment
+from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
-from tacit.core.types import Group, Task
-from tacit.rollout.episodes import rollout_groups
-from tacit.rollout.worlds import WorldPool
-from tacit.training.statistics import rollout_statistics
+from tacit.core.types import Group
+from tacit.training.playground import Playground, share_out
+from tacit.training.statistics import by_world, rollout_statistics
 
 Term = TypeVar("Term", Rewards, Credit)
+PHASES = ("rollout", "companions", "credit", "scoring", "update")
 
 
 @dataclass(frozen=True)
+class Collected:
+    """What was played in one iteration."""
+
+    moment: Moment
+    played: list[list[Group]]
+    """per playground: every group rolled out, crashed episodes and unselected groups included"""
+    groups: list[list[Group]]
+    """per playground: those to train on"""
+    seconds: float
+
+
+@dataclass
 class Loop:
     """Who practises what, where, and how far. The randomness of iteration n is (seed, n): run it again and the same happens."""
 
-    method: Method
-    tasks: Sequence[Task]
-    worlds: WorldPool
+    playgrounds: Sequence[Playground]
     policy: Policy
-    max_tokens: int
-    """the longest completion"""
-    max_steps: int
-    """the longest episode"""
     seed: int = 0
+    iterations: int = 1
+    drawn: dict[str, int] = field(default_factory=dict)
+    """tasks taken so far in each world, by its name: where the walk through its pool stands"""
 
     def iterate(self, number: int) -> Iteration:
-        method, policy = self.method, self.policy
-        played, groups = self.collect(number)
-        metrics = rollout_statistics(played)
-        for companion in method.companions:
-            metrics |= companion.observe(groups, policy)
+        return self.learn(self.collect(number))
 
-        rewards = total(term(groups) for term in method.rewards)
-        terms = [term(groups, rewards, policy) for term in method.credits]
-        credits = total(terms)
-        explained, marks = explanations(terms, len(groups))
-        metrics |= explained
+    def collect(self, number: int) -> Collected:
+        moment, began = Moment(self.seed, number, self.iterations), time.perf_counter()
+        played, groups = [], []
+        counts = share_out(self.schedule.groups, [ground.share for ground in self.playgrounds], number)
+        for ground, count in zip(self.playgrounds, counts, strict=True):
+            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0))
+            self.drawn[ground.name] = self.drawn.get(ground.name, 0) + taken
+            played.append(here)
+            groups.append(sound)
+        return Collected(moment, played, groups, time.perf_counter() - began)
 
-        if groups:
-            batch = Batch.from_groups(groups, credits, method.schedule.temperature)
-            for column in method.columns:
-                batch = batch.with_column(column.name, column.per, column(groups, rewards, policy))
-            metrics |= update(batch, method, policy, derive(self.seed, "update", number))
+    def learn(self, collected: Collected) -> Iteration:
+        policy, moment = self.policy, collected.moment
+        metrics = rollout_statistics([g for here in collected.played for g in here])
+        seconds = dict.fromkeys(PHASES, 0.0) | {"rollout": collected.seconds}
+        rewards: list[Rewards] = []
+        credits: list[Credit] = []
+        marks: list[dict[str, np.ndarray]] = []
+        batches: list[Batch] = []
+        for ground, played, groups in zip(self.playgrounds, collected.played, collected.groups, strict=True):
+            method, own = ground.method, rollout_statistics(played) if len(self.playgrounds) > 1 else {}
+            with timed(seconds, "companions"):
+                for companion in method.companions:
+                    own |= companion.observe(groups, policy, moment)
+            with timed(seconds, "credit"):
+                earned = total(term(groups, moment) for term in method.rewards)
+                terms = [term(groups, earned, policy, moment) for term in method.credits]
+                given = total(terms)
+                explained, noted = explanations(terms, len(groups))
+            if groups:
+                batch = Batch.from_groups(groups, given, method.schedule.temperature)
+                with timed(seconds, "scoring"):
+                    for column in method.columns:
+                        batch = batch.with_column(column.name, column.per, column(groups, earned, policy, moment))
+                batches.append(batch)
+            metrics |= self._named(ground, own | explained)
+            rewards, credits, marks = rewards + earned, credits + given, marks + noted
 
-        for companion in method.companions:
-            metrics |= companion.learn(groups, policy)
-        return Iteration(played, groups, rewards, credits, metrics, marks)
+        if batches:
+            with timed(seconds, "update"):
+                metrics |= update(Batch.concatenate(batches), self.playgrounds[0].method, policy, moment.derive("update"))
 
-    def collect(self, number: int) -> tuple[list[Group], list[Group]]:
-        """(all groups rolled out, those to train on). A method with a selection rolls out more tasks until it has enough."""
-        method, schedule, chosen = self.method, self.method.schedule, []
-        sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=self.max_tokens)
-        played: list[Group] = []
-        for attempt in range(method.selection.rounds if method.selection else 1):
-            place = derive(self.seed, "rollout", number, attempt)
-            count = min(schedule.groups, len(self.tasks))
-            picked = np.random.default_rng(place).choice(len(self.tasks), size=count, replace=False)
-            fresh = rollout_groups(
-                [self.tasks[i] for i in picked],
-                schedule.group_size,
-                place,
-                method.conditions,
-                method.context,
-                self.worlds,
-                self.policy,
-                sampling,
-                self.max_steps,
-                method.hidden_layer,
-            )
-            played += fresh
-            sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]
-            if method.selection is None:
-                return played, sound
-            chosen += [group for group in sound if method.selection.keep(group)]
-            if len(chosen) >= schedule.groups:
-                break
-        # Not one group to learn from in all rounds: train on what there is, as the paper does.
-        return played, chosen[: schedule.groups] or sound
+        for ground, groups in zip(self.playgrounds, collected.groups, strict=True):
+            with timed(seconds, "companions"):
+                for companion in ground.method.companions:
+                    metrics |= self._named(ground, companion.learn(groups, policy, moment))
+        metrics |= {f"seconds_{phase}": spent for phase, spent in seconds.items()}
+        flat = [g for here in collected.played for g in here], [g for here in collected.groups for g in here]
+        return Iteration(*flat, rewards, credits, metrics, marks)
+
+    def _named(self, ground: Playground, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """A world's own numbers carry its name, where there are several."""
+        return metrics if len(self.playgrounds) == 1 else by_world(ground.name, metrics)
+
+    @property
+    def schedule(self):
+        """One for all worlds: they share the update."""
+        return self.playgrounds[0].method.schedule
+
+
+@contextmanager
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[phase] += time.perf_counter() - began
 
 
 def update(batch: Batch, method: Method, policy: Policy, seed: int) -> dict[str, float]:

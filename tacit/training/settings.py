@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, Positive, PositiveShare, Share
 from tacit.core.errors import TacitError
 
 
@@ -11,19 +13,19 @@ from tacit.core.errors import TacitError
 class SupervisedSettings:
     """Step-level imitation of the world's expert, before any reinforcement."""
 
-    steps: int = 0
+    steps: Count = 0
     """optimiser steps; 0 skips the stage"""
-    batch: int = 64
+    batch: AtLeastOne = 64
     """demonstrated turns per step"""
-    tasks: int = 1000
+    tasks: AtLeastOne = 1000
     """training tasks the expert shows"""
-    lr: float = 1e-3
+    lr: NotNegative = 1e-3
     """peak learning rate; warm-up then cosine to zero"""
-    warmup: float = 0.1
+    warmup: Share = 0.1
     """share of the steps spent warming up"""
     expert: str = ""
     """which of the world's experts to imitate; empty is its first"""
-    noise: float = 0.0
+    noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
     """share of shown turns replaced by a random action, so that recoveries are shown too; the random ones are not imitated"""
 
 
@@ -33,25 +35,25 @@ class EvaluationSettings:
 
     split: str = ""
     """split the panel is taken from; empty is the world's own: test, or unseen houses"""
-    tasks: int = 128
+    tasks: AtLeastOne = 128
     """tasks on the panel"""
     panel: str = ""
     """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
     also: str = ""
     """further splits to measure on after each stage, comma-separated; with as many tasks, or SPLIT:TASKS"""
-    repeats: int = 1
+    repeats: AtLeastOne = 1
     """episodes per task"""
-    every: int = 5
+    every: Count = 5
     """iterations between evaluations; 0 evaluates only after each stage"""
     untrained: bool = True
     """also measure the policy before anything is taught"""
-    temperature: float = 0.4
+    temperature: Annotated[float, Bound(lambda v: v >= 0, "must not be negative; 0 is greedy")] = 0.4
     """sampling temperature when evaluating"""
-    max_steps: int = 0
+    max_steps: Count = 0
     """longest episode when evaluating; 0 is the world's own limit"""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """nucleus kept when evaluating"""
-    top_k: int = 0
+    top_k: Annotated[int, Bound(lambda v: v >= 0, "must not be negative; 0 keeps all tokens")] = 0
     """tokens kept when evaluating; 0 is all"""
 
     @property
@@ -72,23 +74,23 @@ class TrainSettings:
 
     seed: int = 0
     """everything random in the run comes from this"""
-    tasks: int = 4096
+    tasks: AtLeastOne = 4096
     """size of the pool of training tasks"""
     split: str = "train"
     """split the training tasks come from"""
     families: str = ""
     """train and measure only on these families of tasks, comma-separated; empty is all"""
-    max_steps: int = 0
+    max_steps: Count = 0
     """longest episode when practising; 0 is the world's own limit"""
-    max_tokens: int = 0
+    max_tokens: Count = 0
     """longest completion; 0 is the world's bare action length, or 512 with tags"""
-    workers: int = 0
+    workers: Count = 0
     """processes to run the world in; 0 runs fast worlds in place and slow ones in 4"""
-    world_timeout_s: float = 60.0
+    world_timeout_s: Positive = 60.0
     """a world that does not answer for this long ends its episode"""
-    checkpoint_every: int = 5
+    checkpoint_every: AtLeastOne = 5
     """iterations between checkpoints (supervised steps count a tenth)"""
-    keep: int = 2
+    keep: AtLeastOne = 2
     """newest checkpoints kept, beside the best"""
     trajectories: bool = True
     """write every trajectory to the run directory"""

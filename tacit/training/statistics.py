@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -31,6 +31,11 @@ def rollout_statistics(groups: Sequence[Group]) -> dict[str, float]:
         "crashed": sum(t.stop.crashed for t in episodes),
         **{f"stop_{reason.value}": _mean(t.stop is reason for t in episodes) for reason in StopReason},
     }
+
+
+def by_world(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """A world's numbers under its name: `countdown/success`."""
+    return {f"{name}/{metric}": value for metric, value in metrics.items()}
 
 
 def _mean(values) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,24 +12,22 @@ import numpy as np
 
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
-from tacit.core.method import Method
-from tacit.core.protocols import Policy, Sampling
-from tacit.core.types import Task
-from tacit.core.world import Environment
+from tacit.core.method import Companion
+from tacit.core.protocols import Policy
 from tacit.evaluation.behaviour import repeated
 from tacit.evaluation.evaluate import evaluate
-from tacit.evaluation.panels import Panel, choose_panel
+from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
-from tacit.evaluation.scores import final_and_peak
-from tacit.rollout.workers import Workers
-from tacit.rollout.worlds import InPlace, WorldPool
+from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
 from tacit.runs.records import batch_records, iteration_records, trajectory_record, write_records
 from tacit.runs.watching import Watcher
-from tacit.training.demonstrations import demonstrate
+from tacit.training.demonstrations import Demonstrations, demonstrate
 from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+from tacit.training.practice import Practice, evaluation_sampling, make_worlds
 from tacit.training.reporting import Reporter
 from tacit.training.settings import TrainSettings
 from tacit.training.supervised import imitate
@@ -46,91 +45,73 @@ class Progress:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     further: list[dict[str, Any]] = field(default_factory=list)
     """evaluations on the further panels"""
-    companions: list[dict[str, Any]] = field(default_factory=list)
+    drawn: dict[str, int] = field(default_factory=dict)
+    """how far the walk through each world's tasks has come"""
     episodes: int = 0
     turns: int = 0
     generated_tokens: int = 0
     wall_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Course:
-    """What a run trains on and what it is measured on."""
-
-    tasks: Sequence[Task]
-    panel: Panel
-    further: tuple[Panel, ...] = ()
-    """measured after each stage only"""
-
-    @classmethod
-    def of(cls, world: Environment, settings: TrainSettings) -> Course:
-        """Found before anything is written, so that a world without its data costs nothing."""
-        families, measured = settings.family_names, settings.evaluation
-        panel = choose_panel(world, measured.split, measured.tasks, families, measured.panel)
-        tasks = world.tasks_of(settings.split, settings.tasks, settings.seed, families)
-        if not tasks:
-            of = f" of {', '.join(families)}" if families else ""
-            raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks{of} here.")
-        further = [choose_panel(world, split, count, families) for split, count in measured.further_panels]
-        return cls(tasks, panel, tuple(further))
-
-
 class Trainer:
-    """The stages of one run, over whatever policy, method and world it is given."""
+    """The stages of one run, over whatever policies, methods and worlds it is given."""
 
     def __init__(
         self,
         run: Run,
         policy: Policy,
-        method: Method,
-        world: Environment,
+        practices: Sequence[Practice],
         settings: TrainSettings,
         reporter: Reporter,
-        course: Course | None = None,
+        beside: Mapping[str, Policy] | None = None,
     ) -> None:
-        self.run, self.policy, self.method, self.world = run, policy, method, world
+        """`beside`: further policies by name, which companions train; they are saved and found again with this one."""
+        self.run, self.policy, self.practices, self.beside = run, policy, practices, dict(beside or {})
         self.settings, self.reporter = settings, reporter
-        self.max_steps = settings.max_steps or world.max_steps
-        self.max_tokens = completion_limit(settings, method, world)
-        course = course or Course.of(world, settings)
-        self.panel, self.further, self.tasks = course.panel, course.further, course.tasks
         self.progress = Progress()
         self.watcher = Watcher(run.path)
         self._began = time.monotonic()
 
+    @property
+    def method(self):
+        """What all worlds share: name, schedule, losses."""
+        return self.practices[0].method
+
     def train(self) -> dict[str, Any]:
         """Run what is left to run; returns the summary."""
         self._restore()
-        if self.panel.difference():
-            self.reporter.say(f"warning: {self.panel.difference()}")
-        worlds = make_worlds(self.world, self.settings)
-        try:
+        for practice in self.practices:
+            if practice.course.panel.difference():
+                self.reporter.say(f"warning: {practice.course.panel.difference()}")
+        with ExitStack() as open_worlds:
+            self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
             if self.progress.stage == "" and self.settings.evaluation.untrained:
-                self._evaluate(worlds, "untrained", 0, stage_over=True)
+                self._evaluate("untrained", 0, stage_over=True)
             if self.settings.sft.steps and self.progress.stage != "rl":
-                self._imitate(worlds)
+                self._imitate()
             if self.method.schedule.iterations:
-                self._practise(worlds)
-        finally:
-            worlds.close()
+                self._practise()
         return self._summarise()
 
-    def _imitate(self, worlds: WorldPool) -> None:
+    def _playground(self, practice: Practice, open_worlds: ExitStack) -> Playground:
+        worlds = make_worlds(practice.world, practice.settings)
+        open_worlds.callback(worlds.close)
+        several = len(self.practices) > 1
+        return Playground(
+            practice.method,
+            practice.course.tasks,
+            worlds,
+            practice.max_tokens,
+            practice.max_steps,
+            practice.name if several else "",
+            practice.share,
+        )
+
+    def _imitate(self) -> None:
         settings = self.settings.sft
         if self.progress.stage == "sft" and self.progress.step >= settings.steps:
             return
-        self.reporter.say(f"imitation: the expert plays {min(settings.tasks, len(self.tasks))} tasks")
-        shown = demonstrate(
-            self.world,
-            self.tasks[: settings.tasks],
-            self.method.context,
-            self.policy,
-            self.world.max_steps,
-            settings.expert,
-            settings.noise,
-            self.settings.seed,
-        )
-        self.reporter.say(f"imitation: {shown}")
+        shown = Demonstrations.joined([self._demonstrations(practice) for practice in self.practices])
         first = self.progress.step if self.progress.stage == "sft" else 0
         self.reporter.stage("sft", settings.steps, first)
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
@@ -139,18 +120,38 @@ class Trainer:
             self.reporter.step(step, metrics)
             self.progress.stage, self.progress.step = "sft", step
             if step == settings.steps:
-                self._evaluate(worlds, "sft", step, stage_over=True)
+                self._evaluate("sft", step, stage_over=True)
                 self._save()
             elif step % every == 0:
                 self._save()
 
-    def _practise(self, worlds: WorldPool) -> None:
+    def _demonstrations(self, practice: Practice) -> Demonstrations:
+        settings, world = practice.settings.sft, practice.world
+        tasks = practice.course.tasks[: settings.tasks]
+        where = f" of {world.name}" if len(self.practices) > 1 else ""
+        self.reporter.say(f"imitation: the expert plays {len(tasks)} tasks{where}")
+        shown = demonstrate(
+            world,
+            tasks,
+            practice.method.context,
+            self.policy,
+            world.max_steps,
+            settings.expert,
+            settings.noise,
+            self.settings.seed,
+        )
+        self.reporter.say(f"imitation: {shown}")
+        return shown
+
+    def _practise(self) -> None:
         schedule = self.method.schedule
         first = self.progress.step if self.progress.stage == "rl" else 0
-        if first == 0 and self.method.needs_reference:
-            self.policy.freeze_reference()
+        if first == 0:
+            self.policy.begin_stage()
+            if any("reference" in practice.method.needs for practice in self.practices):
+                self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
-        loop = Loop(self.method, self.tasks, worlds, self.policy, self.max_tokens, self.max_steps, self.settings.seed)
+        loop = Loop(self.playgrounds, self.policy, self.settings.seed, schedule.iterations, dict(self.progress.drawn))
         for step in range(first + 1, schedule.iterations + 1):
             began = time.monotonic()
             try:
@@ -158,13 +159,12 @@ class Trainer:
             except NonFiniteLoss as error:
                 raise self._keep_evidence(error, step) from error
             self._count(done, step, time.monotonic() - began)
-            self.progress.stage, self.progress.step = "rl", step
-            self.progress.companions = [c.state() for c in self.method.companions]
+            self.progress.stage, self.progress.step, self.progress.drawn = "rl", step, dict(loop.drawn)
             last = step == schedule.iterations
             every = self.settings.evaluation.every
             evaluated = last or (every and step % every == 0)
             if evaluated:
-                self._evaluate(worlds, "rl", step, stage_over=last)
+                self._evaluate("rl", step, stage_over=last)
             if evaluated or step % self.settings.checkpoint_every == 0:
                 saved = self._save()
                 if self._is_best(step):
@@ -187,20 +187,32 @@ class Trainer:
         if self.settings.trajectories:
             write_records(self.run.trajectories("rl", step), iteration_records(done))
 
-    def _evaluate(self, worlds: WorldPool, stage: str, step: int, stage_over: bool) -> None:
-        self.progress.evaluations.append(self._measure(worlds, self.panel, stage, step, "eval"))
-        for panel in self.further if stage_over else ():
-            self.progress.further.append(self._measure(worlds, panel, stage, step, f"eval-{panel.tasks[0].split}"))
+    def _evaluate(self, stage: str, step: int, stage_over: bool) -> None:
+        scores = [
+            self._measure(ground, practice, practice.course.panel, stage, step, "eval")
+            for ground, practice in zip(self.playgrounds, self.practices, strict=True)
+        ]
+        self.progress.evaluations.append(over_worlds(scores))
+        for ground, practice in zip(self.playgrounds, self.practices, strict=True):
+            for panel in practice.course.further if stage_over else ():
+                kept_as = f"eval-{panel.tasks[0].split}"
+                self.progress.further.append(self._measure(ground, practice, panel, stage, step, kept_as))
 
-    def _measure(self, worlds: WorldPool, panel: Panel, stage: str, step: int, kept_as: str) -> dict[str, Any]:
-        chosen = self.settings.evaluation
-        sampling, steps = evaluation_sampling(self.settings, self.max_tokens), chosen.max_steps or self.world.max_steps
+    def _measure(
+        self, ground: Playground, practice: Practice, panel: Panel, stage: str, step: int, kept_as: str
+    ) -> dict[str, Any]:
+        chosen = practice.settings.evaluation
+        sampling, steps = (
+            evaluation_sampling(practice.settings, ground.max_tokens),
+            chosen.max_steps or practice.world.max_steps,
+        )
         rules = Rules(sampling, steps, self.settings.seed, chosen.repeats)
-        score, played = evaluate(panel, rules, worlds, self.method.context, self.policy)
-        known = {"fingerprint": self.policy.digest(), "code": code_version()}
+        score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy)
+        known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         if self.settings.trajectories:
-            write_records(self.run.trajectories(f"{kept_as}-{stage}", step), map(trajectory_record, played))
+            where = f"{kept_as}-{ground.name}" if ground.name else kept_as
+            write_records(self.run.trajectories(f"{where}-{stage}", step), map(trajectory_record, played))
         return {"stage": stage, "step": step, **score.to_json(), **known}
 
     def _is_best(self, step: int) -> bool:
@@ -212,19 +224,28 @@ class Trainer:
         self.progress.wall_s += time.monotonic() - self._began
         self._began = time.monotonic()
         state = {**asdict(self.progress), "settings": read_settings(self.run.path)}
-        return self.run.checkpoints.save(self.progress.stage, self.progress.step, self.policy, state)
+        return self.run.checkpoints.save(
+            self.progress.stage, self.progress.step, self.policy, state, beside=self.beside, companions=self._companions()
+        )
+
+    def _companions(self) -> dict[str, Companion]:
+        """By the name of their directory in a checkpoint; with several worlds each has its own."""
+        several = len(self.practices) > 1
+        return {
+            f"{practice.name}/{companion.name}" if several else companion.name: companion
+            for practice in self.practices
+            for companion in practice.method.companions
+        }
 
     def _restore(self) -> None:
         newest = self.run.checkpoints.newest()
         if newest is not None:
             state = newest.state()
             try:
-                self.policy.load(newest.path / "policy")
+                newest.load(self.policy, self.beside, self._companions() if newest.stage == "rl" else {})
             except TacitError as error:
                 raise TacitError(f"{error} To resume from what was saved before it, delete {newest.path}.") from error
             self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__ if name in state})
-            for companion, saved in zip(self.method.companions, self.progress.companions, strict=False):
-                companion.load(saved)
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
             if self._is_best(newest.step):  # the killed process may not have got round to saying so
                 self.run.checkpoints.mark_best(newest)
@@ -243,14 +264,15 @@ class Trainer:
         self.progress.wall_s += time.monotonic() - self._began
         evaluations = self.progress.evaluations
         final, peak = final_and_peak(evaluations)
+        panels = [practice.course.panel for practice in self.practices]
         summary = {
             "run": self.run.path.name,
-            "world": self.world.name,
+            "world": ",".join(practice.name for practice in self.practices),
             "method": self.method.name,
             "settings": read_settings(self.run.path),
-            "panel": self.panel.name,
-            "panel_version": self.panel.version,
-            "panel_hash": self.panel.hash,
+            "panel": " + ".join(panel.name for panel in panels),
+            "panel_version": "+".join(dict.fromkeys(panel.version for panel in panels)),
+            "panel_hash": "+".join(panel.hash for panel in panels),
             "success": {e["stage"]: e["success"] for e in evaluations},
             "final": final,
             "peak": peak,
@@ -265,19 +287,3 @@ class Trainer:
         }
         write_json(self.run.path / SUMMARY, summary)
         return summary
-
-
-def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
-    processes = settings.workers or (4 if world.slow else 0)
-    return (
-        Workers(world.make, processes, settings.world_timeout_s) if processes else InPlace(world.make, settings.world_timeout_s)
-    )
-
-
-def completion_limit(settings: TrainSettings, method: Method, world: Environment) -> int:
-    return settings.max_tokens or (world.action_tokens if method.context.style == "bare" else 512)
-
-
-def evaluation_sampling(settings: TrainSettings, max_tokens: int) -> Sampling:
-    chosen = settings.evaluation
-    return Sampling(chosen.temperature, chosen.top_p, chosen.top_k, max_tokens)

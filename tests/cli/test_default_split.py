@@ -15,7 +15,7 @@ from tacit.core.errors import TacitError
 from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel
 from tacit.training.settings import TrainSettings
-from tacit.training.train import Course
+from tacit.training.practice import Course
 
 QUICK = ["--model", "tiny-base", "--engine.threads", "1", "--engine.device", "cpu", "--no-evaluation.untrained"]
 SMALL = [

@@ -12,7 +12,7 @@ from tacit.core.world import Environment
 from tacit.environments import WORLDS, get_environment
 from tacit.evaluation.panels import Panel
 from tacit.training.settings import EvaluationSettings, TrainSettings
-from tacit.training.train import Course
+from tacit.training.practice import Course
 
 
 def of_letters(letters: str, endless: bool = False, refuses: bool = False) -> Environment:

@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     from tacit.evaluation.evaluate import play_panel
     from tacit.evaluation.journal import Journal, Measurement
     from tacit.evaluation.scores import score_panel
-    from tacit.training.train import make_worlds
+    from tacit.training.practice import make_worlds
 
     ks, prices = _ks(arguments.k), _prices(arguments)
     target = _open(arguments, said)

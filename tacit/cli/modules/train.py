@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
 
-from tacit.assembly.checks import check_new_run, check_training, open_world
+from tacit.assembly.checks import check_new_run, open_world, prepare
 from tacit.assembly.flags import Option
 from tacit.assembly.recipe import Recipe
 from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
@@ -43,8 +43,9 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError("a module's skill decides its families; leave `families` out, and choose skills with --skills.")
     out = _out(arguments.config, said, recipe)
     skills = choose_skills(world, arguments.skills)
-    planned = [(skill, *check_training(_recipe_of(recipe, skill, skills[skill], world, out), world)) for skill in skills]
-    for number, (skill, own, method) in enumerate(planned, start=1):
+    planned = [(skill, prepare(_recipe_of(recipe, skill, skills[skill], world, out))) for skill in skills]
+    for number, (skill, prepared) in enumerate(planned, start=1):
+        own = prepared.recipe
         place = own.out
         started = (place / SETTINGS).exists()
         if not started:
@@ -54,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
             _export(place, out, skill, arguments.checkpoint)
             continue
         _say(f"\nskill {number} of {len(planned)}: {skill}, for {', '.join(skills[skill])}")
-        if code := carry_out(own, method, world, resume=started):
+        if code := carry_out(prepared, resume=started):
             _say("Or give the same command again, which goes on from here with all skills.")
             return code
         _export(place, out, skill, arguments.checkpoint)

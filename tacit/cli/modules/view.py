@@ -11,7 +11,7 @@ from tacit.assembly.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import read_settings, saved_checkpoints
-from tacit.training.train import completion_limit, evaluation_sampling
+from tacit.training.practice import completion_limit, evaluation_sampling
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,15 +30,15 @@ def trained_by(run: Path) -> Trained:
     document = read_settings(run)
     recipe = Recipe.from_json(document)
     world = open_world(recipe.world)
-    method = recipe.settings.build(world)
+    context = recipe.settings.context(world)
     return Trained(
         path=run,
         world=world,
         world_name=recipe.world,
         families=recipe.train.family_names,
-        context=method.context,
+        context=context,
         base=Base(recipe.model, recipe.train.seed, recipe.tiny),
-        sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, method, world)),
+        sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world)),
         max_steps=recipe.train.evaluation.max_steps or world.max_steps,
         settings=document,
     )

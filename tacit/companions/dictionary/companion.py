@@ -9,24 +9,31 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from tacit.companions.dictionary.bounds import normalised_loss, theorem_3
 from tacit.companions.dictionary.merging import Extraction, merge
 from tacit.companions.dictionary.segmentation import Dictionary, Phrase, check_alphabet
 from tacit.core.errors import TacitError
+from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.types import Group
 from tacit.core.world import Alphabet
 from tacit.rewards.segmentation import check_horizon, success_skills
 
+FILE = "dictionary.json"
+
 
 @dataclass
 class SkillDictionary:
     """Learns a dictionary from successes. Equal to another with the same settings, whatever either has seen."""
+
+    name: ClassVar[str] = "dictionary"
 
     alphabet: Alphabet
     horizon: int
@@ -56,7 +63,7 @@ class SkillDictionary:
         """Fewest phrases of the present dictionary that spell the sequence."""
         return self.dictionary.seg(sequence)
 
-    def observe(self, groups: Sequence[Group], policy: Policy | None = None) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Policy | None = None, moment: Moment | None = None) -> dict[str, float]:
         """The E-step. Returns what came of it; a bad projection is refused before anything is changed."""
         began = time.perf_counter()
         batch = [success_skills(self.alphabet, t) for g in groups for t in g.trajectories if t.success]
@@ -73,7 +80,7 @@ class SkillDictionary:
         metrics = self._sizes() | {"dictionary_changed": changed} | self._readings(found, max(map(len, corpus)))
         return metrics | {"dictionary_seconds": time.perf_counter() - began}
 
-    def learn(self, groups: Sequence[Group], policy: Policy | None = None) -> dict[str, float]:
+    def learn(self, groups: Sequence[Group], policy: Policy | None = None, moment: Moment | None = None) -> dict[str, float]:
         return {}
 
     def state(self) -> dict[str, Any]:
@@ -84,7 +91,11 @@ class SkillDictionary:
             "history": self.history.state(),
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def save(self, directory: Path) -> None:
+        (directory / FILE).write_text(json.dumps(self.state(), ensure_ascii=False), encoding="utf-8")
+
+    def load(self, directory: Path) -> None:
+        state = json.loads((directory / FILE).read_text(encoding="utf-8"))
         if tuple(state["skills"]) != self.alphabet.skills:
             raise TacitError("the saved skill dictionary belongs to another alphabet: the world's skills have changed since.")
         self.dictionary = Dictionary(self.alphabet.skills, tuple(map(tuple, state["phrases"])), self.max_phrase)

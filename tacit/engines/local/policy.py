@@ -131,6 +131,13 @@ class LocalPolicy:
         frozen = copy.deepcopy(self.engine.model.hf).requires_grad_(False)
         self._member.reference = LanguageModel(frozen, compiled=self.engine.settings.compile)
 
+    def begin_stage(self) -> None:
+        if self._member.has_trained:
+            self._member.weights.forget_moments()
+
+    def check_layer(self, layer: int) -> None:
+        self.engine.model.check_layer(layer)
+
     def adapter(self, name: str) -> LocalPolicy:
         return self if name == self.name else LocalPolicy(self.engine, name)
 

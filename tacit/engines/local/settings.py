@@ -25,7 +25,7 @@ class EngineSettings:
     lora_alpha: float = 0.0
     """scale of the LoRA adapters; 0 is twice the rank"""
     lora_dropout: float = 0.0
-    """dropout on the LoRA input during updates"""
+    """dropout on the LoRA input while imitating; off in practice, where ratios are taken against what the sampler saw"""
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
     token_budget: int = 0

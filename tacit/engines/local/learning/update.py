@@ -53,6 +53,10 @@ class TrainedWeights:
         self.clip_norm = settings.clip_norm
         self.steps = 0
 
+    def forget_moments(self) -> None:
+        """Begin another stage: the optimiser starts as new, from the weights as they are."""
+        self.optimizer.state.clear()
+
     def collect(self) -> None:
         """Add the gradients of one micro-batch to the masters'."""
         if not self.split:
@@ -158,7 +162,8 @@ class Learning:
         self.weights.clear()  # of what an attempt before this one may have left
         tally, computed = Tally(losses, batch.total_tokens), 0
         sampled = any(np.any(column) for column in batch.behaviour)  # imitation rows have no behaviour policy
-        with _training(self.model, self.settings, seed=derive(self.seed, "dropout", self.weights.steps)):
+        seed = derive(self.seed, "dropout", self.weights.steps)
+        with _training(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
             for packed in self.model.cut(batch.prompts, batch.completions, rows, token_budget, self.codec.pad):
                 computed += packed.computed
                 view = self._view(batch, packed, needs, len(rows))
@@ -252,21 +257,21 @@ class Tally:
 
 
 @contextmanager
-def _training(model: LanguageModel, settings: EngineSettings, seed: int) -> Iterator[None]:
-    """LoRA dropout and gradient checkpointing on, and nothing else: the base model's own dropout stays off, since ratios
-    are taken against what the sampler saw. Dropout's randomness is a function of the seed and the update alone."""
+def _training(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
+    """Gradient checkpointing on, and LoRA dropout where rows are imitated; not where they were sampled, since ratios are taken
+    against what the sampler saw, and the base model's own never. Its randomness is the seed's and the update's alone."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     switched = [
         module
         for name, module in model.hf.named_modules()
-        if (settings.lora_dropout and ".lora_dropout." in name and isinstance(module, nn.Dropout))
+        if (dropout and ".lora_dropout." in name and isinstance(module, nn.Dropout))
         or (settings.gradient_checkpointing and isinstance(module, GradientCheckpointingLayer))
     ]
     for module in switched:
         module.training = True
     try:
-        if settings.lora_dropout:
+        if dropout:
             with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
                 torch.manual_seed(seed)
                 yield

@@ -1,0 +1,65 @@
+"""What is known of a recipe's model before it is loaded: how large it is, how deep, and what was calibrated for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tacit.assembly.recipe import Recipe
+from tacit.assembly.values import to_data
+from tacit.calibration.store import place_of, read_calibration
+from tacit.core.method import Context
+from tacit.core.tools import Base
+from tacit.core.world import Environment
+from tacit.engines.models.bases import BASES, FOLDER, is_small
+from tacit.engines.models.tiny import cache_root
+
+
+def known_base(recipe: Recipe, world: Environment) -> Base:
+    small = recipe.tiny is not None or is_small(recipe.model)
+    return Base(recipe.model, small, _layers(recipe), read_calibration(calibration_place(recipe, world)))
+
+
+def calibration_place(recipe: Recipe, world: Environment) -> Path:
+    """A calibration belongs to a model in a world and a context: another prompt gives other hidden states."""
+    path = Path(recipe.model).expanduser()
+    config = _config(path)
+    model: Any = recipe.model if config is None else config  # a directory may be moved and stays the same model
+    identity = {
+        "model": model,
+        "tiny": to_data(recipe.tiny) if recipe.tiny else None,
+        "world": world.name,
+        "context": _identity(recipe.settings.context(world)),
+    }
+    return place_of(cache_root(), f"{path.name}-{world.name}", identity)
+
+
+def _identity(context: Context) -> dict[str, Any]:
+    """What decides the words of a prompt: the kind of context, its settings, and which wording and tracker write it."""
+    own: dict[str, Any] = {"kind": type(context).__name__}
+    for name, value in vars(context).items():
+        plain = value is None or isinstance(value, bool | int | float | str)
+        own[name] = value if plain else [type(value).__name__, getattr(value, "version", "")]
+    return own
+
+
+def _layers(recipe: Recipe) -> int | None:
+    """How deep the model is, where that is known without loading it."""
+    if recipe.tiny is not None:
+        return recipe.tiny.layers
+    config = _config(FOLDER / recipe.model if recipe.model in BASES else Path(recipe.model).expanduser())
+    if config is None:
+        return None
+    layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
+    return int(layers) if layers else None
+
+
+def _config(path: Path) -> dict[str, Any] | None:
+    for file in (path / "config.json", path / "model" / "config.json"):
+        if file.is_file():
+            try:
+                return json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                return None
+    return None

@@ -1,0 +1,69 @@
+"""The tools of a run: asked for while a method is built, opened once before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tacit.assembly.recipe import PolicyRecipe, Recipe
+from tacit.core.engine import ModelSource
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Policy
+from tacit.core.seeds import derive
+from tacit.core.tools import Encode
+from tacit.core.world import Environment
+from tacit.engines import get_engine
+from tacit.engines.models.sources import TEXTS_SEED
+
+
+class Toolbox:
+    def __init__(self, recipe: Recipe, worlds: Sequence[Environment]) -> None:
+        self.recipe, self._worlds = recipe, worlds
+        self._encoders: dict[str, Any] = {}
+        self._layers: set[int] = set()
+        self._asked: dict[str, None] = {}
+        self.policies: dict[str, Policy] = {}
+        """those beside the trained one, by name; here once `open` has loaded them"""
+
+    def sentences(self, model: str) -> Encode:
+        self._encoders.setdefault(model, None)
+
+        def encode(texts: Sequence[str]) -> np.ndarray:
+            return self._encoders[model](texts)
+
+        return encode
+
+    def policy(self, name: str) -> Callable[[], Policy]:
+        self._asked[name] = None
+        return lambda: self.policies[name]
+
+    def check_layer(self, layer: int) -> None:
+        self._layers.add(layer)
+
+    def open(self) -> Policy:
+        """Load the trained policy and everything that was asked for. What cannot be had is found out here."""
+        recipe = self.recipe
+        for name in recipe.policies:
+            if name not in self._asked:
+                asked = f"it asks for {', '.join(self._asked)}" if self._asked else "it asks for none"
+                raise TacitError(f"[policies.{name}]: method {recipe.method!r} does not use a policy of that name; {asked}.")
+        main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
+        policy = load_policy(main, recipe.train.seed, self._worlds)
+        for layer in self._layers:
+            policy.check_layer(layer)
+        for name in self._asked:
+            self.policies[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
+        for name in self._encoders:
+            from tacit.engines.local.sentences import SentenceModel
+
+            self._encoders[name] = SentenceModel(name)
+        return policy
+
+
+def load_policy(policy: PolicyRecipe, seed: int, worlds: Sequence[Environment]) -> Policy:
+    """The untrained policy. A tiny one trains its tokenizer on the text of all the worlds that have some."""
+    makers = [world.example_texts for world in worlds if world.example_texts is not None]
+    texts = (lambda: [text for make in makers for text in make(TEXTS_SEED)]) if makers else None
+    return get_engine(policy.engine_name).load(ModelSource(policy.model, seed, texts, policy.tiny), policy.engine)

@@ -1,0 +1,23 @@
+"""Numbers that know what makes sense of them: `kl: NotNegative = 0.01`. Settings outside their bounds are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What must hold of a value, and how to say so: `clip_low = 2.0 must be …`. None, where allowed, is never asked."""
+
+    holds: Callable[[Any], bool]
+    reason: str
+
+
+Positive = Annotated[float, Bound(lambda v: v > 0, "must be above 0")]
+NotNegative = Annotated[float, Bound(lambda v: v >= 0, "must not be negative")]
+Share = Annotated[float, Bound(lambda v: 0 <= v <= 1, "must be between 0 and 1")]
+PositiveShare = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1")]
+AtLeastOne = Annotated[int, Bound(lambda v: v >= 1, "must be at least 1")]
+Count = Annotated[int, Bound(lambda v: v >= 0, "must not be negative")]

@@ -1,0 +1,95 @@
+"""Methods say what they change; so they can be added together.
+
+GRPO is made of parts, each a piece of the method with a role of its own:
+
+    piece      role                     terms
+    rewards    outcome                  Outcome
+    rewards    invalid penalty          InvalidPenalty
+    credits    episode credit           EpisodeRelative
+    columns    reference                ReferenceLogprobs            where there is a KL
+    losses     surrogate                ClippedSurrogate
+    losses     KL                       ReferenceKL                  where there is a KL
+    losses     entropy                  EntropyBonus                 where there is a bonus
+
+Every other method *replaces* some of these roles or *adds* roles of its own, and says nothing else:
+
+    RLOO       replaces  credits/episode credit
+    ReuseRL    adds      rewards/length cost, companions/dictionary
+    BiPACE     adds      credits/step credit, companions/radius
+
+Adding methods together applies all replacements, then all additions, so the order in which they are named cannot matter. Two
+that replace one role, or that add the same one, are refused: one would be dropped, or something counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Context, Method, Schedule
+
+Piece = Literal["rewards", "credits", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"]
+SINGLE = ("conditions", "selection", "hidden_layer")
+"""pieces a method has one of"""
+
+
+@dataclass(frozen=True)
+class Part:
+    piece: Piece
+    role: str
+    """what it is, in a word or two that stand in error messages"""
+    terms: tuple[Any, ...]
+    replaces: bool = False
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.piece, self.role
+
+
+def adds(piece: Piece, role: str, *terms: Any) -> Part:
+    """Beside what is there. Without terms it says that the role is taken, and nothing more."""
+    return Part(piece, role, terms)
+
+
+def replaces(piece: Piece, role: str, *terms: Any) -> Part:
+    """Instead of what is there; without terms, nothing is there any more."""
+    return Part(piece, role, terms, replaces=True)
+
+
+def compose(
+    name: str, context: Context, schedule: Schedule, base: Sequence[Part], changes: Mapping[str, Sequence[Part]]
+) -> Method:
+    """The base's parts with the changes of each method, by its name, made to them."""
+    check_places({method: [(p.piece, p.role, p.replaces, p.terms) for p in parts] for method, parts in changes.items()})
+    parts = {part.place: part for part in base}
+    ordered = [part for method in sorted(changes) for part in changes[method]]
+    for part in (*(p for p in ordered if p.replaces), *(p for p in ordered if not p.replaces)):
+        parts[part.place] = part
+    pieces: dict[str, Any] = {}
+    for part in parts.values():
+        pieces[part.piece] = (*pieces.get(part.piece, ()), *part.terms)
+    for piece in SINGLE:
+        found = pieces.pop(piece, ())
+        if found:
+            pieces[piece] = found[0]
+    return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})
+
+
+def check_places(changes: Mapping[str, Sequence[tuple[str, str, bool, Any]]]) -> None:
+    """Refuse changes of two methods to one place, each (piece, role, whether it replaces, what with)."""
+    holders: dict[tuple[str, str], tuple[str, bool, Any]] = {}
+    for method, parts in changes.items():
+        for piece, role, replacing, terms in parts:
+            first, was_replacing, held = holders.setdefault((piece, role), (method, replacing, terms))
+            if first == method or held == terms:  # the same term twice is one term
+                continue
+            if replacing and was_replacing:
+                reason = f"both replace the {role}, and one of the two would be lost"
+            elif not replacing and not was_replacing:
+                reason = f"both add a {role}, which would be counted twice"
+            else:
+                adding, taking = (first, method) if replacing else (method, first)
+                reason = f"{adding} adds a {role} and {taking} would drop it"
+            raise TacitError(f"{first!r} and {method!r} cannot be added together: {reason}.")

@@ -1,0 +1,63 @@
+"""What a method is handed when it is built, and what it is told of the model before that. Nothing here is loaded by building:
+a tool is a way to the thing, opened once the run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Policy
+
+Encode = Callable[[Sequence[str]], np.ndarray]
+"""N texts -> [N, D]"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """What is known of a model before it is loaded."""
+
+    model: str = ""
+    small: bool = False
+    """a policy of a few million parameters, which cannot read what is written for language models"""
+    layers: int | None = None
+    """how deep it is, where its files say so"""
+    calibrated: Mapping[str, Mapping[str, Any]] | None = None
+    """by embedder: what `tacit calibrate` found for this model, in this world and context; None: nobody has looked yet"""
+
+
+class Tools(Protocol):
+    def sentences(self, model: str) -> Encode:
+        """A frozen sentence encoder: a directory or a hub id."""
+        ...
+
+    def policy(self, name: str) -> Callable[[], Policy]:
+        """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
+        ...
+
+    def check_layer(self, layer: int) -> None:
+        """Have it said, once the model is loaded, if it has no such layer."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoTools:
+    """For building a method only to look at it: every tool can be asked for, and none can be used."""
+
+    def sentences(self, model: str) -> Encode:
+        return lambda texts: self._refuse(f"the sentence encoder {model!r}")
+
+    def policy(self, name: str) -> Callable[[], Policy]:
+        return lambda: self._refuse(f"the policy {name!r}")
+
+    def check_layer(self, layer: int) -> None:
+        pass
+
+    def _refuse(self, what: str) -> Any:
+        raise TacitError(f"{what} was not loaded: this method was built without tools.")
+
+
+NO_TOOLS = NoTools()

@@ -1,0 +1,162 @@
+"""Methods added together: `reuserl+bipace` is GRPO with what both add to it (core/composition.py).
+
+One value for each setting that several of them have, whichever way they are named:
+
+    what was said                           --gamma 0.9
+    else the value of the one that leads    constant_context, ppo, gspo and cispo replace what the others add to
+    else the one that is not GRPO's own     reuserl's invalid_penalty, bipace's learning rate
+    else nobody decides                     and whoever adds them has to say it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, replace
+from functools import cache
+from typing import Any, ClassVar, Self, get_type_hints
+
+from tacit.core.composition import compose
+from tacit.core.errors import TacitError
+from tacit.core.method import Context, Method, Schedule
+from tacit.core.tools import NO_TOOLS, Base, Tools
+from tacit.core.world import Environment
+from tacit.methods.grpo import GRPO
+
+
+@dataclasses.dataclass(frozen=True)
+class Undecided:
+    """A setting that two methods want to be different, and neither leads."""
+
+    wanted: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        return " or ".join(f"{value} ({name})" for name, value in self.wanted)
+
+
+@dataclasses.dataclass(frozen=True)
+class Together(GRPO):
+    """What `add` makes subclasses of."""
+
+    made_of: ClassVar[Mapping[str, type[GRPO]]] = {}
+
+    def __post_init__(self) -> None:
+        for settings in (self, self.schedule):
+            for field in fields(settings):
+                value = getattr(settings, field.name)
+                if isinstance(value, Undecided):
+                    flag = f"--{field.name.replace('_', '-')}"
+                    raise TacitError(f"{self.name!r}: {field.name} would be {value}, so it has to be said ({flag}).")
+
+    def members(self) -> dict[str, GRPO]:
+        """Each method with the settings they share."""
+        return {
+            name: cls(**{field.name: getattr(self, field.name) for field in fields(cls)}) for name, cls in self.made_of.items()
+        }
+
+    def context(self, world: Environment) -> Context:
+        own = [name for name, cls in self.made_of.items() if cls.context is not GRPO.context]
+        if len(own) > 1:
+            raise TacitError(f"{own[0]!r} and {own[1]!r} cannot be added together: both replace the context.")
+        return self.members()[own[0]].context(world) if own else super().context(world)
+
+    def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
+        changes = {name: member.changes(world, tools) for name, member in self.members().items()}
+        return compose(self.name, self.context(world), self.schedule, self.parts(), changes)
+
+    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        settings, notes = self, dict.fromkeys(self._decided(said))
+        for name in self.made_of:
+            before = settings.members()[name]
+            after, more = before.fitted(base, said)
+            own = {f.name: getattr(after, f.name) for f in fields(after) if getattr(after, f.name) != getattr(before, f.name)}
+            settings, notes = replace(settings, **own), notes | dict.fromkeys(more)
+        return settings, tuple(notes)
+
+    def _decided(self, said: frozenset[str]) -> list[str]:
+        """Where one of them leads and another would have it otherwise."""
+        notes = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in said or isinstance(value, Schedule):
+                continue
+            others = {n: v for n, v in _wanted(field.name, self.made_of).items() if v != value}
+            if others and value == _default_of(field):
+                elsewhere = ", ".join(f"{own} in {name}" for name, own in others.items())
+                notes.append(f"{field.name} = {value} ({elsewhere})")
+        return notes
+
+
+@cache
+def add(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Together]:
+    """The settings class of several methods together."""
+    made_of = dict(zip(names, classes, strict=True))
+    if len(made_of) < len(names):
+        raise TacitError(f"{'+'.join(names)}: a method is added once.")
+    for name, cls in made_of.items():
+        if not (isinstance(cls, type) and issubclass(cls, GRPO)) or cls.build is not GRPO.build:
+            raise TacitError(
+                f"{name!r} cannot be added to others: it builds itself whole. Let its class subclass GRPO and say in "
+                "`changes` what it adds and what it replaces (tacit/core/composition.py)."
+            )
+    shared: dict[str, tuple[Any, Any]] = {}
+    everybody: dict[str, type[GRPO]] = {"grpo": GRPO, **made_of}
+    for name, cls in everybody.items():
+        hints = get_type_hints(cls, include_extras=True)
+        for field in fields(cls):
+            kind = shared.setdefault(field.name, (hints[field.name], name))
+            if field.name in _own(cls) and kind[0] != hints[field.name] and field.name not in _own(GRPO):
+                raise TacitError(
+                    f"{kind[1]!r} and {name!r} cannot be added together: both have a setting {field.name!r} of their own, "
+                    "and it is not the same."
+                )
+    made = [(field, kind, _made_field(field, made_of)) for field, (kind, _) in shared.items()]
+    doc = " ".join((cls.__doc__ or "").strip().splitlines()[0] for cls in classes if cls.__doc__)
+    names_in_order = "+".join(names)
+    namespace = {"__doc__": doc, "name": names_in_order, "made_of": made_of, "__module__": __name__}
+    return dataclasses.make_dataclass(f"Together[{names_in_order}]", made, bases=(Together,), namespace=namespace, frozen=True)
+
+
+def _made_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:
+    value = _schedule(made_of) if name == "schedule" else _choose(_wanted(name, made_of), made_of)
+    return dataclasses.field(default_factory=lambda: value)
+
+
+def _wanted(name: str, made_of: Mapping[str, type[GRPO]]) -> dict[str, Any]:
+    """What each method would have a setting be; GRPO's own value is nobody's wish, where another has one."""
+    usual = _defaults(GRPO).get(name, MISSING)
+    wishes = {method: _defaults(cls)[name] for method, cls in made_of.items() if name in _defaults(cls)}
+    return {method: value for method, value in wishes.items() if value != usual} or (
+        {"grpo": usual} if usual is not MISSING else {}
+    )
+
+
+def _schedule(made_of: Mapping[str, type[GRPO]]) -> Schedule:
+    usual = Schedule()
+    chosen = {}
+    for field in fields(Schedule):
+        wishes = {name: getattr(_defaults(cls)["schedule"], field.name) for name, cls in made_of.items()}
+        own = {name: value for name, value in wishes.items() if value != getattr(usual, field.name)}
+        chosen[field.name] = _choose(own or {"grpo": getattr(usual, field.name)}, made_of)
+    return Schedule(**chosen)
+
+
+def _choose(wanted: Mapping[str, Any], made_of: Mapping[str, type[GRPO]]) -> Any:
+    leading = {name: value for name, value in wanted.items() if name in made_of and made_of[name].leads}
+    candidates = leading or wanted
+    values = list(candidates.values())
+    if all(value == values[0] for value in values):
+        return values[0]
+    return Undecided(tuple(sorted(candidates.items())))
+
+
+def _defaults(cls: type[GRPO]) -> dict[str, Any]:
+    return {field.name: _default_of(field) for field in fields(cls)}
+
+
+def _default_of(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _own(cls: type[GRPO]) -> Sequence[str]:
+    return tuple(field.name for field in fields(cls))
