@@ -117,6 +117,7 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     from tacit.methods.bipace import BiPACE
     from tacit.rollout.worlds import InPlace
     from tacit.training.loop import Loop
+    from tacit.training.playground import Playground
 
     layer, max_tokens, turns = -2, 12, 4
     world = get_environment("countdown")
@@ -125,7 +126,7 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     method = BiPACE(wording="terse", style="bare", admissible=False, layer=layer, schedule=schedule).build(world)
     policy = load_policy(model, EngineSettings(device="cpu", threads=1), world_texts=world.example_texts(0))
     policy.freeze_reference()
-    loop = Loop(method, world.tasks("train", 64, 0), InPlace(world.make), policy, max_tokens, turns)
+    loop = Loop([Playground(method, world.tasks("train", 64, 0), InPlace(world.make), max_tokens, turns)], policy)
     steps = []
     for number in range(1, 4):
         began = time.process_time()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation, Task, Transition
-from tacit.core.world import Environment
+from tacit.core.world import Alphabet, Environment
 
 LETTERS = "abcdefgh"
 
@@ -72,6 +72,7 @@ def environment(name: str, shift: int) -> Environment:
         experts={"knowing": lambda task: Knowing(task, shift)},
         example_texts=lambda seed: [f"say {letter} {letter}" for letter in LETTERS] * 20,
         action_tokens=4,
+        alphabet=Alphabet(("SAY",), lambda trajectory: ["SAY"] * len(trajectory)),
     )
 
 

@@ -101,6 +101,15 @@ class ScriptedPolicy(Words):
     def reference(self):
         return self
 
+    def freeze_reference(self) -> None:
+        pass
+
+    def begin_stage(self) -> None:
+        self.stages = getattr(self, "stages", 0) + 1
+
+    def check_layer(self, layer) -> None:
+        pass
+
     def update(self, batch, losses, lr) -> dict[str, float]:
         self.updates.append((batch, tuple(losses), lr))
         return {"loss": float(len(self.updates))}

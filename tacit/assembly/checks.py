@@ -46,7 +46,7 @@ def check_values(recipe: Recipe) -> None:
         hints = get_type_hints(type(settings), include_extras=True)
         for name, value in vars(settings).items():
             for bound in getattr(hints.get(name), "__metadata__", ()):
-                if isinstance(bound, Bound) and value is not None and not bound.holds(value):
+                if isinstance(bound, Bound) and isinstance(value, int | float) and not bound.holds(value):
                     raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")
 
 
@@ -105,9 +105,9 @@ class Prepared:
         )
 
 
-def prepare(recipe: Recipe) -> Prepared:
-    """Everything about a training run that can be refused before torch is loaded."""
-    worlds = open_worlds(recipe)
+def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
+    """Everything about a training run that can be refused before torch is loaded. `worlds`: where they are at hand already."""
+    worlds = tuple(worlds) or open_worlds(recipe)
     check_values(recipe)
     check_model(recipe.model)
     _check_texts(recipe, worlds)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.assembly.flags import Parser, options_of
-from tacit.assembly.geometry import place_of
+from tacit.assembly.known_base import calibration_place
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
 from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
 from tacit.core.errors import TacitError, unknown
@@ -80,6 +80,7 @@ def run(argv: Sequence[str]) -> int:
         "layer": chosen.layer,
         "pooling": chosen.pooling,
         "epsilon": round(epsilon, 4),
+        "embedders": {"actor": {"layer": chosen.layer, "pooling": chosen.pooling, "epsilon": round(epsilon, 4)}},
         "median_cluster": median,
         "probe": chosen.probe,
         "world": target.world.name,
@@ -89,7 +90,7 @@ def run(argv: Sequence[str]) -> int:
         "families": list(played.families),
         "slices": [asdict(s) for s in slices],
     }
-    place = arguments.out or place_of(target.recipe)
+    place = arguments.out or calibration_place(target.recipe, target.world)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, result)
     picture = _plot(slices, chosen, arguments.min_clusters, place.with_suffix(".png"))

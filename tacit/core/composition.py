@@ -62,7 +62,7 @@ def compose(
     name: str, context: Context, schedule: Schedule, base: Sequence[Part], changes: Mapping[str, Sequence[Part]]
 ) -> Method:
     """The base's parts with the changes of each method, by its name, made to them."""
-    check_places({method: [(p.piece, p.role, p.replaces, p.terms) for p in parts] for method, parts in changes.items()})
+    check_places(changes)
     parts = {part.place: part for part in base}
     ordered = [part for method in sorted(changes) for part in changes[method]]
     for part in (*(p for p in ordered if p.replaces), *(p for p in ordered if not p.replaces)):
@@ -77,19 +77,19 @@ def compose(
     return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})
 
 
-def check_places(changes: Mapping[str, Sequence[tuple[str, str, bool, Any]]]) -> None:
-    """Refuse changes of two methods to one place, each (piece, role, whether it replaces, what with)."""
-    holders: dict[tuple[str, str], tuple[str, bool, Any]] = {}
+def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
+    """Refuse changes of two methods to one place, unless they are the same change."""
+    holders: dict[tuple[str, str], tuple[str, Part]] = {}
     for method, parts in changes.items():
-        for piece, role, replacing, terms in parts:
-            first, was_replacing, held = holders.setdefault((piece, role), (method, replacing, terms))
-            if first == method or held == terms:  # the same term twice is one term
+        for part in parts:
+            first, held = holders.setdefault(part.place, (method, part))
+            if first == method or held == part:
                 continue
-            if replacing and was_replacing:
-                reason = f"both replace the {role}, and one of the two would be lost"
-            elif not replacing and not was_replacing:
-                reason = f"both add a {role}, which would be counted twice"
+            if part.replaces and held.replaces:
+                reason = f"both replace the {part.role}, and one of the two would be lost"
+            elif not part.replaces and not held.replaces:
+                reason = f"both add a {part.role}, which would be counted twice"
             else:
-                adding, taking = (first, method) if replacing else (method, first)
-                reason = f"{adding} adds a {role} and {taking} would drop it"
+                adding, taking = (first, method) if part.replaces else (method, first)
+                reason = f"{adding} adds a {part.role} and {taking} would drop it"
             raise TacitError(f"{first!r} and {method!r} cannot be added together: {reason}.")

@@ -115,7 +115,7 @@ class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
 
     def reference(self) -> Scorer:
         """The policy that KL is measured to: the base with the adapter off, or the frozen copy made by `freeze_reference`.
-        A piece of a method that asks for it says `needs_reference = True`, or no copy may have been made."""
+        A piece of a method that asks for it says so in its `needs`, or no copy may have been made."""
         ...
 
     def freeze_reference(self) -> None:

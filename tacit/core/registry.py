@@ -49,12 +49,9 @@ class Registry:
         point = self.offered[name]
         try:
             found = point.load()
-        except ImportError:
-            raise
         except Exception as error:
-            raise TacitError(
-                f"cannot load the {self.kind} {name!r} of {_package(point)}: {type(error).__name__}: {error}."
-            ) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise TacitError(f"cannot load the {self.kind} {name!r} of {_package(point)}: {reason}.") from error
         if not self.fits(found):
             raise TacitError(f"{name!r} of {_package(point)} ({point.value}) is no {self.kind}: it must be {self.must_be}.")
         return found

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tacit.core.bounds import AtLeastOne, NotNegative
-from tacit.core.composition import Part, adds
+from tacit.core.composition import Part, adds, replaces
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
+from tacit.losses.clipped import ClippedSurrogate
 from tacit.methods.grpo import GRPO, ClipHigh
 from tacit.rollout.selection import Mixed
 
@@ -35,4 +36,7 @@ class DAPO(GRPO):
     """rollout rounds to look for groups that disagree, before training on what there is"""
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
-        return (adds("selection", "selection", Mixed(self.rounds)),)
+        return (
+            adds("selection", "selection", Mixed(self.rounds)),
+            replaces("losses", "surrogate", ClippedSurrogate(self.clip_low, self.clip_high)),
+        )

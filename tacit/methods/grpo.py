@@ -77,7 +77,7 @@ class GRPO:
         """What GRPO is made of."""
         return (
             adds("rewards", "outcome", Outcome(self.success_reward)),
-            adds("rewards", "invalid penalty", InvalidPenalty(self.invalid_penalty)),
+            adds("rewards", "invalid penalty", *([InvalidPenalty(self.invalid_penalty)] if self.invalid_penalty else [])),
             adds("credits", "episode credit", EpisodeRelative(None if self.std == "none" else self.std, self.over)),
             adds("columns", "reference", *([ReferenceLogprobs(self.schedule.temperature)] if self.kl else [])),
             adds("losses", "surrogate", ClippedSurrogate(self.clip_low, self.clip_high)),

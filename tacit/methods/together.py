@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
-from tacit.core.composition import compose
+from tacit.core.composition import check_places, compose
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
 from tacit.core.tools import NO_TOOLS, Base, Tools
@@ -40,13 +40,9 @@ class Together(GRPO):
 
     made_of: ClassVar[Mapping[str, type[GRPO]]] = {}
 
-    def __post_init__(self) -> None:
-        for settings in (self, self.schedule):
-            for field in fields(settings):
-                value = getattr(settings, field.name)
-                if isinstance(value, Undecided):
-                    flag = f"--{field.name.replace('_', '-')}"
-                    raise TacitError(f"{self.name!r}: {field.name} would be {value}, so it has to be said ({flag}).")
+    def undecided(self) -> dict[str, Undecided]:
+        values = {f.name: getattr(settings, f.name) for settings in (self, self.schedule) for f in fields(settings)}
+        return {name: value for name, value in values.items() if isinstance(value, Undecided)}
 
     def members(self) -> dict[str, GRPO]:
         """Each method with the settings they share."""
@@ -61,10 +57,16 @@ class Together(GRPO):
         return self.members()[own[0]].context(world) if own else super().context(world)
 
     def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
+        check_places({name: cls().changes(world, NO_TOOLS) for name, cls in self.made_of.items()})
+        for name, value in self.undecided().items():
+            flag = f"--{name.replace('_', '-')}"
+            raise TacitError(f"{self.name!r}: {name} would be {value}, so it has to be said ({flag}).")
         changes = {name: member.changes(world, tools) for name, member in self.members().items()}
         return compose(self.name, self.context(world), self.schedule, self.parts(), changes)
 
     def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        if self.undecided():  # `build` says so, after what could never be built
+            return self, ()
         settings, notes = self, dict.fromkeys(self._decided(said))
         for name in self.made_of:
             before = settings.members()[name]

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from small_encoder import save_encoder
 
-from tacit.assembly.checks import open_world
-from tacit.assembly.geometry import place_of, saved_calibration, with_geometry
+from tacit.assembly import toolbox
+from tacit.assembly.checks import open_world, prepare
+from tacit.assembly.known_base import calibration_place, known_base
 from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
-from tacit.cli.train import _ready
 from tacit.core.errors import TacitError
 from tacit.runs.directory import read_settings, read_summary
 
@@ -122,16 +122,15 @@ def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
     assert "cannot load the sentence encoder" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
-def test_a_layer_is_checked_once_the_model_is_there(trained):
-    """How deep a model of the hub is, is known when it is loaded: before imitation, not after it."""
-    asked = []
-    policy = SimpleNamespace(engine=SimpleNamespace(model=SimpleNamespace(check_layer=asked.append)))
-    for words, expected in ({"layer": -9}, [-9]), ({"layer": -9, "embedder": "ngram"}, []), ({"name": "grpo"}, []):
+def test_a_layer_is_checked_against_the_model_once_it_is_loaded(monkeypatch):
+    """Only where hidden states are compared: text needs no layer."""
+    asked: list[int] = []
+    policy = SimpleNamespace(check_layer=asked.append)
+    monkeypatch.setattr(toolbox, "load_policy", lambda *_: policy)
+    for words, expected in (({"layer": -3}, [-3]), ({"embedder": "ngram"}, []), ({"pooling": "mean", "layer": -2}, [-2])):
         asked.clear()
         recipe = Recipe.from_json({"world": "countdown", "method": {"name": "bipace", **words}})
-        world = open_world("countdown")
-        method = recipe.settings.build(world)
-        assert _ready(method, recipe, world, policy) is method and asked == expected
+        assert prepare(recipe).toolbox.open() is policy and asked == expected
 
 
 def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
@@ -151,7 +150,8 @@ def test_what_cannot_be_looked_at(trained, capsys, tmp_path):
 def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     recipe = Recipe.resolve(trained / "small.toml", {})
-    assert saved_calibration(recipe) is None
+    world = open_world(recipe.world)
+    assert known_base(recipe, world).calibrated == {}
     words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--json"]
     assert main([*words, "--epsilons", "0.02,0.1"]) == 0
     shown = capsys.readouterr().out
@@ -162,24 +162,26 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
         (layer, pooling) for layer in (-3, -2, -1) for pooling in ("last", "mean", "attention")
     }
     assert 0.02 <= result["epsilon"] <= 0.40
-    place = place_of(recipe)
+    place = calibration_place(recipe, world)
     assert place.exists() and place.with_suffix(".png").stat().st_size > 1000
-    picked = with_geometry(recipe)
+    picked = prepare(recipe).recipe
     found = (result["layer"], result["pooling"], result["epsilon"])
     assert (picked.settings.layer, picked.settings.pooling, picked.settings.epsilon) == found
-    assert "tacit calibrate" in picked.notes[-1] and picked.notes[-1].endswith("in countdown")
+    assert "tacit calibrate" in picked.notes[-1] and picked.notes[-1].endswith("in this world and context")
     assert main([*words[:2], "--play", "expert", "--members", "2", "--tasks-each", "1", "--layers=-1", "--poolings", "last",
                  "--epsilons", "0.05", "--min-clusters", "1", "--out", str(trained / "other.json")]) == 0  # fmt: skip
     assert json.loads((trained / "other.json").read_text())["played_by"] == "expert"
     # another backbone, another file; what the user says wins, and a radius is not used with another layer
-    assert place_of(replace(recipe, tiny=replace(recipe.tiny, layers=4))) != place
-    own = with_geometry(replace(recipe, settings=replace(recipe.settings, layer=-1 if result["layer"] != -1 else -2)))
+    assert calibration_place(replace(recipe, tiny=replace(recipe.tiny, layers=4)), world) != place
+    assert calibration_place(replace(recipe, settings=replace(recipe.settings, history=0)), world) != place, "another prompt"
+    assert calibration_place(recipe, open_world("cooking")) != place, "another world"
+    own = prepare(replace(recipe, settings=replace(recipe.settings, layer=-1 if result["layer"] != -1 else -2))).recipe
     assert own.settings.epsilon == 0.10
-    searching = with_geometry(replace(recipe, settings=replace(recipe.settings, adaptive=True))).settings
+    searching = prepare(replace(recipe, settings=replace(recipe.settings, adaptive=True))).recipe.settings
     assert (searching.layer, searching.pooling, searching.epsilon) == (*found[:2], None), "its radius will be found in training"
     place.write_text("{}")
     with pytest.raises(TacitError, match="run `tacit calibrate` again"):
-        saved_calibration(recipe)
+        known_base(recipe, world)
     place.unlink()
 
 
@@ -188,7 +190,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
 
     def settled(model: str, **method):
         document = {"world": "countdown", "model": model, "method": {"name": "bipace", **method}}
-        return with_geometry(Recipe.from_json(document)).settings
+        return prepare(Recipe.from_json(document)).recipe.settings
 
     assert (settled("tiny").layer, settled("tiny").epsilon) == (-2, 0.10), "four layers: at the paper's depth, not the last"
     assert settled("tiny-base").layer == -2, "a packaged base is four layers deep as well"
@@ -196,7 +198,7 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
     assert settled("tiny", embedder="ngram").epsilon == 0.25 and settled("tiny", embedder="ngram").layer is None
     assert settled("tiny", adaptive=True).epsilon is None
     grpo = Recipe.from_json({"world": "countdown"})
-    assert with_geometry(grpo) is grpo
+    assert prepare(grpo).recipe.settings == grpo.settings
     deep = tmp_path / "deep"
     deep.mkdir()
     (deep / "config.json").write_text(json.dumps({"num_hidden_layers": 6}))

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.assembly.checks import check_training, open_world
+from tacit.assembly.checks import open_world, prepare
 from tacit.assembly.recipe import Recipe
 from tacit.cli.compare import resolve
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel
-from tacit.training.settings import TrainSettings
 from tacit.training.practice import Course
+from tacit.training.settings import TrainSettings
 
 QUICK = ["--model", "tiny-base", "--engine.threads", "1", "--engine.device", "cpu", "--no-evaluation.untrained"]
 SMALL = [
@@ -36,7 +36,7 @@ SMALL = [
 
 @pytest.mark.parametrize(("world", "split"), [("alfworld", "unseen"), ("cooking", "test"), ("countdown", "test")])
 def test_each_world_has_its_own_and_it_is_written_down(world, split):
-    recipe, _ = check_training(Recipe.from_json({"world": world}), open_world(world))
+    recipe = prepare(Recipe.from_json({"world": world}), (open_world(world),)).recipe
     assert recipe.to_json()["evaluation"]["split"] == split
     assert resolve({"world": world})["evaluation"]["split"] == split
     assert Panel.of(open_world(world), "", 2).name == f"{world}/{split}/2"
@@ -50,13 +50,13 @@ def test_it_is_a_split_of_the_world_and_not_the_one_trained_on(name):
 
 def test_a_named_split_stays():
     recipe = Recipe.from_json({"world": "alfworld", "evaluation": {"split": "seen"}})
-    assert check_training(recipe, open_world("alfworld"))[0].train.evaluation.split == "seen"
+    assert prepare(recipe, (open_world("alfworld"),)).recipe.train.evaluation.split == "seen"
 
 
 def test_settings_that_say_the_old_default_mean_what_they_meant():
-    recipe, _ = check_training(Recipe.from_json({"world": "cooking"}), open_world("cooking"))
+    recipe = prepare(Recipe.from_json({"world": "cooking"}), (open_world("cooking"),)).recipe
     stored = recipe.to_json()
-    again, _ = check_training(Recipe.from_json(stored), open_world("cooking"))
+    again = prepare(Recipe.from_json(stored), (open_world("cooking"),)).recipe
     assert stored["evaluation"]["split"] == "test" and again.to_json() == stored
 
 
@@ -70,17 +70,17 @@ def test_a_script_without_the_command_line_has_it_too():
 def test_a_world_without_it_says_so():
     world = replace(open_world("countdown"), splits=("train", "hard"))
     with pytest.raises(TacitError, match=r"no split 'test' to be measured on; name one of train, hard \(evaluation.split\)"):
-        check_training(Recipe.from_json({"world": "countdown"}), world)
+        prepare(Recipe.from_json({"world": "countdown"}), (world,))
     with pytest.raises(TacitError, match="no split 'test'"):
         Panel.of(world, "", 2)
     named = Recipe.from_json({"world": "countdown", "evaluation": {"split": "hard"}})
-    assert check_training(named, world)[0].train.evaluation.split == "hard"
+    assert prepare(named, (world,)).recipe.train.evaluation.split == "hard"
 
 
 @pytest.mark.parametrize("key", ["split", "also"])
 def test_a_split_that_does_not_exist_is_refused(key):
     with pytest.raises(TacitError, match="unknown split 'test' of world 'alfworld'"):
-        check_training(Recipe.from_json({"world": "alfworld", "evaluation": {key: "test"}}), open_world("alfworld"))
+        prepare(Recipe.from_json({"world": "alfworld", "evaluation": {key: "test"}}), (open_world("alfworld"),))
 
 
 def test_tasks_of_ones_own_need_no_split(tmp_path):
@@ -88,7 +88,7 @@ def test_tasks_of_ones_own_need_no_split(tmp_path):
     file.write_text(json.dumps(Panel.of(open_world("countdown"), "train", 2).to_json() | {"name": "mine"}))
     world = replace(open_world("countdown"), splits=("train",))
     recipe = Recipe.from_json({"world": "countdown", "evaluation": {"panel": str(file)}})
-    recipe, _ = check_training(recipe, world)
+    recipe = prepare(recipe, (world,)).recipe
     assert Course.of(world, replace(recipe.train, tasks=2)).panel.name == "mine"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.assembly.checks import check_new_run, check_training, open_world
+from tacit.assembly.checks import check_new_run, open_world, prepare
 from tacit.assembly.recipe import Recipe
 from tacit.cli.train import make_parser
 from tacit.core.errors import TacitError
@@ -53,7 +53,7 @@ def resolve(*argv: str, file: Path | None = None, method: str = "grpo") -> Recip
 
 def refusal(*argv: str, method: str = "grpo", world: Environment = ENVIRONMENT) -> str:
     with pytest.raises(TacitError) as caught:
-        check_training(resolve("--world", "countdown", "--method", method, *argv, method=method), world)
+        prepare(resolve("--world", "countdown", "--method", method, *argv, method=method), (world,))
     return str(caught.value)
 
 
@@ -127,9 +127,10 @@ def test_what_is_not_said_is_the_methods_own_schedule(method):
 
 
 def test_a_value_head_is_turned_on_where_the_method_learns_a_value():
-    recipe, method = check_training(resolve("--world", "countdown", "--method", "ppo", method="ppo"), ENVIRONMENT)
+    prepared = prepare(resolve("--world", "countdown", "--method", "ppo", method="ppo"))
+    recipe, method = prepared.recipe, prepared.method
     assert recipe.engine.value_head and "engine.value_head = true" in recipe.notes[-1] and method.name == "ppo"
-    assert not check_training(resolve("--world", "countdown"), ENVIRONMENT)[0].engine.value_head
+    assert not prepare(resolve("--world", "countdown")).recipe.engine.value_head
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_impossible_settings_are_refused_with_the_reason(argv, message):
 def test_groups_of_one_are_fine_where_nothing_is_compared_within_them():
     for method in ("ppo", "reinforce_pp"):
         recipe = resolve("--world", "countdown", "--method", method, "--group-size", "1", method=method)
-        check_training(recipe, ENVIRONMENT)
+        prepare(recipe, (ENVIRONMENT,))
     assert "nothing to compare" in refusal("--group-size", "1", "--baseline", "group", method="reinforce_pp")
     assert "nothing to compare" in refusal("--group-size", "1", method="dapo")
     assert "gamma = 1.5 must be between 0 and 1" in refusal("--gamma", "1.5", method="ppo")
@@ -219,7 +220,7 @@ def test_a_world_without_an_expert_or_text_is_refused_only_where_it_is_needed():
     bare = replace(ENVIRONMENT, experts={}, example_texts=None)
     assert "offers none" in refusal(world=bare)
     assert "has no expert" in refusal("--sft.steps", "5", world=replace(ENVIRONMENT, experts={}))
-    check_training(resolve("--world", "countdown", "--model", "owner/name"), bare)
+    prepare(resolve("--world", "countdown", "--model", "owner/name"), (bare,))
 
 
 def test_a_directory_that_is_no_model_is_refused(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from skilled import ABC, episode, group, won
 
@@ -90,15 +88,15 @@ def test_history_keeps_phrases_and_their_uses():
     assert companion.history.uses() == [(1, {AB: 40}), (2, {("B", "C"): 30})]
 
 
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened():
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
     whole, broken = make(buffer=20), make(buffer=20)
     batches = [won(*REUSING * 4), group(episode("C", success=False)), won("CBCB", "CBCB", "ABC"), won(*["CBCB"] * 12)]
     for batch in batches[:2]:
         whole.observe([batch])
         broken.observe([batch])
-    saved = json.loads(json.dumps(broken.state()))
+    broken.save(tmp_path)
     resumed = make(buffer=20)
-    resumed.load(saved)
+    resumed.load(tmp_path)
     for batch in batches[2:]:
         expected, got = whole.observe([batch]), resumed.observe([batch])
         assert {**expected, "dictionary_seconds": 0} == {**got, "dictionary_seconds": 0}
@@ -106,10 +104,11 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened():
     assert resumed.dictionary == whole.dictionary
 
 
-def test_the_state_of_another_alphabet_is_refused():
+def test_the_state_of_another_alphabet_is_refused(tmp_path):
     other = SkillDictionary(Alphabet(("X", "Y"), ABC.project), 20)
+    other.save(tmp_path)
     with pytest.raises(TacitError, match="another alphabet"):
-        make().load(other.state())
+        make().load(tmp_path)
 
 
 def test_equal_by_settings():

@@ -1,29 +1,24 @@
-"""Method refuses what could not learn; combine puts two together or says why not."""
+"""Method refuses what could not learn; composition puts methods together or says why not."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import pytest
 
+from tacit.core.composition import adds, compose, replaces
 from tacit.core.errors import TacitError
-from tacit.core.method import Alike, Method, Schedule, combine
+from tacit.core.method import Alike, Method, Schedule
+from tacit.core.moment import Moment
+from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
 from tacit.credit.returns import Returns
-from tacit.environments import get_environment
 from tacit.losses.clipped import ClippedSurrogate
 from tacit.losses.entropy import EntropyBonus
 from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
 from tacit.losses.value import ValueLoss
-from tacit.methods.dapo import DAPO
-from tacit.methods.grpo import GRPO
-from tacit.rewards.invalid import InvalidPenalty
 from tacit.rewards.outcome import Outcome
-from tacit.rollout.selection import Mixed
-
-WORLD = get_environment("countdown")
 
 
 @dataclass(frozen=True)
@@ -68,73 +63,77 @@ def test_losses_get_what_they_read_from_an_engine_or_a_column():
     whole = method(
         losses=(ClippedSurrogate(), ReferenceKL(), ValueLoss(), EntropyBonus()), columns=(ReferenceLogprobs(), Returns())
     )
-    assert whole.needs == {"reference", "returns", "values", "entropy"}
+    assert whole.needs == {"sampling", "learning", "scoring", "reference", "values", "entropy"}
 
 
-def test_terms_of_both_and_shared_ones_once():
-    a = method(rewards=(Outcome(), InvalidPenalty()))
-    b = method(name="b", rewards=(Outcome(), Bonus()), credits=(LeaveOneOut(),), schedule=Schedule(groups=3))
-    both = combine(a, b)
-    assert both.name == "a+b"
-    assert both.rewards == (Outcome(), InvalidPenalty(), Bonus())
-    assert both.credits == (EpisodeRelative(), LeaveOneOut())
-    assert both.losses == (ClippedSurrogate(),)
-    assert both.schedule == a.schedule
-    assert set(combine(b, a).rewards) == set(both.rewards) and set(combine(b, a).credits) == set(both.credits)
+def test_a_method_asks_an_engine_for_what_its_pieces_ask():
+    assert method().needs == {"sampling", "learning"}
+    assert method(hidden_layer=-2).needs == {"sampling", "learning", "hidden_states"}
+    assert method(columns=(ReferenceLogprobs(),)).needs == {"sampling", "learning", "scoring", "reference"}
 
 
-def test_a_method_with_itself_is_itself():
-    grpo = GRPO().build(WORLD)
-    assert replace(combine(grpo, grpo), name="grpo") == grpo
+BASE = (adds("rewards", "outcome", Outcome()), adds("credits", "episode credit", EpisodeRelative()),
+        adds("losses", "surrogate", ClippedSurrogate()))  # fmt: skip
 
 
-def test_one_term_with_two_settings_is_refused_with_the_reason():
-    with pytest.raises(TacitError, match=r"Outcome among their rewards, with scale = 10.0 against 1.0"):
-        combine(method(), method(name="b", rewards=(Outcome(1.0),)))
-    with pytest.raises(TacitError, match=r"high = 0.2 against 0.28"):
-        combine(GRPO().build(WORLD), DAPO(kl=0.01).build(WORLD))
+def composed(**changes) -> Method:
+    return compose("+".join(changes), "context", Schedule(), BASE, changes)
 
 
-def test_a_method_may_have_two_terms_of_one_kind():
-    plain, twice = method(), method(name="b", rewards=(Bonus(1.0), Bonus(2.0)))
-    expected = {Outcome(), Bonus(1.0), Bonus(2.0)}
-    assert set(combine(plain, twice).rewards) == expected == set(combine(twice, plain).rewards)
-    once = method(name="c", rewards=(Bonus(1.0),))
-    assert set(combine(once, twice).rewards) == {Bonus(1.0), Bonus(2.0)} == set(combine(twice, once).rewards)
-    with pytest.raises(TacitError, match="Bonus"):
-        combine(method(rewards=(Bonus(3.0),)), twice)
+def test_what_is_added_stands_beside_and_what_is_replaced_is_gone():
+    adding, replacing = [adds("rewards", "bonus", Bonus())], [replaces("credits", "episode credit", LeaveOneOut())]
+    for both in (composed(a=adding, b=replacing), composed(b=replacing, a=adding)):
+        assert both.rewards == (Outcome(), Bonus()) and both.credits == (LeaveOneOut(),)
+    assert composed(a=adding).credits == (EpisodeRelative(),)
 
 
-def test_context_must_agree():
-    with pytest.raises(TacitError, match="a group has one context"):
-        combine(GRPO().build(WORLD), GRPO(history=4).build(WORLD))
+def test_one_replaces_what_another_adds_to_whichever_way_they_are_named():
+    step, own = adds("credits", "step credit", Bonus(2.0)), replaces("credits", "episode credit", LeaveOneOut())
+    assert composed(a=[step], b=[own]).credits == composed(b=[own], a=[step]).credits == (LeaveOneOut(), Bonus(2.0))
+
+
+def test_a_role_can_be_emptied_and_the_method_still_has_to_learn():
+    with pytest.raises(TacitError, match="has no credits"):
+        composed(a=[replaces("credits", "episode credit")])
 
 
 @pytest.mark.parametrize(
-    ("piece", "default", "one", "other"),
+    ("one", "other", "reason"),
     [
-        ("conditions", Alike(), Halves(), "other"),
-        ("hidden_layer", None, 0, 3),
-        ("selection", None, Mixed(2), Mixed(3)),
+        (replaces("losses", "surrogate", 1), replaces("losses", "surrogate", 2), "both replace the surrogate"),
+        (adds("rewards", "bonus", 1), adds("rewards", "bonus", 2), "both add a bonus, which would be counted twice"),
+        (adds("rewards", "bonus", 1), replaces("rewards", "bonus", 2), "'a' adds a bonus|a adds a bonus and b would drop it"),
+        (replaces("rewards", "bonus", 1), adds("rewards", "bonus", 2), "b adds a bonus and a would drop it"),
     ],
 )
-def test_what_only_one_of_them_sets_is_taken(piece, default, one, other):
-    plain, special = method(), method(name="b", **{piece: one})
-    assert getattr(combine(plain, special), piece) == one == getattr(combine(special, plain), piece)
-    assert getattr(combine(special, special), piece) == one
-    assert getattr(combine(plain, plain), piece) == default
-    with pytest.raises(TacitError, match=f"one {piece}"):
-        combine(special, method(name="c", **{piece: other}))
+def test_two_that_cannot_live_together_are_refused_with_the_reason(one, other, reason):
+    with pytest.raises(TacitError, match=reason):
+        composed(a=[one], b=[other])
 
 
-def test_combining_brings_the_columns_along():
-    @dataclass(frozen=True)
-    class Needy:
-        needs: ClassVar[frozenset[str]] = frozenset({"returns"})
+def test_the_same_term_twice_is_one_term():
+    twice = composed(a=[adds("rewards", "bonus", Bonus())], b=[adds("rewards", "bonus", Bonus())])
+    assert twice.rewards == (Outcome(), Bonus())
 
-    needy = method(name="b", losses=(Needy(),), columns=(Returns(),))
-    assert combine(method(), needy).columns == (Returns(),)
+
+def test_single_pieces_are_taken_from_whoever_has_one():
+    both = composed(a=[adds("hidden_layer", "hidden state", -2)], b=[adds("conditions", "halves", Halves())])
+    assert both.hidden_layer == -2 and both.conditions == Halves() and both.selection is None
+
+
+def test_two_companions_cannot_share_a_name():
+    class Named:
+        name = "dictionary"
+
+    with pytest.raises(TacitError, match="two companions of the same name"):
+        method(companions=(Named(), Named()))
 
 
 def test_all_members_alike():
     assert list(Alike().assign(None, 3, 0)) == [PLAIN] * 3
+
+
+def test_the_moment_knows_how_much_of_the_run_is_behind():
+    assert [Moment(0, n, 5).share for n in range(1, 6)] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert Moment(7, 1, 1).share == 0.0
+    assert Moment(7, 3, 5).derive("update") == derive(7, "update", 3)

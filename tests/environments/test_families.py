@@ -11,8 +11,8 @@ from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.environments import WORLDS, get_environment
 from tacit.evaluation.panels import Panel
-from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.practice import Course
+from tacit.training.settings import EvaluationSettings, TrainSettings
 
 
 def of_letters(letters: str, endless: bool = False, refuses: bool = False) -> Environment:

@@ -19,6 +19,7 @@ from tacit.methods.constant_context import ConstantContext
 from tacit.rollout.worlds import InPlace
 from tacit.training.demonstrations import demonstrate
 from tacit.training.loop import Loop
+from tacit.training.playground import Playground
 from tacit.training.settings import SupervisedSettings
 from tacit.training.supervised import imitate
 
@@ -60,7 +61,7 @@ def test_it_learns(penalty):
         return score.success
 
     before = success()
-    loop = Loop(method, world.tasks("train", 64, 0), InPlace(world.make), policy, max_tokens=4, max_steps=1)
+    loop = Loop([Playground(method, world.tasks("train", 64, 0), InPlace(world.make), 4, 1)], policy)
     for number in range(schedule.iterations):
         loop.iterate(number)
     after = success()

@@ -46,12 +46,28 @@ def kill_after(process: subprocess.Popen, run: Path, records: int, extra_s: floa
     process.communicate()
 
 
-@pytest.mark.slow
-def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start(*FLAGS, "--out", whole))
+HERE = Path(__file__).parents[1]
+MANY = [
+    *("--world", f"countdown=0.75,{HERE / 'guessing.py'}:SAME=0.25", "--method", f"{HERE / 'teaching.py'}:Teaching+reuserl"),
+    *("--kl", "0.0", "--groups", "4", "--efficiency", "1.0", "--evaluation.tasks", "4"),
+]
+"""two policies, two worlds, companions in each"""
 
-    kill_after(start(*FLAGS, "--out", broken), broken, records=13, extra_s=0.0)  # inside imitation, between two checkpoints
+
+def flags(*others: str) -> list[str]:
+    """FLAGS with some of them said otherwise."""
+    said = dict(zip(others[::2], others[1::2], strict=True))
+    kept = [word for i, word in enumerate(FLAGS) if word not in said and (i == 0 or FLAGS[i - 1] not in said)]
+    return [*kept, *others]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [FLAGS, flags(*MANY)], ids=["one", "many"])
+def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, words: list[str]) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(start(*words, "--out", whole))
+
+    kill_after(start(*words, "--out", broken), broken, records=13, extra_s=0.0)  # inside imitation, between two checkpoints
     kill_after(start("--resume", broken), broken, records=25, extra_s=0.02)  # inside the first iterations of practice
     kill_after(start("--resume", broken), broken, records=28, extra_s=0.05)  # wherever 50 ms later is: often mid-checkpoint
     finish(start("--resume", broken))
@@ -62,12 +78,25 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     for key in ("episodes", "turns", "generated_tokens", "panel_hash"):
         assert got[key] == expected[key], key
 
-    timing = {"at", "seconds", "tokens_per_s"}
-    records = [
-        [{k: v for k, v in r.items() if k not in timing} for r in read_metrics(run / "metrics.jsonl")]
-        for run in (whole, broken)
-    ]
-    assert records[0] == records[1]
+    def numbers(run: Path) -> list[dict]:
+        timing = ("at", "seconds", "tokens_per_s")
+        kept = read_metrics(run / "metrics.jsonl")
+        return [{k: v for k, v in r.items() if k not in timing and "seconds" not in k} for r in kept]
+
+    assert numbers(whole) == numbers(broken)
     for path in sorted((whole / "trajectories").iterdir()):
         assert path.read_bytes() == (broken / "trajectories" / path.name).read_bytes(), path.name
     assert not list((broken / "checkpoints").glob(".*"))
+    if words is not FLAGS:
+        check_company(whole, broken, numbers(whole)[-1])
+
+
+def check_company(whole: Path, broken: Path, last: dict) -> None:
+    """The second policy and every companion are where they were, and each world had its share."""
+    for file in ("policies/pupil/policy.json", "companions/countdown/dictionary/dictionary.json",
+                 "companions/countdown/lessons/turns.json"):  # fmt: skip
+        one, other = (json.loads((run / "checkpoints" / "rl-000006" / file).read_text()) for run in (whole, broken))
+        assert one == other, file
+    assert last["countdown/episodes"] == 3 * 4 and last["countdown/turns_taught"] > 0
+    evaluated = json.loads((whole / "summary.json").read_text())["final"]
+    assert len(evaluated["worlds"]) == 2 and evaluated["episodes"] == 8

@@ -11,11 +11,11 @@ from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
-from tacit.core.method import Method, Schedule, combine
+from tacit.core.method import Method, Schedule
 from tacit.core.types import Observation, StopReason, Task, Trajectory
 from tacit.credit.episode import EpisodeRelative
 from tacit.environments import get_environment
-from tacit.methods.dapo import DAPO
+from tacit.methods import get_method
 from tacit.methods.grpo import GRPO
 from tacit.methods.reuserl import ReuseRL
 from tacit.methods.round_length import RoundLength
@@ -129,12 +129,11 @@ def test_settings_that_make_no_sense():
 
 def test_combining():
     reuse = ReuseRL().build(WORLD)
-    both = combine(reuse, DAPO(invalid_penalty=0.01, clip_high=0.2).build(WORLD))
+    both = get_method("reuserl+dapo")().build(WORLD)
     assert both.selection is not None and both.companions == reuse.companions and both.rewards == reuse.rewards
-    twice = combine(reuse, ReuseRL().build(WORLD))
-    assert twice.companions[0] is twice.rewards[2].code, "counted once, and still the same object"
-    with pytest.raises(TacitError, match="SegmentationCost among their rewards"):
-        combine(reuse, RoundLength().build(WORLD))
+    assert both.companions[0] is both.rewards[2].code, "the dictionary that learns is the one that is asked"
+    with pytest.raises(TacitError, match="both add a length cost, which would be counted twice"):
+        get_method("reuserl+round_length")().build(WORLD)
 
 
 WORKED = {

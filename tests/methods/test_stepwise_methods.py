@@ -10,13 +10,15 @@ from scripted import ScriptedPolicy, solve_countdown
 
 from tacit.companions.radius import AdaptiveRadius
 from tacit.core.errors import TacitError
-from tacit.core.method import Method, Schedule, combine
+from tacit.core.method import Method, Schedule
 from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
+from tacit.credit.episode import LeaveOneOut
 from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed, SameObservation, SimilarObservation
 from tacit.credit.step_relative import StepRelative
 from tacit.environments import get_environment
+from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO, BiPACE
 from tacit.methods.gigpo import GiGPO
 from tacit.methods.grpo import GRPO
@@ -24,6 +26,7 @@ from tacit.methods.hgpo import HGPO
 from tacit.rollout.worlds import InPlace
 from tacit.runs.records import iteration_records
 from tacit.training.loop import Loop
+from tacit.training.playground import Playground
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)
@@ -39,7 +42,7 @@ def half_hearted(prompt: str, seed: int) -> str:
 
 
 def run(method: Method, number: int = 1):
-    return Loop(method, TASKS, InPlace(WORLD.make), ScriptedPolicy(half_hearted), 16, 4).iterate(number)
+    return Loop([Playground(method, TASKS, InPlace(WORLD.make), 16, 4)], ScriptedPolicy(half_hearted)).iterate(number)
 
 
 def advantages(method: Method) -> list[list[float]]:
@@ -68,9 +71,11 @@ def test_options():
     variant = BiPACE(estimator="difference", action_key="tokens", key_tokens=4, step_std="sample").build(WORLD).credits[1]
     assert (variant.form, variant.key, variant.key_tokens, variant.std) == ("difference", "tokens", 4, "sample")
     by = {name: BiGPO(embedder=name).build(WORLD) for name in ("ngram", "identity", "sentence")}
-    assert [m.credits[1].partition for m in by.values()] == [
-        Clusters(HashNgram(), Fixed(0.25)), Clusters(Identity(), Fixed(0.0)), Clusters(SentenceEncoder(), Fixed(0.10))
+    assert [m.credits[1].partition for m in (by["ngram"], by["identity"])] == [
+        Clusters(HashNgram(), Fixed(0.25)), Clusters(Identity(), Fixed(0.0))
     ]  # fmt: skip
+    encoded = by["sentence"].credits[1].partition
+    assert isinstance(encoded.embedder, SentenceEncoder) and encoded.radius == Fixed(0.10)
     assert all(m.hidden_layer is None for m in by.values()), "text needs no hidden states"
     pooled = BiPACE(pooling="mean", layer=-3).build(WORLD)
     assert pooled.hidden_layer is None and pooled.credits[1].partition.embedder == ActorHidden(-3, "mean")
@@ -107,7 +112,7 @@ def test_diagnostics_are_in_the_metrics_and_marks_in_the_records(settings):
     assert all(isinstance(turn["part"], int) and isinstance(turn["step_credit"], float) for turn in turns)
 
 
-def test_the_adaptive_radius_is_found_once_and_survives_a_restart():
+def test_the_adaptive_radius_is_found_once_and_survives_a_restart(tmp_path):
     method = BiPACE(**SMALL, adaptive=True).build(WORLD)
     (companion,) = method.companions
     assert isinstance(companion, AdaptiveRadius) and method.credits[1].partition.radius is companion
@@ -119,13 +124,14 @@ def test_the_adaptive_radius_is_found_once_and_survives_a_restart():
     assert 0.02 <= found <= 0.40 and first.metrics["radius"] == found and "radius_median_size" in first.metrics
     assert run(method, 2).metrics["radius"] == found
     again = BiPACE(**SMALL, adaptive=True).build(WORLD)
-    again.companions[0].load(companion.state())
+    companion.save(tmp_path)
+    again.companions[0].load(tmp_path)
     assert again.companions[0].value == found
 
 
 def test_step_level_credit_combines_with_another_methods_terms():
-    both = combine(GRPO(**SMALL).build(WORLD), GiGPO(**SMALL).build(WORLD))
-    assert len(both.credits) == 2
-    with pytest.raises(TacitError, match="hidden_layer"):
-        combine(BiPACE(**SMALL, layer=-2).build(WORLD), BiPACE(**SMALL, layer=-3).build(WORLD))
+    both = get_method("rloo+gigpo")(**SMALL).build(WORLD)
+    assert [type(term) for term in both.credits] == [LeaveOneOut, StepRelative], "one episode credit, not two"
+    with pytest.raises(TacitError, match="both add a step credit"):
+        get_method("gigpo+bipace")(**SMALL).build(WORLD)
     assert np.isfinite(np.concatenate([c.tokens_T for c in run(both).credits])).all()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tacit.assembly.checks import check_training, open_world
+from tacit.assembly.checks import open_world, prepare
 from tacit.assembly.recipe import Recipe, read_document
 from tacit.cli import compare
 from tacit.cli.evaluation.evaluate import glance_method
@@ -67,7 +67,7 @@ def test_a_comparison_can_be_planned(file):
 @pytest.mark.parametrize("file", RUNS, ids=named)
 def test_a_run_can_be_started(file):
     recipe = Recipe.resolve(file, {})
-    _, method = check_training(recipe, open_world(recipe.world))
+    method = prepare(recipe).method
     assert method.schedule == recipe.schedule
 
 
@@ -78,7 +78,7 @@ def test_a_module_can_be_trained_for_every_skill(name):
     skills = choose_skills(world, "all")
     assert not recipe.train.families and len(skills) == 5  # a module's skill decides its families
     for families in skills.values():
-        check_training(replace(recipe, train=replace(recipe.train, families=",".join(families))), world)
+        prepare(replace(recipe, train=replace(recipe.train, families=",".join(families))))
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=named)

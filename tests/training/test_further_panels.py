@@ -12,6 +12,7 @@ from tacit.core.method import Schedule
 from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.runs.directory import Run
+from tacit.training.practice import Practice
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -29,7 +30,7 @@ def train(path, also: str) -> dict:
     try:
         policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt))
         settings = TrainSettings(tasks=4, max_steps=4, evaluation=evaluation)
-        return Trainer(run, policy, method, WORLD, settings, PlainReporter(io.StringIO())).train()
+        return Trainer(run, policy, [Practice.of(WORLD, method, settings)], settings, PlainReporter(io.StringIO())).train()
     finally:
         run.close()
 

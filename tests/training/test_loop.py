@@ -19,6 +19,7 @@ from tacit.methods.dapo import DAPO
 from tacit.methods.grpo import GRPO
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop, total, update
+from tacit.training.playground import Playground
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)
@@ -36,7 +37,7 @@ def build(settings=GRPO, groups=3, size=4, **schedule):
 
 def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, seed=0):
     policy = ScriptedPolicy(answer)
-    return Loop(method, tasks, InPlace(make), policy, 16, 4, seed).iterate(number), policy
+    return Loop([Playground(method, tasks, InPlace(make), 16, 4)], policy, seed).iterate(number), policy
 
 
 def test_one_iteration():
@@ -74,7 +75,7 @@ def test_every_method_goes_round_once(name):
     done, policy = run(method)
     ((batch, losses, _),) = policy.updates
     assert losses == method.losses
-    assert method.needs - {"values", "entropy", "logits"} <= set(batch.tokens) | set(batch.rows)
+    assert {name for loss in losses for name in loss.needs} - {"values", "entropy", "logits"} <= {*batch.tokens, *batch.rows}
     assert len(batch.advantages) == len(batch) and np.isfinite(np.concatenate(batch.advantages)).all()
     assert len(done.credits) == len(done.groups)
 
@@ -114,7 +115,8 @@ def test_broken_episodes_are_counted_and_not_trained_on():
 
 
 def collected(method, answer, tasks=TASKS):
-    return Loop(method, tasks, InPlace(WORLD.make), ScriptedPolicy(answer), 16, 4).collect(1)
+    found = Loop([Playground(method, tasks, InPlace(WORLD.make), 16, 4)], ScriptedPolicy(answer)).collect(1)
+    return found.played[0], found.groups[0]
 
 
 def mixed(group):
@@ -192,12 +194,13 @@ class Diary:
     """A companion that writes down when it was called."""
 
     lines: list
+    name = "diary"
 
-    def observe(self, groups, policy):
+    def observe(self, groups, policy, moment):
         self.lines.append(("observe", len(groups), len(policy.updates)))
         return {"observed": 1.0}
 
-    def learn(self, groups, policy):
+    def learn(self, groups, policy, moment):
         self.lines.append(("learn", len(groups), len(policy.updates)))
         return {"learned": 1.0}
 

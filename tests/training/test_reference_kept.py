@@ -12,6 +12,7 @@ from tacit.core.method import Schedule
 from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
 from tacit.runs.directory import Run
+from tacit.training.practice import Practice
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -42,9 +43,9 @@ def practise(method, path, policy):
     evaluation = EvaluationSettings(tasks=2, untrained=False, every=0)
     run = Run(path) if (path / "settings.json").exists() else Run.create(path, {})
     try:
-        Trainer(
-            run, policy, method, WORLD, TrainSettings(tasks=4, max_steps=4, evaluation=evaluation), PlainReporter(io.StringIO())
-        ).train()
+        settings = TrainSettings(tasks=4, max_steps=4, evaluation=evaluation)
+        practices = [Practice.of(WORLD, method, settings)]
+        Trainer(run, policy, practices, settings, PlainReporter(io.StringIO())).train()
     finally:
         run.close()
 
@@ -54,14 +55,14 @@ def test_every_method_has_the_reference_it_asks_for(name, tmp_path):
     """As published: whoever asks for the reference finds one, and one is kept for no other."""
     method, policy = settings(name).build(WORLD), Counting(lambda prompt, seed: solve_countdown(prompt))
     practise(method, tmp_path / "run", policy)
-    assert policy.frozen == int(method.needs_reference)
+    assert policy.frozen == int("reference" in method.needs)
 
 
 @pytest.mark.parametrize("name", ["grpo", "constant_context", "reinforce_pp"])
 def test_without_a_penalty_nothing_is_kept(name, tmp_path):
-    assert settings(name, kl=0.1).build(WORLD).needs_reference
+    assert "reference" in settings(name, kl=0.1).build(WORLD).needs
     method, policy = settings(name, kl=0.0).build(WORLD), Counting(lambda prompt, seed: solve_countdown(prompt))
-    assert not method.needs_reference
+    assert "reference" not in method.needs
     practise(method, tmp_path / "run", policy)
     assert policy.frozen == 0 and policy.updates
 

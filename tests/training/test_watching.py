@@ -12,6 +12,7 @@ from tacit.methods.grpo import GRPO
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
 from tacit.runs.watching import ALARMS, Watcher, read_alarms
+from tacit.training.practice import Practice
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
 
@@ -85,7 +86,7 @@ def test_a_run_that_collapses_says_so_and_ends_as_planned(tmp_path: Path):
         tasks=8, max_steps=6, evaluation=EvaluationSettings(tasks=3, every=0, untrained=False, max_steps=4)
     )
     listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
-    summary = Trainer(run, Fading(), method, WORLD, settings, listener).train()
+    summary = Trainer(run, Fading(), [Practice.of(WORLD, method, settings)], settings, listener).train()
     run.close()
     warnings = [text for text in listener.said if text.startswith("warning at rl")]
     assert {alarm.name for alarm in read_alarms(tmp_path / "run")} == {"entropy_low", "repetition"} and len(warnings) == 2

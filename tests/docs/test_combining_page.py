@@ -1,0 +1,60 @@
+"""docs/combining.md: its table says of every pair of methods whether they can be added together, and why not."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.environments import get_environment
+from tacit.methods import METHODS, get_method
+
+PAGE = Path(__file__).parents[2] / "docs" / "combining.md"
+WORLD = get_environment("alfworld")
+NAMES = [name for name in METHODS if name != "grpo"]
+"""grpo adds nothing, so it goes with everybody"""
+
+
+def verdict(*names: str) -> str:
+    """Empty where the methods build, else the reason, without the names."""
+    try:
+        get_method("+".join(names))().build(WORLD)
+    except TacitError as error:
+        return re.sub(r"^.*?(: )", "", str(error), count=1).rstrip(".")
+    return ""
+
+
+def table() -> tuple[str, dict[str, str]]:
+    """The matrix, and what its letters mean."""
+    letters: dict[str, str] = {}
+    cells = {}
+    for pair in combinations(NAMES, 2):
+        reason = verdict(*pair)
+        cells[frozenset(pair)] = letters.setdefault(reason, chr(ord("a") + len(letters))) if reason else "✓"
+    rows = [f"| | {' | '.join(NAMES)} |", f"|---|{'---|' * len(NAMES)}"]
+    rows += [f"| **{one}** | {' | '.join(cells.get(frozenset((one, other)), '–') for other in NAMES)} |" for one in NAMES]
+    return "\n".join(rows), {letter: reason for reason, letter in letters.items()}
+
+
+def test_the_table_is_what_the_methods_say():
+    matrix, letters = table()
+    text = PAGE.read_text(encoding="utf-8")
+    legend = "\n".join(f"- **{letter}**: {reason}" for letter, reason in letters.items())
+    assert matrix in text, f"docs/combining.md should have this table:\n{matrix}"
+    assert legend in text, f"docs/combining.md should have this legend:\n{legend}"
+
+
+@pytest.mark.parametrize("names", [("bipace", "reuserl"), ("rloo", "gigpo"), ("constant_context", "bipace", "reuserl")])
+def test_the_order_in_which_they_are_named_changes_nothing(names):
+    one, other = (get_method("+".join(order))().build(WORLD) for order in (names, names[::-1]))
+    for piece in ("rewards", "credits", "losses", "columns", "hidden_layer", "schedule", "context"):
+        assert getattr(one, piece) == getattr(other, piece)
+
+
+def test_with_grpo_a_method_is_itself():
+    for name in NAMES:
+        alone, added = get_method(name)().build(WORLD), get_method(f"grpo+{name}")().build(WORLD)
+        assert (added.rewards, added.credits, added.losses) == (alone.rewards, alone.credits, alone.losses)

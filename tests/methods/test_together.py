@@ -1,0 +1,111 @@
+"""Settings of methods added together: one value for each, whoever names them; what nobody decides has to be said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+from scripted import ScriptedPolicy, solve_countdown
+
+from tacit.assembly.checks import prepare
+from tacit.assembly.flags import field_docs
+from tacit.assembly.recipe import Recipe
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.core.tools import Base
+from tacit.credit.episode import EpisodeRelative, LeaveOneOut
+from tacit.credit.pace import ActionPeers
+from tacit.credit.step_returns import StepReturns
+from tacit.environments import get_environment
+from tacit.losses.policy_gradient import PolicyGradient
+from tacit.methods import get_method
+from tacit.methods.grpo import GRPO
+from tacit.methods.together import add
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+
+WORLD = get_environment("countdown")
+
+
+def test_the_published_value_of_whoever_has_one_is_taken():
+    both = get_method("reuserl+bipace")()
+    assert both.invalid_penalty == 0.01, "reuserl's own; bipace has GRPO's"
+    assert both.schedule == Schedule(iterations=300, lr=5e-7), "the one's length and the other's learning rate"
+    assert both.success_reward == GRPO().success_reward
+    assert {"efficiency", "buffer", "epsilon", "layer", "kl"} <= set(vars(both))
+
+
+def test_a_method_that_leads_decides_what_it_shares():
+    both = get_method("bipace+constant_context+reuserl")()
+    assert (both.gamma, both.history, both.success_reward, both.invalid_penalty) == (0.98, 1, 3.0, 0.0)
+    assert both.schedule.lr == 5e-6 and both.schedule.temperature == 0.8
+    _, notes = both.fitted(Base("model"), frozenset())
+    assert "gamma = 0.98 (0.95 in bipace)" in notes and any(note.startswith("efficiency = 3") for note in notes)
+
+
+def test_what_is_said_is_what_holds():
+    said = {"world": "countdown", "model": "tiny", "method": {"name": "bipace+constant_context", "gamma": 0.5}}
+    recipe = Recipe.from_json(said)
+    assert recipe.settings.gamma == 0.5 and not any(note.startswith("gamma") for note in recipe.notes)
+    method = prepare(recipe).method
+    assert [type(term) for term in method.credits] == [StepReturns, ActionPeers]
+    assert {term.gamma for term in method.credits} == {0.5}
+    assert isinstance(method.losses[0], PolicyGradient)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+def test_what_nobody_decides_has_to_be_said():
+    @dataclass(frozen=True)
+    class Own(GRPO):
+        name: ClassVar[str] = "own"
+        invalid_penalty: float = 0.5
+
+    both = add(("own", "reuserl"), (Own, get_method("reuserl")))
+    with pytest.raises(TacitError, match=r"invalid_penalty would be 0.5 \(own\) or 0.01 \(reuserl\).*--invalid-penalty"):
+        both().build(WORLD)
+    assert both(invalid_penalty=0.2).build(WORLD).rewards[1].penalty == 0.2
+
+
+def test_one_episode_credit_however_many_methods():
+    assert type(get_method("gigpo+rloo")().build(WORLD).credits[0]) is LeaveOneOut
+    assert sum(isinstance(t, EpisodeRelative) for t in get_method("gigpo+reuserl+dapo")().build(WORLD).credits) == 1
+
+
+def test_a_method_is_added_once_and_must_say_what_it_changes():
+    with pytest.raises(TacitError, match="a method is added once"):
+        get_method("bipace+bipace")
+
+    class Whole(GRPO):
+        def build(self, world, tools):
+            return super().build(world, tools)
+
+    with pytest.raises(TacitError, match="'whole' cannot be added to others: it builds itself whole"):
+        add(("grpo", "whole"), (GRPO, Whole))
+
+
+def test_a_setting_of_one_name_and_two_meanings_is_refused():
+    @dataclass(frozen=True)
+    class Own(GRPO):
+        name: ClassVar[str] = "own"
+        buffer: str = "large"
+
+    with pytest.raises(TacitError, match="both have a setting 'buffer' of their own"):
+        add(("own", "reuserl"), (Own, get_method("reuserl")))
+
+
+def test_every_flag_of_a_sum_has_its_help():
+    docs = field_docs(get_method("reuserl+bipace+constant_context"))
+    assert docs["efficiency"].startswith("λ") and docs["epsilon"] and docs["step_cost"] and docs["kl"]
+
+
+def test_a_sum_goes_round_the_loop():
+    small = {"wording": "terse", "style": "bare", "admissible": False, "history": 1}
+    settings = get_method("reuserl+bipace+constant_context")(**small)
+    settings = replace(settings, schedule=Schedule(groups=2, group_size=4))
+    policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 2 else "hm")
+    method = settings.build(WORLD)
+    done = Loop([Playground(method, WORLD.tasks("train", 8, 0), InPlace(WORLD.make), 16, 4)], policy).iterate(1)
+    assert done.metrics["dictionary_size"] >= len(WORLD.alphabet.skills) and "parts" in done.metrics
+    assert len(policy.updates) == 1 and policy.updates[0][1] == method.losses

@@ -1,0 +1,53 @@
+"""A method with a second policy: a pupil that imitates whatever the trained one did with success."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from tacit.core.batch import Batch
+from tacit.core.composition import Part, adds
+from tacit.core.protocols import Policy
+from tacit.losses.imitation import Imitation
+from tacit.methods.grpo import GRPO
+
+
+class Lessons:
+    name: ClassVar[str] = "lessons"
+
+    def __init__(self, pupil: Callable[[], Policy], lr: float) -> None:
+        self._pupil, self._lr = pupil, lr
+        self.turns = 0
+
+    def observe(self, groups, policy, moment) -> dict[str, float]:
+        return {"share_of_run": moment.share}
+
+    def learn(self, groups, policy, moment) -> dict[str, float]:
+        won = [step for group in groups for t in group.trajectories if t.success for step in t.steps]
+        self.turns += len(won)
+        if won:
+            batch = Batch.imitation([s.prompt_tokens for s in won], [s.completion.tokens for s in won])
+            self._pupil().update(batch, (Imitation(),), self._lr)
+        return {"turns_taught": self.turns}
+
+    def save(self, directory: Path) -> None:
+        (directory / "turns.json").write_text(json.dumps(self.turns))
+
+    def load(self, directory: Path) -> None:
+        self.turns = json.loads((directory / "turns.json").read_text())
+
+
+@dataclass(frozen=True)
+class Teaching(GRPO):
+    """GRPO beside a pupil."""
+
+    name: ClassVar[str] = "teaching"
+
+    pupil_lr: float = 1e-3
+    """learning rate of the pupil"""
+
+    def changes(self, world, tools) -> Sequence[Part]:
+        return (adds("companions", "lessons", Lessons(tools.policy("pupil"), self.pupil_lr)),)
