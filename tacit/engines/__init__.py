@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from tacit.core.engine import Engine
+from tacit.core.errors import TacitError
 from tacit.core.registry import Registry
 
 ENGINES = {
@@ -20,5 +22,9 @@ def get_engine(name: str) -> Engine:
 
 
 def all_engines() -> Mapping[str, Engine]:
-    """Those that can be found by name here."""
-    return {name: REGISTRY.get(name) for name in REGISTRY.names}
+    """Those that can be found by name here; one of another package that cannot be loaded is nobody's remedy."""
+    found = {}
+    for name in REGISTRY.names:
+        with suppress(TacitError):
+            found[name] = get_engine(name)
+    return found

@@ -70,7 +70,9 @@ def playground(name: str, share: float) -> Playground:
 
 
 def test_one_iteration_in_two_worlds():
-    policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if ">" in prompt else "look")
+    policy = ScriptedPolicy(
+        lambda prompt, seed: solve_countdown(prompt) if set(prompt) <= set("0123456789 >!:op(+-*/,)\n") else "look"
+    )
     loop = Loop([playground("countdown", 0.75), playground("alfworld", 0.25)], policy, iterations=4)
     done = loop.iterate(1)
     worlds = [group.task.world for group in done.played]

@@ -201,7 +201,7 @@ def test_ppo_gets_its_value_head_and_can_be_evaluated(recipe, tmp_path, capsys):
     run = tmp_path / "ppo"
     flags = ["--method", "ppo", "--iterations", "1", "--sft.steps", "0", "--evaluation.tasks", "2"]
     assert main(["train", "--config", str(recipe), "--out", str(run), *flags]) == 0
-    assert "note   ppo learns a value, so engine.value_head = true" in capsys.readouterr().out
+    assert "note   the method learns a value, so engine.value_head = true" in capsys.readouterr().out
     assert read_settings(run)["engine"]["value_head"] is True
     assert main(["eval", str(run), "--json"]) == 0
     assert last_json(capsys.readouterr().out)["equals_run"] is True

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.main import main
-from tacit.methods import METHODS
+from tacit.engines import get_engine
+from tacit.environments import get_environment
+from tacit.methods import METHODS, get_method
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
-FILES = ("guess", "more", "finish", "hurry")
+FILES = ("guess", "more", "finish", "hurry", "my_engine")
 SMALL = """
 model = "tiny-0.5m"
 out = "run"
@@ -55,6 +57,21 @@ def test_the_world_plays(written: Path, capsys) -> None:
 def test_the_methods_train(written: Path, capsys, method: str) -> None:
     assert train("--world", "guess.py:GUESS", "--method", method, "--history", "-1") == 0
     assert "after rl 1" in capsys.readouterr().out
+
+
+def test_the_methods_change_what_they_say(written: Path) -> None:
+    world = get_environment("guess.py:GUESS")
+    finish, hurry = (get_method(name)().build(world) for name in ("finish.py:Finish", "hurry.py:Hurry"))
+    assert [type(term).__name__ for term in finish.credits] == ["LastStep"]
+    assert [type(term).__name__ for term in hurry.rewards] == ["Outcome", "InvalidPenalty", "StepCost"]
+    both = get_method("finish.py:Finish+hurry.py:Hurry")(cost=0.3).build(world)
+    assert (both.credits, both.rewards[-1].cost) == (finish.credits, 0.3)
+
+
+def test_the_engine_says_what_it_can(written: Path, capsys) -> None:
+    assert get_engine("my_engine.py:ENGINE").capabilities == {"sampling", "learning"}
+    assert train("--world", "guess.py:GUESS", "--engine", "my_engine.py:ENGINE", "--engine.device", "cuda") == 2
+    assert "needs reference, scoring, which engine 'mine' cannot do. Engines that can: local" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("method", METHODS)
