@@ -70,7 +70,7 @@ def test_the_methods_change_what_they_say(written: Path) -> None:
 
 def test_the_engine_says_what_it_can(written: Path, capsys) -> None:
     assert get_engine("my_engine.py:ENGINE").capabilities == {"sampling", "learning"}
-    assert train("--world", "guess.py:GUESS", "--engine", "my_engine.py:ENGINE", "--engine.device", "cuda") == 2
+    assert main(["train", "--world", "guess.py:GUESS", "--engine", "my_engine.py:ENGINE", "--engine.device", "cuda"]) == 2
     assert "needs reference, scoring, which engine 'mine' cannot do. Engines that can: local" in capsys.readouterr().err
 
 
