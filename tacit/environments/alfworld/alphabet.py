@@ -7,7 +7,8 @@
     heat, cool, clean, use, light (slice)    TRANSFORM
 
 The flag is set by an *effective* take and cleared by an effective move or put; refused ones are still projected. What
-stands in brackets the table leaves open: every command that parses has a skill, so that none is free of cost.
+stands in brackets the table leaves open. Every executed command has a skill, well formed or not: format has a penalty of its own, and
+a step that were left out here would make a badly written win look shorter than the same win written well.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def project_commands(commands: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
 
 
 def project(trajectory: Trajectory) -> tuple[str, ...]:
-    return project_commands((step.action, step.effective) for step in trajectory.steps if step.valid)
+    return project_commands((step.action, step.effective) for step in trajectory.steps)
 
 
 ALPHABET = Alphabet(SKILLS, project)

@@ -24,7 +24,7 @@ def failure(trajectory: Trajectory) -> str:
     goal = household.game.goal
     picked = transformed = False
     for step in trajectory.steps:
-        if not (step.valid and step.effective):
+        if not step.effective:
             continue
         household.answer(step.action)
         verb, _, rest = step.action.strip().partition(" ")

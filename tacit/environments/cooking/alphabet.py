@@ -1,4 +1,5 @@
-"""Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word. A command of no known verb has no skill."""
+"""Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word, of every command that was executed, well formed or not.
+A command of no known verb has no skill."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def skill(action: str) -> str | None:
 
 
 def project(trajectory: Trajectory) -> tuple[str, ...]:
-    skills = (skill(step.action) for step in trajectory.steps if step.valid)
+    skills = (skill(step.action) for step in trajectory.steps)
     return tuple(s for s in skills if s is not None)
 
 

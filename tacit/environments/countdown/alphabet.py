@@ -4,7 +4,7 @@
               small         if n < T - 0.10 |T|
               large         otherwise
 
-Every step whose action parses is projected, refused ones included; the others have no skill.
+Every executed operation is projected, refused or badly written ones included; what is no operation has no skill.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def skill(action: str, target: int) -> str | None:
 
 def project(trajectory: Trajectory) -> tuple[str, ...]:
     target = int(trajectory.task.data["target"])
-    skills = (skill(step.action, target) for step in trajectory.steps if step.valid)
+    skills = (skill(step.action, target) for step in trajectory.steps)
     return tuple(s for s in skills if s is not None)
 
 

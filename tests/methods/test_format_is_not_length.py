@@ -1,0 +1,77 @@
+"""ReuseRL in the published style (tags): of two wins with the same actions, one written badly is not the shorter one.
+
+A completion without `<think>` is executed and invalid. It used to be left out of the projection, so a win that formatted only
+its first step earned 9.8 instead of 8.0 in the household, and one that formatted none stopped the run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy
+
+from tacit.core.protocols import Sampling
+from tacit.core.types import Group, Trajectory
+from tacit.core.world import Environment
+from tacit.environments import get_environment
+from tacit.methods import get_method
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import total
+
+FAMILY = {"alfworld": "clean", "countdown": "four_numbers", "cooking": "hard"}
+
+
+def played_by_the_expert(world: Environment, context, task, formatted: int) -> Trajectory:
+    """A real rollout in which the expert's first `formatted` completions have both tags, and the others no thought."""
+    expert, turns = world.expert()(task), iter(range(world.max_steps))
+
+    class Watched(type(world.make())):  # the expert sees what the world shows
+        def reset(self, task):
+            self.seen = super().reset(task)
+            return self.seen
+
+        def step(self, action):
+            answer = super().step(action)
+            self.seen = answer.observation
+            return answer
+
+    live = Watched()
+
+    def answer(prompt: str, seed: int) -> str:
+        action = f"<action>{expert.act(live.seen)}</action>"
+        return f"<think>so</think>{action}" if next(turns) < formatted else action
+
+    plan = [EpisodePlan(task, 0)]
+    (played,) = rollout(plan, context, InPlace(lambda: live), ScriptedPolicy(answer), Sampling(max_tokens=64), world.max_steps)
+    return played
+
+
+@pytest.mark.parametrize("method", ["reuserl", "round_length"])
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_badly_formatted_win_costs_as_much_and_its_penalty_on_top(name, method):
+    world = get_environment(name)
+    task = next(t for t in world.tasks("train", 40, 1) if t.family == FAMILY[name])
+    built = get_method(method)().build(world)
+    wins = [played_by_the_expert(world, built.context, task, formatted) for formatted in (99, 1, 0)]
+    assert all(win.success for win in wins) and len({len(win) for win in wins}) == 1
+    assert [sum(step.valid for step in win.steps) for win in wins] == [len(wins[0]), 1, 0]
+    assert len({world.alphabet(win) for win in wins}) == 1, "the same actions, the same skills"
+    group = Group(task, tuple(wins))
+    for companion in built.companions:
+        companion.observe([group])
+    (rewards,) = total(term([group]) for term in built.rewards)
+    assert len(set(rewards.outcomes_G().tolist())) == 1
+    invalid_G = np.bincount(group.trajectory_of_step, weights=rewards.local_N)
+    assert invalid_G == pytest.approx([0.0, -0.01 * (len(wins[1]) - 1), -0.01 * len(wins[2])])
+
+
+def test_what_an_unformatted_take_picked_up_is_carried_and_known_of_a_failure():
+    world = get_environment("alfworld")
+    task = next(t for t in world.tasks("train", 40, 1) if t.family == "clean")
+    context = get_method("reuserl")().context(world)
+    win = played_by_the_expert(world, context, task, 0)
+    skills = world.alphabet(win)
+    assert "TRANSPORT" in skills, "what is carried is carried"
+    lost = Trajectory(task, win.steps[:-1], False, 0.0, type(win.stop).STEP_LIMIT, win.final)
+    assert world.failure(lost) == "timeout", "it was picked and cleaned, though no completion was well formed"
