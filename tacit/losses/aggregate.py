@@ -9,14 +9,17 @@ from tacit.core.protocols import TokenView
 if TYPE_CHECKING:
     import torch
 
-Over = Literal["tokens", "rows"]
-"""`tokens`: every token of the batch weighs the same. `rows`: every step does, its tokens sharing one vote."""
+Over = Literal["tokens", "rows", "actions"]
+"""`tokens`: every token of the batch weighs the same. `rows`: every step does, its tokens sharing one vote. `actions`: the mean over
+steps of the sum over an action's tokens, as log π(a | x) is one."""
 
 
 def mean_over(values_T: torch.Tensor, view: TokenView, over: Over = "tokens") -> torch.Tensor:
     """This micro-batch's share of the batch mean of a per-token quantity."""
     if over == "tokens":
         return values_T.sum() / view.total_tokens
+    if over == "actions":
+        return values_T.sum() / view.total_rows
     return (values_T / view.lengths_R[view.row_T]).sum() / view.total_rows
 
 

@@ -13,7 +13,7 @@ from tacit.core.engine import REFERENCE, SCORING
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy, TokenView
 from tacit.core.types import Group, flat_steps
-from tacit.losses.aggregate import mean_over
+from tacit.losses.aggregate import Over, mean_over
 
 if TYPE_CHECKING:
     import torch
@@ -39,13 +39,17 @@ class ReferenceLogprobs:
 
 @dataclass(frozen=True)
 class ReferenceKL:
-    """β E[exp(d) − d − 1] with d = log π_ref − log π: the k3 estimator of KL(π ‖ π_ref), never negative."""
+    """β E[exp(d) − d − 1] with d = log π_ref − log π: the k3 estimator of KL(π ‖ π_ref), never negative.
+
+    Beside a loss that sums over an action's tokens, so must this (`over="actions"`): as a mean over tokens its β would shrink by
+    the action's length."""
 
     beta: float = 0.01
+    over: Over = "tokens"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     def __call__(self, view: TokenView) -> tuple[torch.Tensor, dict[str, Any]]:
         # exp(d) explodes where the reference all but rules a token out; ±10 is the reference implementations' bound.
         d_T = (view.tokens["reference"] - view.logprobs_T).clamp(-10.0, 10.0)
         kl_T = d_T.expm1() - d_T
-        return self.beta * mean_over(kl_T, view), {"reference_kl": kl_T.detach().sum()}
+        return self.beta * mean_over(kl_T, view, self.over), {"reference_kl": kl_T.detach().sum()}

@@ -30,9 +30,10 @@ class PolicyGradient:
 class SampledPenalty:
     """β E[log π(a | x) − log π_ref(a | x)], as published.
 
-    Its *value* estimates KL(π ‖ π_ref). Its gradient is β E[∇ log π(a | x)], in which the reference does not occur and which
-    is zero on average over the policy's own samples: it lowers what was sampled, whatever the reference says. To be held
-    near the reference, use `losses.kl.ReferenceKL`, whose gradient does depend on it.
+    Its *value* estimates KL(π ‖ π_ref). Its gradient is β E[∇ log π(a | x)], in which the reference does not occur. Over samples
+    of the whole distribution it is zero on average; over a nucleus q of it (top-p below 1) it is not: on the logits it is π − q,
+    which pushes what was kept down and what was cut off up, whatever the reference says. To be held near the reference, use
+    `losses.kl.ReferenceKL`, whose gradient does depend on it, or have the penalty inside the reward (companions/reference.py).
     """
 
     beta: float = 0.02

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from tacit.companions.reference import ReferencePenalty
 from tacit.core.bounds import NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
@@ -67,8 +68,8 @@ class ConstantContext(GRPO):
     """discount per turn"""
     kl: NotNegative = 0.02
     """β of the penalty to the reference policy; 0 leaves it out"""
-    penalty: Literal["sampled", "k3"] = "sampled"
-    """sampled is the published one, whose gradient is zero on average; k3 is GRPO's, which does pull towards the reference"""
+    penalty: Literal["sampled", "k3", "reward"] = "sampled"
+    """sampled is the published one, which does not pull towards the reference; k3 (GRPO's) does, and so does reward (inside it)"""
     schedule: Schedule = field(
         default_factory=lambda: Schedule(groups=1, group_size=4, iterations=200, lr=5e-6, temperature=0.8)
     )
@@ -83,13 +84,27 @@ class ConstantContext(GRPO):
                 f"be used once only. Set epochs to 1, or choose a method with a ratio, such as grpo."
             )
         std = None if self.std == "none" else self.std
-        penalty: LossTerm = SampledPenalty(self.kl) if self.penalty == "sampled" else ReferenceKL(self.kl)
         return (
             adds("rewards", "signals", self.signals(world)),
             replaces("credits", "episode credit", StepReturns(self.gamma, std)),
             replaces("losses", "surrogate", PolicyGradient()),
-            replaces("losses", "KL", *([penalty] if self.kl else [])),
+            *self.penalised(),
         )
+
+    def penalised(self) -> Sequence[Part]:
+        """The second term of Eq. 9, or what may stand in its place."""
+        if not self.kl:
+            return ()
+        if self.penalty == "reward":
+            inside = ReferencePenalty(self.kl, self.schedule.temperature)
+            return (
+                adds("rewards", "reference penalty", inside),
+                adds("companions", "reference penalty", inside),
+                replaces("losses", "KL"),
+                replaces("columns", "reference"),
+            )
+        penalty: LossTerm = SampledPenalty(self.kl) if self.penalty == "sampled" else ReferenceKL(self.kl, over="actions")
+        return (replaces("losses", "KL", penalty),)
 
     def signals(self, world: Environment) -> RewardTerm:
         """r_prog − r_err of Eq. 7, and what each step costs."""

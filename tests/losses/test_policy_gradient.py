@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -76,7 +78,27 @@ def test_over_the_policys_own_samples_the_published_penalty_pulls_nowhere():
     assert total.item() == pytest.approx((logprobs.exp() * (logprobs - reference)).sum().item()), "its value is the KL"
 
 
-@pytest.mark.parametrize("term", [PolicyGradient(), SampledPenalty(0.5)])
+def test_over_a_nucleus_of_them_it_pushes_what_was_kept_down_and_what_was_cut_off_up():
+    """E_{a ~ q}[−∇ log π(a)] = π − q on the logits, where q is π cut to its nucleus and scaled up: not zero."""
+    logits = torch.tensor([3.0, 2.0, 1.0, 0.0, -1.0], dtype=torch.float64, requires_grad=True)
+    pi = logits.softmax(0).detach()
+    q = torch.where(pi.cumsum(0) - pi < 0.9, pi, torch.zeros_like(pi))
+    q = q / q.sum()
+    (gradient,) = torch.autograd.grad((q * logits.log_softmax(0)).sum(), logits)
+    down = -gradient  # where the descent of the penalty moves the logits
+    assert down.tolist() == pytest.approx((pi - q).tolist())
+    assert (down[q > 0] < 0).all() and (down[q == 0] > 0).all()
+
+
+def test_k3_beside_the_policy_gradient_sums_over_the_action_too():
+    """As a mean over tokens β shrank by the action's length: eight tokens, an eighth of the pull."""
+    seen = view([-1.0] * 8, [1.0] * 8, [8], reference=[-1.1] * 8)
+    _, (per_token, *_) = loss_and_gradient(ReferenceKL(0.02), seen)
+    _, (per_action, *_) = loss_and_gradient(ReferenceKL(0.02, over="actions"), seen)
+    assert per_action == pytest.approx(8 * per_token) == pytest.approx(0.02 * (1 - math.exp(-0.1)))
+
+
+@pytest.mark.parametrize("term", [PolicyGradient(), SampledPenalty(0.5), ReferenceKL(0.5, over="actions")])
 def test_micro_batches_add_up(term):
     whole, _ = term(view([-1.0, -2.0, -0.5], [2.0, 2.0, -1.0], [2, 1], reference=[-1.5, -1.0, -1.0]))
     first, _ = term(view([-1.0, -2.0], [2.0, 2.0], [2], reference=[-1.5, -1.0], total_rows=2))

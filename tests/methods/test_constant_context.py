@@ -14,6 +14,7 @@ from small_modules import write_recipe
 from tacit.assembly.recipe import method_options
 from tacit.assembly.values import from_text
 from tacit.cli.main import main
+from tacit.companions.reference import ReferencePenalty
 from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
@@ -53,7 +54,10 @@ def test_ablations():
     assert InvalidPenalty(0.1) in build(invalid_penalty=0.1).rewards
     assert build(std="none").credits == (StepReturns(0.98, None),)
     assert build(kl=0.0).losses == (PolicyGradient(),) and build(kl=0.0).columns == ()
-    assert build(penalty="k3").losses == (PolicyGradient(), ReferenceKL(0.02))
+    assert build(penalty="k3").losses == (PolicyGradient(), ReferenceKL(0.02, over="actions"))
+    inside = build(penalty="reward")
+    assert inside.losses == (PolicyGradient(),) and inside.columns == () and "reference" in inside.needs
+    assert inside.companions == (ReferencePenalty(0.02, 0.8),) and inside.rewards[-1] is inside.companions[0]
 
 
 def test_each_reward_component_can_be_left_out():

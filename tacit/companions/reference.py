@@ -1,0 +1,54 @@
+"""Leaving the reference costs reward: the penalty as RLHF has it, inside the return instead of beside the loss.
+
+    rₜ ← rₜ − β (log π(aₜ | xₜ) − log π_ref(aₜ | xₜ))         log π as it was when the action was sampled
+
+As a reward it is a number and is not differentiated, so through the policy gradient it does pull towards the reference, also on
+earlier steps that lead away from it. One scoring pass in `observe`; the reward term reads what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from tacit.core.credit import Rewards
+from tacit.core.engine import REFERENCE, SCORING
+from tacit.core.moment import Moment
+from tacit.core.protocols import Policy
+from tacit.core.types import Group, flat_steps
+
+
+@dataclass
+class ReferencePenalty:
+    """A companion and a reward term in one."""
+
+    beta: float = 0.02
+    temperature: float = 1.0
+    name: ClassVar[str] = "reference_penalty"
+    needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
+    _drift: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """by the identity of the step, of this iteration's steps"""
+
+    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment | None = None) -> dict[str, float]:
+        steps = flat_steps(groups)
+        prompts, completions = [s.prompt_tokens for s in steps], [s.completion.tokens for s in steps]
+        reference = policy.reference().logprobs(prompts, completions, self.temperature) if steps else []
+        drift = [float(np.sum(s.completion.logprobs - r)) for s, r in zip(steps, reference, strict=True)]
+        self._drift = {id(step): value for step, value in zip(steps, drift, strict=True)}
+        return {"reference_drift": float(np.mean(drift)) if drift else 0.0}
+
+    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+        return [Rewards.per_step(g, -self.beta * np.array([self._drift[id(step)] for step in g.steps])) for g in groups]
+
+    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment | None = None) -> dict[str, float]:
+        return {}
+
+    def save(self, directory: Path) -> None:
+        """Nothing outlasts an iteration."""
+
+    def load(self, directory: Path) -> None:
+        pass
