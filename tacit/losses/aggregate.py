@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import torch
 
 Over = Literal["tokens", "rows", "actions"]
-"""`tokens`: every token of the batch weighs the same. `rows`: every step does, its tokens sharing one vote. `actions`: the mean over
-steps of the sum over an action's tokens, as log π(a | x) is one."""
+"""`tokens`: every token of the batch weighs the same. `rows`: every step does, its tokens sharing one vote. `actions`: the
+mean over steps of the sum over an action's tokens, as log π(a | x) is one."""
 
 
 def mean_over(values_T: torch.Tensor, view: TokenView, over: Over = "tokens") -> torch.Tensor:

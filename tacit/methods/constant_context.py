@@ -69,7 +69,8 @@ class ConstantContext(GRPO):
     kl: NotNegative = 0.02
     """β of the penalty to the reference policy; 0 leaves it out"""
     penalty: Literal["sampled", "k3", "reward"] = "sampled"
-    """sampled is the published one, which does not pull towards the reference; k3 (GRPO's) does, and so does reward (inside it)"""
+    """sampled is the published one, which does not pull towards the reference; k3 (GRPO's) does, and so does reward (inside
+    it)"""
     schedule: Schedule = field(
         default_factory=lambda: Schedule(groups=1, group_size=4, iterations=200, lr=5e-6, temperature=0.8)
     )

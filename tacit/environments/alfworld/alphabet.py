@@ -7,8 +7,8 @@
     heat, cool, clean, use, light (slice)    TRANSFORM
 
 The flag is set by an *effective* take and cleared by an effective move or put; refused ones are still projected. What
-stands in brackets the table leaves open. Every executed command has a skill, well formed or not: format has a penalty of its own, and
-a step that were left out here would make a badly written win look shorter than the same win written well.
+stands in brackets the table leaves open. Every executed command has a skill, well formed or not: format has a penalty of its
+own, and a step that were left out here would make a badly written win look shorter than the same win written well.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word, of every command that was executed, well formed or not.
-A command of no known verb has no skill."""
+"""Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word, of every command that was executed, well formed or
+not. A command of no known verb has no skill."""
 
 from __future__ import annotations
 
