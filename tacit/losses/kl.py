@@ -41,8 +41,8 @@ class ReferenceLogprobs:
 class ReferenceKL:
     """β E[exp(d) − d − 1] with d = log π_ref − log π: the k3 estimator of KL(π ‖ π_ref), never negative.
 
-    Beside a loss that sums over an action's tokens, so must this (`over="actions"`): as a mean over tokens its β would shrink by
-    the action's length."""
+    Beside a loss that sums over an action's tokens, so must this (`over="actions"`): as a mean over tokens its β would shrink
+    by the action's length."""
 
     beta: float = 0.01
     over: Over = "tokens"

@@ -34,7 +34,8 @@ class SampledPenalty:
     samples of the whole distribution it is zero on average; over a nucleus q of it (top-p below 1) it is not: on the logits
     it is π − q, which pushes what was kept down and what was cut off up, whatever the reference says. To be held near the
     reference, use `losses.kl.ReferenceKL`, whose gradient does depend on it, or have the penalty inside the reward
-    (companions/reference.py). """
+    (companions/reference.py).
+    """
 
     beta: float = 0.02
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
