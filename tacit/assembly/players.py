@@ -13,6 +13,7 @@ import numpy as np
 from tacit.assembly.checks import check_sampling, check_values, open_world, with_split
 from tacit.assembly.recipe import Document, Recipe, Said, override
 from tacit.assembly.values import to_data
+from tacit.core.actions import BARE, ActionFormat
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
@@ -206,6 +207,7 @@ class Advised:
 
     make: Callable[[Task], Expert]
     style: ActionStyle = "bare"
+    format: ActionFormat = BARE
 
     def begin(self, task: Task, condition: Condition) -> Reader:
         return _Adviser(self.make(task))

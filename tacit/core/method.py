@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
+from tacit.core.actions import ActionFormat
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm, Policy
@@ -40,6 +41,11 @@ class Context(Protocol):
 
     @property
     def style(self) -> ActionStyle: ...
+
+    @property
+    def format(self) -> ActionFormat:
+        """how an action is written in that style, and read back"""
+        ...
 
     def begin(self, task: Task, condition: Condition) -> Reader: ...
 
