@@ -52,7 +52,7 @@ BOUNDS: dict[str, Bound] = {
     "sft.lr": NOT_NEGATIVE,
     "sft.warmup": SHARE,
     "sft.noise": (lambda v: 0 <= v < 1, "must be at least 0 and below 1"),
-    "evaluation.tasks": AT_LEAST_ONE,
+    "evaluation.tasks": NOT_NEGATIVE,
     "evaluation.repeats": AT_LEAST_ONE,
     "evaluation.every": NOT_NEGATIVE,
     "evaluation.temperature": (lambda v: v >= 0, "must not be negative; 0 is greedy"),
@@ -110,15 +110,16 @@ def check_sampling(recipe: Recipe, world: Environment) -> Recipe:
 
 
 def with_split(recipe: Recipe, world: Environment) -> Recipe:
-    """The recipe with the split it is measured on said, also where that is the world's own: what is written down must not
-    change its meaning with the world. Refused where a split does not exist."""
+    """The recipe with the split it is measured on said, and how many tasks of it, also where that is the world's own: what is
+    written down must not change its meaning with the world. Refused where a split does not exist."""
     measured = recipe.train.evaluation
     world.check_families(recipe.train.family_names)
     for split, _ in measured.further_panels:
         world.split_to_measure(split)
     if measured.panel and not measured.split:
         return recipe  # tasks of the user's own: no split is asked
-    measured = replace(measured, split=world.split_to_measure(measured.split))
+    split = world.split_to_measure(measured.split)
+    measured = replace(measured, split=split, tasks=measured.tasks or world.panel_size(split))
     return replace(recipe, train=replace(recipe.train, evaluation=measured))
 
 
