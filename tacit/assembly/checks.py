@@ -67,8 +67,8 @@ def _check_texts(recipe: Recipe, worlds: Sequence[Environment]) -> None:
 
 
 def with_split(recipe: Recipe, world: Environment) -> Recipe:
-    """The recipe with the split it is measured on said, also where that is the world's own: what is written down must not
-    change its meaning with the world. Refused where a split does not exist."""
+    """The recipe with the split it is measured on said, and how many tasks of it, also where that is the world's own: what is
+    written down must not change its meaning with the world. Refused where a split does not exist."""
     return replace(recipe, train=_with_split(recipe.train, world))
 
 
@@ -79,7 +79,8 @@ def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
         world.split_to_measure(split)
     if measured.panel and not measured.split:
         return train  # tasks of the user's own: no split is asked
-    return replace(train, evaluation=replace(measured, split=world.split_to_measure(measured.split)))
+    split = world.split_to_measure(measured.split)
+    return replace(train, evaluation=replace(measured, split=split, tasks=measured.tasks or world.panel_size(split)))
 
 
 @dataclass(frozen=True)

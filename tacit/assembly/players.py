@@ -14,6 +14,7 @@ from tacit.assembly.checks import check_sampling, check_values, open_world, open
 from tacit.assembly.recipe import Document, PolicyRecipe, Recipe, Said, override
 from tacit.assembly.toolbox import load_policy
 from tacit.assembly.values import to_data
+from tacit.core.actions import BARE, ActionFormat
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
@@ -207,6 +208,7 @@ class Advised:
 
     make: Callable[[Task], Expert]
     style: ActionStyle = "bare"
+    format: ActionFormat = BARE
 
     def begin(self, task: Task, condition: Condition) -> Reader:
         return _Adviser(self.make(task))

@@ -14,7 +14,6 @@ from tacit.engines.models.tiny import TINY_SIZES
 from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel
 from tacit.methods import METHODS, get_method
-from tacit.training.settings import EvaluationSettings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,7 +93,7 @@ def list_models() -> Table:
 def list_panels(names: Sequence[str]) -> Table:
     from tacit.cli.terminal import table
 
-    count, rows = EvaluationSettings().tasks, []
+    rows = []
     for name in names:
         world = _try(name)
         if isinstance(world, str):
@@ -102,7 +101,7 @@ def list_panels(names: Sequence[str]) -> Table:
             continue
         for split in world.splits:
             try:
-                panel = Panel.of(world, split, count)
+                panel = Panel.of(world, split, world.panel_size(split))
                 usual = ", measured on where none is named" if split == world.panel_split else ""
                 rows.append((panel.name, panel.hash, f"{len(panel.tasks)} tasks of split {split}{usual}"))
             except TacitError as error:

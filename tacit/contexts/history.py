@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tacit.contexts.notes import frame
+from tacit.core.actions import ActionFormat
 from tacit.core.method import Reader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
-from tacit.core.world import Wording
+from tacit.core.wording import Wording, format_of, tell_now
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,10 @@ class History:
     turns: int | None = 2
     admissible: bool = True
     style: ActionStyle = "tags"
+
+    @property
+    def format(self) -> ActionFormat:
+        return format_of(self.wording, self.style)
 
     def begin(self, task: Task, condition: Condition) -> Reader:
         return _HistoryReader(self, task, condition)
@@ -32,15 +37,18 @@ class _HistoryReader:
 
     def read(self, observation: Observation) -> Prompt:
         self._observation = observation
-        context, number = self._context, len(self._past) + 1
+        context, wording, number = self._context, self._context.wording, len(self._past) + 1
         first = 0 if context.turns is None else max(0, len(self._past) - context.turns)
+        past = tuple(self._past[first:])
+        now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
         return Prompt(
             task=self._task,
             task_note=self._note,
-            history=tuple(self._past[first:]),
-            now=context.wording.now(number, observation, context.admissible),
-            request=context.wording.request(context.style),
-            separator=context.wording.separator,
+            history=past,
+            now=now,
+            request=wording.request(context.style),
+            separator=wording.separator,
+            now_alone=alone,
         )
 
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.contexts.notes import frame
+from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
 from tacit.core.method import Reader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
-from tacit.core.world import Tracker, Wording
+from tacit.core.wording import Wording, format_of, tell_now
+from tacit.core.world import Tracker
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class StateBlock:
     style: ActionStyle = "bare"
     bound: int = 4000
     """B, in characters; a condition's note, which has its own bound, is not counted"""
+
+    @property
+    def format(self) -> ActionFormat:
+        return format_of(self.wording, self.style)
 
     def begin(self, task: Task, condition: Condition) -> Reader:
         return _StateBlockReader(self, task, condition)
@@ -58,14 +64,20 @@ class _StateBlockReader:
         if self._turns == 0:
             self._state = context.tracker.start(self._task, observation)
         self._observation = observation
-        now = wording.now(self._turns + 1, observation, context.admissible)
+        past = (self._before,) if context.one_step and self._before else ()
         block = context.tracker.render(self._state) if context.block else ""
+        now, alone = tell_now(wording, self._turns + 1, observation, context.admissible, bool(past))
+
+        def below(told: str) -> str:
+            return wording.separator.join(part for part in (block, told) if part)
+
         prompt = Prompt(
             task=self._statement,
-            history=(self._before,) if context.one_step and self._before else (),
-            now=wording.separator.join(part for part in (block, now) if part),
+            history=past,
+            now=below(now),
             request=wording.request(context.style),
             separator=wording.separator,
+            now_alone=below(alone) if alone else "",
         )
         self._check(prompt, block)
         return prompt.with_notes(task_note=self._note)

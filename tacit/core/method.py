@@ -20,6 +20,7 @@ from typing import Annotated, Literal, Protocol, overload
 
 import numpy as np
 
+from tacit.core.actions import ActionFormat
 from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveShare
 from tacit.core.credit import Credit, Rewards
 from tacit.core.engine import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING
@@ -44,6 +45,11 @@ class Context(Protocol):
 
     @property
     def style(self) -> ActionStyle: ...
+
+    @property
+    def format(self) -> ActionFormat:
+        """how an action is written in that style, and read back"""
+        ...
 
     def begin(self, task: Task, condition: Condition) -> Reader: ...
 

@@ -13,6 +13,7 @@ One episode, as its parts are named here:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -22,7 +23,8 @@ from typing import Any, Literal
 import numpy as np
 
 ActionStyle = Literal["tags", "bare"]
-"""How an action is written: `<think>…</think><action>…</action>`, or the bare action on one line."""
+"""How an action is written: `<think>…</think><action>…</action>`, or the bare action on one line. A wording may have its own
+format for either (core/actions.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,26 @@ class Transition:
     """False where the action parsed but the world refused it"""
     label: str = ""
     """the world's own word for what ended the episode or went wrong, e.g. `stuck`, `burned`"""
+    reward: float = 0.0
+    """what this step alone was worth to the world, where it pays for steps"""
+    signals: Mapping[str, float] = field(default_factory=dict)
+    """what the world itself measures on this step, e.g. `progress` and `error` where it has no tracker"""
+
+    def in_plain_numbers(self) -> Transition:
+        """Python's own, which can be written down as JSON: a world may think in numpy's. One that is not finite is an error."""
+        plain = replace(
+            self,
+            done=bool(self.done),
+            success=bool(self.success),
+            effective=bool(self.effective),
+            score=float(self.score),
+            reward=float(self.reward),
+            signals={name: float(value) for name, value in self.signals.items()},
+        )
+        for name, value in (("score", plain.score), ("reward", plain.reward), *plain.signals.items()):
+            if not math.isfinite(value):
+                raise ValueError(f"the world gave {value} as {name}")
+        return plain
 
 
 class StopReason(StrEnum):
@@ -92,6 +114,8 @@ class Prompt:
     task_note: str = ""
     step_note: str = ""
     separator: str = "\n"
+    now_alone: str = ""
+    """what `now` becomes once no history is left; empty: it stays as it is"""
 
     @property
     def text(self) -> str:
@@ -108,7 +132,8 @@ class Prompt:
 
     def without_oldest(self) -> Prompt:
         """The same prompt without the oldest line of history."""
-        return replace(self, history=self.history[1:])
+        left = self.history[1:]
+        return replace(self, history=left, now=self.now if left or not self.now_alone else self.now_alone)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +175,10 @@ class Step:
     """the world did something with the action"""
     label: str = ""
     signals: Mapping[str, float] = field(default_factory=dict)
-    """what the context measured on this step, e.g. a tracker's `progress` and `error`"""
+    """what was measured on this step, e.g. `progress` and `error`: by the world, and by the context (its tracker), whose word
+    holds where both have a name"""
+    reward: float = 0.0
+    """what the world itself paid for it"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ environments/<name>/
   alphabet.py  atomic skills              -> Alphabet
   expert.py    demonstrations             -> Expert
   tracker.py   progress state             -> Tracker
+  panels.py    hashes of its panels
   __init__.py  ENVIRONMENT = Environment(...)
 """
 
@@ -18,7 +19,11 @@ from random import Random
 from typing import Any, Protocol
 
 from tacit.core.errors import TacitError, unknown
-from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transition
+from tacit.core.types import Observation, Task, Trajectory, Transition
+from tacit.core.wording import Wording
+
+USUAL_PANEL = 128
+"""tasks that are measured on where no number is named, and any number could be made"""
 
 
 class World(Protocol):
@@ -35,29 +40,6 @@ class Expert(Protocol):
     """Plays one episode. Made anew for each; sees what the agent sees, plus whatever its maker was given."""
 
     def act(self, observation: Observation) -> str: ...
-
-
-class Wording(Protocol):
-    """How a world is told to an agent. Contexts decide what is told; wordings decide the words."""
-
-    @property
-    def separator(self) -> str: ...
-
-    def task(self, task: Task) -> str:
-        """The statement of the task."""
-        ...
-
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        """One past turn, for history; `number` counts from 1."""
-        ...
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        """The present observation, with the admissible actions where asked."""
-        ...
-
-    def request(self, style: ActionStyle) -> str:
-        """What is asked of the agent."""
-        ...
 
 
 class Tracker(Protocol):
@@ -87,10 +69,13 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them."""
+    """Atomic skills Σ of a world and the projection φ from a trajectory to a sequence of them. What stands before the first
+    dash of a skill is its kind: `OP_ADD-LARGE-SMALL` is an OP_ADD."""
 
     skills: tuple[str, ...]
     project: Callable[[Trajectory], Iterable[str]]
+    operators: tuple[str, ...] = ()
+    """the kinds that are operations, of which one wants to know which are chosen"""
 
     def __call__(self, trajectory: Trajectory) -> tuple[str, ...]:
         sequence = tuple(self.project(trajectory))
@@ -112,6 +97,7 @@ class Environment:
     summary: str
     max_steps: int
     make: Callable[[], World]
+    """a world for one episode after another; `Served` (core/simulator.py) where many share one heavy simulator"""
     tasks: Callable[[str, int, int], Sequence[Task]]
     """(split, count, seed) -> that many tasks of the split, the same on every machine"""
     splits: tuple[str, ...]
@@ -140,6 +126,18 @@ class Environment:
 
     panel_split: str = "test"
     """the split that is measured on where none is named"""
+    published: Mapping[str, int] = field(default_factory=dict)
+    """split -> how many tasks it has, for lists that somebody published: no more can be asked for, and all are meant where no
+    number is named"""
+    panels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """split -> number of tasks -> hash of that panel, so that a machine that makes other tasks under the same name notices"""
+    panel_version: str = "1"
+    """raised, with the hashes, whenever the panels change"""
+    step_rewards: bool = False
+    """True where its transitions carry rewards of their own"""
+    place: Callable[[str, Observation], str] | None = None
+    """(action, what was then seen) -> the place it led to, empty where it is no movement; an episode begins with the empty
+    action"""
 
     @property
     def skill_families(self) -> Mapping[str, tuple[str, ...]]:
@@ -147,13 +145,19 @@ class Environment:
         return self.skills or {family: (family,) for family in self.families}
 
     def tasks_of(self, split: str, count: int, seed: int, families: Sequence[str] = ()) -> Sequence[Task]:
-        """`count` tasks of these families, or as many as the split has; without families, `tasks` as it is."""
+        """`count` tasks of these families, or as many as the split has; without families, `tasks` as it is, and never more of a
+        published split than there are."""
         self.check_families(families)
+        count = min(count, self.published.get(split, count))
         if not families:
             return self.tasks(split, count, seed)
         if self.family_tasks is not None:
             return self.family_tasks(split, count, seed, tuple(families))
         return _pick_out(self.tasks, split, count, seed, families)
+
+    def panel_size(self, split: str, usual: int = USUAL_PANEL) -> int:
+        """How many tasks of a split are measured on where no number is named: all that was published, or `usual`."""
+        return self.published.get(split, usual)
 
     def check_families(self, families: Sequence[str]) -> None:
         for family in families:

@@ -11,8 +11,8 @@ from typing import Any
 from tacit.core.types import Observation, Step, Trajectory
 from tacit.core.world import Alphabet
 
-OPERATOR = "OP_"
-"""how the kinds of skill begin that are operations on numbers"""
+Places = Callable[[str, Observation], str]
+"""(action, what was then seen) -> the place it led to, as a world's `Environment.place` says"""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Behaviour:
     invalid: float | None
     """share of the steps of successes that did not parse or that the world refused ("Nothing happens")"""
     repeats: float | None
-    """share of the steps of successes whose action had been taken before in the episode"""
+    """share of the steps of successes whose action had been taken before in the episode; what does not parse is no action"""
     unparsed: float | None = None
     """share of the steps of successes that did not parse"""
     refused: float | None = None
     """share of the steps of successes that parsed and that the world refused"""
     revisits: float | None = None
-    """mean number of times a success goes where it has already been"""
+    """mean number of times a success goes where it has already been; 0 in worlds without places"""
     all_repeats: float | None = None
     """share of all steps, of failures too, whose action had been taken before in the episode"""
     failures: Mapping[str, float] = field(default_factory=dict)
@@ -57,15 +57,20 @@ class Behaviour:
 
 
 def behaviour(
-    played: Sequence[Trajectory], alphabet: Alphabet | None = None, failure: Callable[[Trajectory], str] | None = None
+    played: Sequence[Trajectory],
+    alphabet: Alphabet | None = None,
+    failure: Callable[[Trajectory], str] | None = None,
+    place: Places | None = None,
 ) -> Behaviour:
-    """Statistics of the episodes; those of skills need the world's alphabet, and failures are named by its own labels."""
+    """Statistics of the episodes; those of skills need the world's alphabet, failures are named by its own labels, and where an
+    action led it knows itself."""
     sound = [t for t in played if not t.stop.crashed]
     won, lost = [t for t in sound if t.success], [t for t in sound if not t.success]
     steps = [step for t in won for step in t.steps]
     skills = [[kind(skill) for skill in alphabet(t)] for t in won] if alphabet else []
     kinds = Counter(skill for sequence in skills for skill in sequence)
-    operations = {name: count for name, count in kinds.items() if name.startswith(OPERATOR)}
+    operators = alphabet.operators if alphabet else ()
+    operations = {name: count for name, count in kinds.items() if name in operators}
     label = failure or (lambda t: str(t.stop))
     labels = [(t.task.family, label(t)) for t in lost]
     return Behaviour(
@@ -77,7 +82,7 @@ def behaviour(
         repeats=_mean(again for t in won for again in repeated(t)),
         unparsed=_mean(not step.valid for step in steps),
         refused=_mean(step.valid and not step.effective for step in steps),
-        revisits=_mean(revisits(t) for t in won),
+        revisits=_mean(revisits(t, place) for t in won),
         all_repeats=_mean(again for t in sound for again in repeated(t)),
         failures=_shares(Counter(name for _, name in labels)),
         failure_counts={
@@ -87,36 +92,34 @@ def behaviour(
         per_success={name: count / len(skills) for name, count in sorted(kinds.items())},
         without={name: sum(name not in s for s in skills) / len(skills) for name in sorted(_kinds(alphabet))} if skills else {},
         operators=_shares(operations),
-        operators_per_success=_mean(len({k for k in s if k.startswith(OPERATOR)}) for s in skills) if operations else None,
+        operators_per_success=_mean(len({k for k in s if k in operators}) for s in skills) if operations else None,
         closings=dict(sorted(Counter(s[-1] for s in skills if s).items())),
     )
 
 
 def repeated(trajectory: Trajectory) -> list[bool]:
-    """For each step, whether its action had been taken before in the episode."""
+    """For each step, whether its action had been taken before in the episode. A turn that did not parse took none: it counts as
+    unparsed, and not as a repetition besides."""
     seen: set[str] = set()
     again = []
     for step in trajectory.steps:
-        again.append(step.action in seen)
-        seen.add(step.action)
+        again.append(step.valid and step.action in seen)
+        if step.valid:
+            seen.add(step.action)
     return again
 
 
-def revisits(trajectory: Trajectory) -> int:
-    """How often the episode goes where it has already been. Only movements that the world carried out count.
-
-    `go to fridge 1` names its place; `go east` arrives at one, whose name is the first line of what is then seen.
-    """
+def revisits(trajectory: Trajectory, place: Places | None) -> int:
+    """How often the episode goes where it has already been. Only movements that the world carried out count."""
     steps = trajectory.steps
-    been = {_first_line(steps[0].observation)} if steps else set()
-    again = 0
-    for step, after in zip(steps, [*(s.observation for s in steps[1:]), trajectory.final], strict=False):
-        verb, _, rest = step.action.strip().partition(" ")
-        if verb != "go" or not (step.valid and step.effective):
-            continue
-        place = rest.removeprefix("to ").strip() if rest.startswith("to ") else _first_line(after)
-        again += place in been
-        been.add(place)
+    if place is None or not steps:
+        return 0
+    been, again = {place("", steps[0].observation)}, 0
+    for step, after in zip(steps, [*(s.observation for s in steps[1:]), trajectory.final], strict=True):
+        there = place(step.action, after) if step.valid and step.effective else ""
+        if there:
+            again += there in been
+            been.add(there)
     return again
 
 
@@ -147,10 +150,6 @@ def thought_and_action(played: Sequence[Trajectory], thought: str, action: str) 
 
 def _thought(step: Step) -> str:
     return step.completion.text.partition("<action>")[0] if "<action>" in step.completion.text else ""
-
-
-def _first_line(observation: Observation) -> str:
-    return observation.text.strip().partition("\n")[0].strip()
 
 
 def kind(skill: str) -> str:

@@ -66,7 +66,7 @@ def play_panel(
     settle: Callable[[Trajectory], Trajectory] | None = None,
 ) -> list[Trajectory]:
     """The panel's episodes in order, repeat after repeat. An episode's randomness is its place in the panel, its repeat and the
-    rules' seed: batching changes nothing.
+    rules' seed: batching changes nothing, and two conditions meet the same luck.
 
     Each task is played by the player that `route` names, all of one player's before the next one's. What the journal holds is
     not played again, and each batch is in it before the next begins. `progress` is told how many episodes are over. `settle`
@@ -79,7 +79,10 @@ def play_panel(
     report(len(played))
     for player, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) for _, i in missing]):
         context, policy = route.player(player)
-        plans = [EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat)) for repeat, i in chunk]
+        plans = [
+            EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
+            for repeat, i in chunk
+        ]
         watched = _Watched(worlds, len(played) + len(chunk), report)
         fresh = rollout(plans, context, watched, policy, rules.sampling, rules.max_steps)
         fresh = [settle(t) for t in fresh] if settle else fresh

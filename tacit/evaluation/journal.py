@@ -1,8 +1,9 @@
 """An evaluation on disk while it runs: one line per episode, so that a killed one goes on with what is missing.
 
-The first line says what is measured: panel, sampling, what the agent reads, the model's fingerprint, what it computes with, and
-by which code. The file's name is a hash of all that but the code, so a file can only be continued by the same measurement; one
-begun by other code, or that cannot be read, is put aside under another name and never mixed with new episodes.
+The first line says what is measured: panel, sampling, what the agent reads and under which condition, the model's fingerprint,
+what it computes with, and by which code. The file's name is a hash of all that but the code, so a file can only be continued by
+the same measurement; one begun by other code, or that cannot be read, is put aside under another name and never mixed with new
+episodes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.core.types import Trajectory
+from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
@@ -48,6 +49,8 @@ class Measurement:
     """what its weights compute with, as they did here: `float32 on cpu`; empty for what computes elsewhere or not at all"""
     code: str = ""
     """version and commit of tacit"""
+    condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
+    """how the episodes are told (`Rules.told`)"""
 
     @classmethod
     def of(
@@ -63,13 +66,15 @@ class Measurement:
         sampling = json.loads(json.dumps(asdict(rules.sampling)))
         return cls(
             panel.name, panel.version, panel.hash, model, fingerprint, sampling, rules.max_steps, rules.seed, dict(reads or {}),
-            numbers, code,
+            numbers, code, rules.told(panel.tasks),
         )  # fmt: skip
 
     @property
     def settings_hash(self) -> str:
-        """Of everything but the panel, the words for the model and the code. What computes elsewhere has no numbers to hash."""
+        """Of everything but the panel, the words for the model and the code. What computes elsewhere has no numbers to hash;
+        the plain condition goes without saying."""
         left_out = {"panel", "panel_version", "panel_hash", "model", "code", *(() if self.numbers else ("numbers",))}
+        left_out |= {"condition"} if self.condition == {"name": PLAIN.name} else set()
         own = {k: v for k, v in asdict(self).items() if k not in left_out}
         return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Task
 from tacit.core.world import Environment
-from tacit.evaluation.standard_panels import HASHES, VERSION
 
 PANEL_SEED = 20261115
 """Panels never depend on a run's seed: all runs are measured on the same tasks."""
@@ -29,7 +28,9 @@ PANEL_FILES = (".json", ".jsonl")
 class Panel:
     name: str
     tasks: tuple[Task, ...]
-    version: str = VERSION
+    version: str = "1"
+    published: Mapping[int, str] = field(default_factory=dict, compare=False)
+    """number of tasks -> hash, of the panels its world published under this name"""
 
     @cached_property
     def hash(self) -> str:
@@ -45,25 +46,29 @@ class Panel:
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""
             raise TacitError(f"split {split!r} of world {world.name!r} has no tasks{of} here.")
-        return cls(panel_name(world.name, split, len(tasks), families), tasks)
+        return cls(panel_name(world.name, split, len(tasks), families), tasks, world.panel_version).known_to(world)
+
+    def known_to(self, world: Environment) -> Panel:
+        """The same with what its world published under this name and version."""
+        place, _, count = self.name.rpartition("/")
+        of, _, split = place.rpartition("/")
+        known = count.isdigit() and (of, self.version) == (world.name, world.panel_version)
+        return replace(self, published=world.panels.get(split, {}) if known else {})
 
     def difference(self) -> str:
         """Empty, or how these tasks differ from the published ones of this name. Larger panels begin with smaller ones, so
         every panel at least as large as a published one can be checked."""
-        place, _, count = self.name.rpartition("/")
-        if not count.isdigit() or self.version != VERSION:
-            return ""
-        known = [n for n in HASHES.get(place, {}) if n <= len(self.tasks)]
+        known = [n for n in self.published if n <= len(self.tasks)]
         if not known:
             return ""
-        size = max(known)
-        here, published = hash_tasks(self.tasks[:size]), HASHES[place][size]
+        size, place = max(known), self.name.rpartition("/")[0]
+        here, published = hash_tasks(self.tasks[:size]), self.published[size]
         if here == published:
             return ""
         return (
-            f"this machine makes other tasks than the published panel {place}/{size} (version {VERSION}): hash {here} here, "
-            f"{published} published. Its numbers cannot be compared with others'; another version of tacit, of Python or of "
-            "the world's data may be the cause."
+            f"this machine makes other tasks than the published panel {place}/{size} (version {self.version}): hash {here} "
+            f"here, {published} published. Its numbers cannot be compared with others'; another version of tacit, of Python or "
+            "of the world's data may be the cause."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -72,13 +77,14 @@ class Panel:
 
 
 def choose_panel(world: Environment, split: str, count: int, families: Sequence[str] = (), file: str = "") -> Panel:
-    """The panel of a file where one is named, which must be of this world; else of the split."""
+    """The panel of a file where one is named, which must be of this world; else of the split, with the world's own number of
+    tasks where the count is 0."""
     if not file:
-        return Panel.of(world, split, count, families)
+        return Panel.of(world, split, count or world.panel_size(world.split_to_measure(split)), families)
     panel = read_panel(Path(file).expanduser(), world.name)
     if panel.tasks[0].world != world.name:
         raise TacitError(f"the panel {file} is of world {panel.tasks[0].world!r}, and cannot be played in {world.name!r}.")
-    return panel
+    return panel.known_to(world)
 
 
 def panel_name(world: str, split: str, count: int, families: Sequence[str] = ()) -> str:

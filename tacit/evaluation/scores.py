@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.types import Trajectory
+from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.intervals import mean_interval, wilson
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.repeats import check_k, interval_over_tasks, majority_at, over_tasks, pass_at
@@ -59,7 +59,7 @@ class PanelScore:
     invalid: float
     """share of turns whose completion did not parse"""
     ineffective: float
-    """share of turns whose action the world refused"""
+    """share of turns whose action parsed and was refused by the world"""
     prompt_tokens: float
     """mean per turn"""
     completion_tokens: float
@@ -91,6 +91,8 @@ class PanelScore:
     """of all episodes; None where no price was given"""
     outcomes: tuple[str, ...] = ()
     """one line per repeat, one digit per task in the panel's order: 1 where it succeeded"""
+    condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
+    """how the episodes were told: the condition's name, and what was told beside the task"""
 
     @property
     def success(self) -> float:
@@ -108,7 +110,8 @@ class PanelScore:
 
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {self.episodes} episodes"
+        under = "" if self.condition["name"] == PLAIN.name else f" under condition {self.condition['name']}"
+        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {self.episodes} episodes{under}"
 
 
 def score_panel(
@@ -142,7 +145,7 @@ def score_panel(
         steps=_mean([len(t) for t in played]),
         success_steps=_mean([len(t) for t in played if t.success]),
         invalid=_mean([not s.valid for s in steps]),
-        ineffective=_mean([not s.effective for s in steps]),
+        ineffective=_mean([s.valid and not s.effective for s in steps]),
         prompt_tokens=_mean([len(s.prompt_tokens) for s in steps]),
         completion_tokens=_mean([len(s.completion.tokens) for s in steps]),
         crashed=sum(t.stop.crashed for t in played),
@@ -161,6 +164,7 @@ def score_panel(
         episode_completion_tokens=_mean(written),
         cost=prices.of(sum(prompt), sum(written)) if prices else None,
         outcomes=tuple("".join(str(int(t.success)) for t in played[at : at + size]) for at in range(0, len(played), size)),
+        condition=rules.told(panel.tasks),
     )
 
 

@@ -7,19 +7,18 @@ and no prompt is sampled from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tacit.contexts.history import History
-from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
-from tacit.core.types import Observation, StopReason, Trajectory, Transition
+from tacit.core.types import Trajectory
 from tacit.core.world import Wording, World
-from tacit.rollout.parsing import write_action
+from tacit.rollout.retelling import recorded, repeating, told
 
 REACT_ONE, REACT_FULL = "ReAct-1step", "ReAct-full"
 
@@ -116,46 +115,22 @@ def as_played(trajectory: Trajectory, world: World) -> Trajectory:
 
     The world is played again with the recorded actions; where it says something else than it said then, that is an error.
     """
-    observations = [world.reset(trajectory.task), *(world.step(step.action).observation for step in trajectory.steps)]
     texts = [*(step.observation.text for step in trajectory.steps), trajectory.final.text]
-    for turn, (observation, text) in enumerate(zip(observations, texts, strict=True), start=1):
-        if observation.text != text:
-            raise TacitError(
-                f"turn {turn} of the recorded episode of {trajectory.task.id!r} does not come out again: the world shows "
-                f"{observation.text!r}, the recording has {text!r}. The world has changed since, or is not deterministic."
-            )
-    *seen, final = observations
-    steps = tuple(replace(step, observation=o) for step, o in zip(trajectory.steps, seen, strict=True))
+    again = list(repeating(world, trajectory.task, [step.action for step in trajectory.steps], texts))
+    steps = tuple(replace(step, observation=o) for step, (o, _, _) in zip(trajectory.steps, again, strict=True))
+    final = again[-1].transition.observation if again else trajectory.final
     return replace(trajectory, steps=steps, final=final)
 
 
 def _episode(trajectory: Trajectory, context: Context, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """(prompt tokens, action tokens) of every turn."""
-    reader = context.begin(trajectory.task, trajectory.condition)
+    turns = told(context, trajectory.task, recorded(trajectory), trajectory.condition, tokenizer)
     prompts, actions = [], []
-    for step, transition in zip(trajectory.steps, _transitions(trajectory), strict=True):
-        prompts.append(len(tokenizer.encode_prompt(reader.read(step.observation).text)))
-        written = write_action(step.action, context.style) if step.valid else step.completion.text
+    for step, turn in zip(trajectory.steps, turns, strict=True):
+        prompts.append(len(turn.tokens))
+        written = context.format.write(step.action) if step.valid else step.completion.text
         actions.append(len(tokenizer.encode_completion(written)))
-        reader.record(step.action, transition)
     return np.array(prompts, dtype=np.int64), np.array(actions, dtype=np.int64)
-
-
-def _transitions(trajectory: Trajectory) -> Iterator[Transition]:
-    """The world's answers, as far as a trajectory keeps them."""
-    last = len(trajectory) - 1
-    after: list[Observation] = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
-    ended = trajectory.stop in (StopReason.SUCCESS, StopReason.FAILURE)
-    for turn, (step, observation) in enumerate(zip(trajectory.steps, after, strict=True)):
-        at_end = turn == last
-        yield Transition(
-            observation=observation,
-            done=at_end and ended,
-            success=at_end and trajectory.success,
-            score=trajectory.score if at_end else 0.0,
-            effective=step.effective,
-            label=step.label,
-        )
 
 
 def _total(episodes: Sequence[np.ndarray]) -> int:

@@ -26,7 +26,7 @@ from tacit.losses.clipped import ClippedSurrogate
 from tacit.losses.entropy import EntropyBonus
 from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
 from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Outcome
+from tacit.rewards.outcome import Worth, outcome_of
 
 ClipLow = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low")]
 ClipHigh = Annotated[float, Bound(lambda v: v > 0, "must be above 0: the ratio is clipped to 1 + clip_high")]
@@ -52,8 +52,10 @@ class GRPO:
     """how actions are written: tags (<think>…</think><action>…</action>) or bare"""
     admissible: bool = True
     """list the admissible actions in the prompt, where the world has them"""
+    outcome: Worth = "success"
+    """what is rewarded: success, the world's graded score at the end, or what the world pays for single steps"""
     success_reward: Positive = 10.0
-    """what success is worth"""
+    """what success is worth, or a score of 1; what the world pays for a step is multiplied by it"""
     invalid_penalty: NotNegative = 0.1
     """taken off a step whose completion does not parse into an action"""
     std: Literal["population", "sample", "none"] = "population"
@@ -71,12 +73,12 @@ class GRPO:
     schedule: Schedule = field(default_factory=Schedule)
 
     def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
-        return compose(self.name, self.context(world), self.schedule, self.parts(), {self.name: self.changes(world, tools)})
+        return compose(self.name, self.context(world), self.schedule, self.parts(world), {self.name: self.changes(world, tools)})
 
-    def parts(self) -> Sequence[Part]:
+    def parts(self, world: Environment) -> Sequence[Part]:
         """What GRPO is made of."""
         return (
-            adds("rewards", "outcome", Outcome(self.success_reward)),
+            adds("rewards", "outcome", outcome_of(world, self.outcome, self.success_reward)),
             adds("rewards", "invalid penalty", *([InvalidPenalty(self.invalid_penalty)] if self.invalid_penalty else [])),
             adds("credits", "episode credit", EpisodeRelative(None if self.std == "none" else self.std, self.over)),
             adds("columns", "reference", *([ReferenceLogprobs(self.schedule.temperature)] if self.kl else [])),

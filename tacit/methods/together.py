@@ -62,7 +62,7 @@ class Together(GRPO):
             flag = f"--{name.replace('_', '-')}"
             raise TacitError(f"{self.name!r}: {name} would be {value}, so it has to be said ({flag}).")
         changes = {name: member.changes(world, tools) for name, member in self.members().items()}
-        return compose(self.name, self.context(world), self.schedule, self.parts(), changes)
+        return compose(self.name, self.context(world), self.schedule, self.parts(world), changes)
 
     def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         if self.undecided():  # `build` says so, after what could never be built

@@ -17,17 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit.core.errors import TacitError
-from tacit.core.method import Reader
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Observation, Prompt, Task, Trajectory, Transition
+from tacit.core.types import Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, World
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.module import Module, find_modules
 from tacit.modules.router import Router
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.fitting import fit
-from tacit.rollout.parsing import STOP_STRINGS, parse_action
+from tacit.rollout.retelling import Telling
 from tacit.rollout.worlds import InPlace
 
 
@@ -52,7 +50,7 @@ class Agent:
         world: Environment | None = None,
         engine: EngineSettings | None = None,
     ) -> Agent:
-        """A module, or a directory of modules. Another base, another tracker or damaged files are refused.
+        """A module, or a directory of modules. Another base, another tracker, another wording or damaged files are refused.
 
         `base` is where the base model lies, if not where it was trained; `world` is for a world of your own that cannot be
         found under the name it was trained under.
@@ -79,9 +77,9 @@ class Agent:
         if isinstance(task, str):
             task = Task(self.router.world.name, "", family or self._only_family(), "", 0, task)
         module = self.router.choose(task.family)
-        reader = self.router.context(module).begin(task, PLAIN)
+        telling = Telling(self.router.context(module), task)
         self.router.policy(module)  # loaded now, so that the first action does not wait
-        self._episode = _Episode(module, reader, self.sampling(module), seed)
+        self._episode = _Episode(module, telling, self.sampling(module), seed)
         self.prompt = None
 
     def act(self, observation: Observation | str) -> str:
@@ -93,15 +91,15 @@ class Agent:
             )
         seen = Observation(observation) if isinstance(observation, str) else observation
         policy = self.router.policy(episode.module)  # another episode may have put on another module meanwhile
-        self.prompt, tokens, fits = fit(episode.reader.read(seen), policy, episode.sampling.max_tokens)
+        self.prompt, tokens, fits = episode.telling.show(seen, policy, episode.sampling.max_tokens)
         if not fits:
             raise TacitError(
                 f"the prompt has {len(tokens)} tokens, and {episode.sampling.max_tokens} more for an action do not fit in the "
                 f"model's {policy.context_limit}; the world says too much in one turn for this module."
             )
-        request = Request(tokens, derive(episode.seed, episode.turns))
+        request = Request(tokens, derive(episode.seed, episode.telling.turns))
         (completion,) = policy.sample([request], episode.sampling)
-        episode.action = parse_action(completion.text, self.router.context(episode.module).style).action
+        episode.action = self.router.context(episode.module).format.parse(completion.text).action
         return episode.action
 
     def observe(self, transition: Transition) -> None:
@@ -109,9 +107,8 @@ class Agent:
         episode = self._now()
         if episode.action is None:
             raise TacitError("the agent has not acted since it was last told: call act(observation) first.")
-        episode.reader.record(episode.action, transition)
+        episode.telling.record(episode.action, transition)
         episode.action = None
-        episode.turns += 1
 
     def play(self, world: World, task: Task, seed: int = 0, max_steps: int = 0) -> Trajectory:
         """A whole episode, to its end or to the limit of steps that the module was measured with."""
@@ -123,7 +120,7 @@ class Agent:
 
     def sampling(self, module: Module) -> Sampling:
         own = module.sampling if self._temperature is None else replace(module.sampling, temperature=self._temperature)
-        return replace(own, stop=tuple(dict.fromkeys((*STOP_STRINGS[self.router.context(module).style], *own.stop))))
+        return replace(own, stop=tuple(dict.fromkeys((*self.router.context(module).format.stop, *own.stop))))
 
     def _now(self) -> _Episode:
         if self._episode is None:
@@ -141,8 +138,7 @@ class Agent:
 class _Episode:
     """What the agent keeps of the episode it is in."""
 
-    def __init__(self, module: Module, reader: Reader, sampling: Sampling, seed: int) -> None:
-        self.module, self.reader, self.sampling, self.seed = module, reader, sampling, seed
-        self.turns = 0
+    def __init__(self, module: Module, telling: Telling, sampling: Sampling, seed: int) -> None:
+        self.module, self.telling, self.sampling, self.seed = module, telling, sampling, seed
         self.action: str | None = None
         """done, but not yet answered"""

@@ -19,7 +19,7 @@ from tacit.core.world import Environment
 from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.base import Base
 from tacit.modules.module import MANIFEST, UNIFIED, Module
-from tacit.modules.prompting import describe_context, tracker_version
+from tacit.modules.prompting import describe_context, tracker_version, wording_version
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import versions
 from tacit.runs.files import write_directory, write_json
@@ -71,6 +71,7 @@ def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: 
         skill=skill,
         families=trained.families or trained.world.families,
         tracker=tracker_version(trained.context),
+        wording=wording_version(trained.context),
         context=describe_context(trained.context, trained.world),
         adapter=manifest["lora"],
         base=trained.base,

@@ -18,6 +18,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
+from tacit.core.wording import version_of
 from tacit.core.world import Environment
 from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.base import Base
@@ -37,6 +38,8 @@ class Module:
     families: tuple[str, ...]
     tracker: str | None
     """version of the tracker whose state block it reads; None where it reads none"""
+    wording: str
+    """version of the wording it reads; the context has its name"""
     context: Mapping[str, Any]
     """what it reads (`prompting.describe_context`)"""
     adapter: bool
@@ -71,6 +74,7 @@ class Module:
             "skill": self.skill,
             "families": list(self.families),
             "tracker": self.tracker,
+            "wording": self.wording,
             "context": dict(self.context),
             "weights": "adapter" if self.adapter else "model",
             "base": {**self.base.to_json(), "fingerprint": self.fingerprint},
@@ -105,6 +109,16 @@ class Module:
                 f"module {self.path} was trained with tracker {self.tracker!r}, and world {self.world!r} has "
                 f"{f'tracker {here!r}' if here else 'no tracker'} here, whose state block it has not learned to read. Train it "
                 "anew, or use the version of tacit that has its tracker (`code` in its module.json)."
+            )
+
+    def check_wording(self, world: Environment) -> None:
+        """A wording that is not there at all is refused when the context is made."""
+        name = self.context["wording"]
+        if name in world.wordings and self.wording != (here := version_of(world.wordings[name])):
+            raise TacitError(
+                f"module {self.path} was trained with version {self.wording!r} of the wording {name!r}, and world "
+                f"{self.world!r} has version {here!r} here, which says things it has not learned to read. Train it anew, or "
+                "use the version of tacit that has its wording (`code` in its module.json)."
             )
 
     def check_base(self, base: Base, world: Environment) -> None:
@@ -174,6 +188,7 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         skill=data["skill"],
         families=tuple(data["families"]),
         tracker=data["tracker"],
+        wording=data.get("wording", "1"),  # from before wordings had versions
         context=data["context"],
         adapter={"adapter": True, "model": False}[data["weights"]],
         base=Base.from_json(data["base"]),

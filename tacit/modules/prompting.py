@@ -10,11 +10,12 @@ from tacit.contexts.history import History
 from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
+from tacit.core.wording import version_of
 from tacit.core.world import Environment
 
 KINDS: Mapping[str, type[Any]] = {"state_block": StateBlock, "history": History}
 PARTS_OF_THE_WORLD = ("wording", "tracker")
-"""fields that are the world's own objects: a wording is kept by its name, a tracker by its version"""
+"""fields that are the world's own objects: a wording is kept by its name and version, a tracker by its version"""
 
 
 def describe_context(context: Context, world: Environment) -> dict[str, Any]:
@@ -53,3 +54,8 @@ def make_context(data: Mapping[str, Any], world: Environment) -> Context:
 def tracker_version(context: Context) -> str | None:
     """Of the tracker whose words the agent reads; None where it reads none."""
     return context.tracker.version if isinstance(context, StateBlock) and context.block else None
+
+
+def wording_version(context: Context) -> str:
+    """Of the words the agent reads."""
+    return version_of(context.wording)  # type: ignore[attr-defined]

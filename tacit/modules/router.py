@@ -58,6 +58,7 @@ class Router:
         for module in self.modules.values():
             module.check_tracker(world)
             make_context(module.context, world)
+            module.check_wording(world)
             module.check_base(self._base_of(module), world)
 
     def choose(self, family: str) -> Module:

@@ -25,9 +25,10 @@ from tacit.contexts.history import History
 from tacit.contexts.state_block import StateBlock
 from tacit.core.method import Context
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Observation, Task
+from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
 from tacit.pretraining.questions import Question, questions
+from tacit.rollout.retelling import playing, told
 
 PRETRAINING = "pretraining"
 """of this name are the seeds of the tasks: no run draws the same ones"""
@@ -68,23 +69,29 @@ def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
 
 def _episode(world: Environment, task: Task, context: Context, rng: Random, steps: int) -> Iterator[Document]:
     live = world.make()
-    reader = context.begin(task, PLAIN)
-    observation = before = live.reset(task)
-    bold = rng.random() < 0.8
-    for _ in range(steps):
-        text = reader.read(observation).text
-        action = random_action(rng, before if rng.random() < STRAY else observation, bold)
-        if action in observation.actions:
-            yield Document(text, action, "action")
-        asked = questions(rng, text, observation, world.questions)
+    for turn in told(context, task, playing(live, task, _AtRandom(rng), steps)):
+        text = turn.prompt.text
+        if turn.action in turn.observation.actions:
+            yield Document(text, turn.action, "action")
+        asked = questions(rng, text, turn.observation, world.questions)
         if asked:
             yield _asked(text, asked[:MOST_QUESTIONS])
-        transition = live.step(action)
-        reader.record(action, transition)
-        before, observation = observation, transition.observation
-        if transition.done or not observation.actions:
+        if not turn.transition.observation.actions:
             break
     live.close()
+
+
+class _AtRandom:
+    """Does anything that is possible, and now and then what was possible a turn ago."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng, self._bold = rng, rng.random() < 0.8
+        self._before: Observation | None = None
+
+    def act(self, observation: Observation) -> str:
+        before = self._before or observation
+        self._before = observation
+        return random_action(self._rng, before if self._rng.random() < STRAY else observation, self._bold)
 
 
 def random_action(rng: Random, observation: Observation, bold: bool) -> str:

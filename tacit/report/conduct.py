@@ -115,7 +115,7 @@ def _behaviour(played: Sequence[Trajectory], known: Known, notices: list[str]) -
     world = known.world
     if world is not None and all(t.task.id in known.tasks for t in played):
         try:
-            return behaviour(played, world.alphabet, world.failure)
+            return behaviour(played, world.alphabet, world.failure, world.place)
         except Exception as error:  # a world of the user's own, over episodes that another version of it may have recorded
             notices.append(
                 f"The world could not label these episodes ({type(error).__name__}: {error}); their endings are shown."

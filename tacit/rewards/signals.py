@@ -1,4 +1,4 @@
-"""What was measured on each step, as reward: a tracker's progress and errors."""
+"""What was measured on each step, as reward: progress and errors, by a tracker or by the world itself."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class StepSignals:
             if name not in step.signals:
                 raise TacitError(
                     f"a step carries no signal {name!r} (it has: {', '.join(sorted(step.signals)) or 'none'}). Signals are "
-                    f"measured by a context that follows a tracker, such as tacit/contexts/state_block.py; use it, or give "
-                    f"{name!r} the weight 0."
+                    f"measured by the world itself (Transition.signals) or by a context that follows a tracker, such as "
+                    f"tacit/contexts/state_block.py; use one of them, or give {name!r} the weight 0."
                 )
             left_out = sum(step.signals.get(part, 0.0) for part in self.without if part.startswith(f"{name}."))
             worth += weight * (step.signals[name] - left_out)

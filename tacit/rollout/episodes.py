@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError
 from tacit.core.method import Conditions, Context, Reader
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
@@ -27,7 +28,6 @@ from tacit.core.types import (
     Transition,
 )
 from tacit.rollout.fitting import fit
-from tacit.rollout.parsing import STOP_STRINGS, Parsed, parse_action
 from tacit.rollout.worlds import Broken, WorldPool
 
 
@@ -77,7 +77,8 @@ def rollout(
     layer: int | None = None,
 ) -> list[Trajectory]:
     """Play all plans to their end, one sampler call per turn for all episodes still running."""
-    sampling = replace(sampling, stop=tuple(dict.fromkeys((*STOP_STRINGS[context.style], *sampling.stop))))
+    written = context.format
+    sampling = replace(sampling, stop=tuple(dict.fromkeys((*written.stop, *sampling.stop))))
     episodes = [_Episode(plan) for plan in plans]
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
@@ -87,9 +88,10 @@ def rollout(
             return [episode.trajectory() for episode in episodes]
         requests = [Request(e.tokens, derive(e.plan.seed, len(e.steps))) for _, e in running]
         completions = policy.sample(requests, sampling, layer)
-        parsed = [parse_action(c.text, context.style) for c in completions]
-        answers = worlds.step([(slot, p.action) for (slot, _), p in zip(running, parsed, strict=True)])
-        for (_, episode), completion, act, answer in zip(running, completions, parsed, answers, strict=True):
+        parsed = [episode.understand(c, written) for (_, episode), c in zip(running, completions, strict=True)]
+        acting = [(slot, e, c, act) for (slot, e), c, act in zip(running, completions, parsed, strict=True) if act is not None]
+        answers = worlds.step([(slot, act.action) for slot, _, _, act in acting])
+        for (_, episode, completion, act), answer in zip(acting, answers, strict=True):
             if isinstance(answer, Broken):
                 episode.stop, episode.detail = answer.reason, answer.detail
             else:
@@ -137,9 +139,16 @@ class _Episode:
             self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"
         return fits
 
+    def understand(self, completion: Completion, written: ActionFormat) -> Parsed | None:
+        """The action that was meant; None where the format itself is at fault, which ends the episode."""
+        with self._ending_with("reading the action"):
+            return written.parse(completion.text)
+        return None
+
     def advance(self, completion: Completion, act: Parsed, answer: Transition) -> None:
         with self._ending_with("recording the turn"):
-            signals = self.reader.record(act.action, answer)
+            answer = answer.in_plain_numbers()
+            signals = {**answer.signals, **self.reader.record(act.action, answer)}
         if self.stop is not None:
             return
         step = Step(
@@ -149,14 +158,14 @@ class _Episode:
             completion=completion,
             action=act.action,
             valid=act.valid,
-            effective=bool(answer.effective),
+            effective=answer.effective,
             label=answer.label,
             signals=signals,
+            reward=answer.reward,
         )
         self.steps.append(step)
         self.observation = answer.observation
-        # Plain numbers: a world may think in numpy's, which cannot be written down as JSON.
-        self.success, self.score = bool(answer.success), max(float(answer.score), float(answer.success))
+        self.success, self.score = answer.success, max(answer.score, float(answer.success))
         if answer.done or self.success:
             self.stop = StopReason.SUCCESS if self.success else StopReason.FAILURE
             self.detail = answer.label

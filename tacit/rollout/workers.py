@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tacit.core.simulator import close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
 from tacit.rollout.worlds import Broken
@@ -157,6 +158,7 @@ def _died(process: Any) -> _WorkerLost:
 def _serve(connection: Connection, make: Callable[[], World]) -> None:
     """A worker: a world per slot, one call at a time."""
     worlds: dict[int, World] = {}
+    start_simulator(make)
     connection.send("ready")
     while True:
         try:
@@ -165,6 +167,7 @@ def _serve(connection: Connection, make: Callable[[], World]) -> None:
             for world in worlds.values():
                 with contextlib.suppress(Exception):
                     world.close()
+            close_simulator(make)
             return
         for slot, (kind, argument) in calls:
             try:

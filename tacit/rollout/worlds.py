@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
 
@@ -49,6 +50,9 @@ class InPlace:
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
         answers: list[Observation | Broken] = []
+        # Starting a simulator is no world's answer: it has time of its own.
+        with contextlib.suppress(Hang), alarm(max(START_S, self._timeout_s)):
+            start_simulator(self._make)
         for slot, task in enumerate(tasks):
             # A world is reused from episode to episode; one that broke is made anew.
             answers.append(self._guard(lambda slot=slot, task=task: self._world(slot).reset(task), slot))
@@ -61,6 +65,8 @@ class InPlace:
         for slot in range(len(self._worlds)):
             self._drop(slot)
         self._worlds = []
+        with contextlib.suppress(Hang), alarm(self._timeout_s):
+            close_simulator(self._make)
 
     def _world(self, slot: int) -> World:
         while len(self._worlds) <= slot:

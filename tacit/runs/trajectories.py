@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.types import Completion, Condition, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.core.types import PLAIN, Completion, Condition, Observation, Prompt, Step, StopReason, Task, Trajectory
 
 
 def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
         "score": round(trajectory.score, 4),
         "stop": trajectory.stop.value,
         "detail": trajectory.detail,
-        "condition": trajectory.condition.name,
+        **condition_record(trajectory.condition),
         "seed": trajectory.seed,
         "turns": [
             {
@@ -33,6 +33,8 @@ def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
                 "tokens": len(step.completion.tokens),
                 "logprob": round(float(step.completion.logprobs.sum()), 3),
                 **({"label": step.label} if step.label else {}),
+                **({"earned": step.reward} if step.reward else {}),
+                **({"signals": dict(step.signals)} if step.signals else {}),
             }
             for step in trajectory.steps
         ],
@@ -49,18 +51,39 @@ def trajectory_from_record(record: Mapping[str, Any], task: Task) -> Trajectory:
         record["score"],
         StopReason(record["stop"]),
         Observation(record["saw"]),
-        Condition(record["condition"]),
+        recorded_condition(record),
         record["detail"],
         record["seed"],
     )
+
+
+def condition_record(condition: Condition) -> dict[str, str]:
+    """`{"condition": "plain"}`; of any other condition also what was told, and where that came from."""
+    told = {} if condition == PLAIN else {"note": condition.note, "entry": condition.entry}
+    return {"condition": condition.name, **told}
+
+
+def recorded_condition(record: Mapping[str, Any]) -> Condition:
+    """The inverse. A record from before notes were kept has a name and no `note`: what was told is lost."""
+    return Condition(record["condition"], record.get("note", ""), record.get("entry", ""))
 
 
 def _step(turn: Mapping[str, Any]) -> Step:
     read, written = _blank(turn.get("prompt_tokens", 0)), _blank(turn.get("tokens", 0))
     completion = Completion(written, np.zeros(len(written), np.float32), turn["wrote"], "stop")
     observation = Observation(turn["saw"])
-    valid, effective = turn["valid"], turn["effective"]
-    return Step(observation, Prompt("", turn["saw"]), read, completion, turn["action"], valid, effective, turn.get("label", ""))
+    return Step(
+        observation,
+        Prompt("", turn["saw"]),
+        read,
+        completion,
+        turn["action"],
+        turn["valid"],
+        turn["effective"],
+        turn.get("label", ""),
+        turn.get("signals", {}),
+        turn.get("earned", 0.0),
+    )
 
 
 def _blank(count: int) -> np.ndarray:

@@ -12,10 +12,10 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Task
+from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, Expert, World
 from tacit.rollout.fitting import fit
-from tacit.rollout.parsing import write_action
+from tacit.rollout.retelling import playing, told
 
 Sample = tuple[np.ndarray, np.ndarray]
 """the tokens of a prompt, and those of the action"""
@@ -66,7 +66,7 @@ def demonstrate(
     for task in tasks:
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
-            success, samples = _play(live, make_expert(task), task, context, tokenizer, max_steps, noise, rng)
+            success, samples = _play(live, _Straying(make_expert(task), noise, rng), task, context, tokenizer, max_steps)
         except TacitError:
             raise
         except Exception:
@@ -91,33 +91,33 @@ def demonstrate(
     return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, broken, turns - len(shown))
 
 
+class _Straying:
+    """An expert, but for the turns in which it does anything else that is possible now or was a turn ago."""
+
+    def __init__(self, hero: Expert, noise: float, rng: random.Random) -> None:
+        self._hero, self._noise, self._rng = hero, noise, rng
+        self._before: Observation | None = None
+        self.itself = True
+        """the last action was the expert's own"""
+
+    def act(self, observation: Observation) -> str:
+        action = self._hero.act(observation)
+        stray = (self._before or observation).actions + observation.actions
+        self._before = observation
+        self.itself = not (stray and self._rng.random() < self._noise)
+        return action if self.itself else self._rng.choice(stray)
+
+
 def _play(
-    live: World,
-    hero: Expert,
-    task: Task,
-    context: Context,
-    tokenizer: Tokenizer,
-    max_steps: int,
-    noise: float,
-    rng: random.Random,
+    live: World, player: _Straying, task: Task, context: Context, tokenizer: Tokenizer, max_steps: int
 ) -> tuple[bool, list[Sample | None]]:
     """One episode: whether it was won, and the expert's own turns; None for one that does not fit in the model."""
-    reader = context.begin(task, PLAIN)
-    observation = before = live.reset(task)
     samples: list[Sample | None] = []
-    for _ in range(max_steps):
-        action = hero.act(observation)
-        prompt = reader.read(observation)
-        stray = before.actions + observation.actions
-        if stray and rng.random() < noise:
-            action = rng.choice(stray)
-        else:
-            completion = tokenizer.encode_completion(write_action(action, context.style))
-            _, tokens, fits = fit(prompt, tokenizer, len(completion))
+    won = False
+    for turn in told(context, task, playing(live, task, player, max_steps)):
+        won = bool(turn.transition.success)
+        if player.itself:
+            completion = tokenizer.encode_completion(context.format.write(turn.action))
+            _, tokens, fits = fit(turn.prompt, tokenizer, len(completion))
             samples.append((tokens, completion) if fits else None)
-        transition = live.step(action)
-        reader.record(action, transition)
-        before, observation = observation, transition.observation
-        if transition.done or transition.success:
-            return bool(transition.success), samples
-    return False, samples
+    return won, samples

@@ -34,7 +34,10 @@ class Course:
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""
             raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks{of} here.")
-        further = [choose_panel(world, split, count, families) for split, count in measured.further_panels]
+        further = [
+            choose_panel(world, split, count or world.panel_size(split, measured.tasks), families)
+            for split, count in measured.further_panels
+        ]
         return cls(tasks, panel, tuple(further))
 
 

@@ -35,12 +35,13 @@ class EvaluationSettings:
 
     split: str = ""
     """split the panel is taken from; empty is the world's own: test, or unseen houses"""
-    tasks: AtLeastOne = 128
-    """tasks on the panel"""
+    tasks: Count = 0
+    """tasks on the panel; 0 is 128, or all of a published split"""
     panel: str = ""
     """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
     also: str = ""
-    """further splits to measure on after each stage, comma-separated; with as many tasks, or SPLIT:TASKS"""
+    """further splits to measure on after each stage, comma-separated; with as many tasks, a published one with all it has, or
+    SPLIT:TASKS"""
     repeats: AtLeastOne = 1
     """episodes per task"""
     every: Count = 5
@@ -58,13 +59,13 @@ class EvaluationSettings:
 
     @property
     def further_panels(self) -> tuple[tuple[str, int], ...]:
-        """(split, tasks) of each further panel."""
+        """(split, tasks) of each further panel; 0 where no number is named."""
         found = []
         for entry in filter(None, map(str.strip, self.also.split(","))):
             split, _, count = entry.partition(":")
             if count and not (count.isdigit() and int(count)):
                 raise TacitError(f"evaluation.also = {self.also!r}: {entry!r} is neither a split nor SPLIT:TASKS.")
-            found.append((split, int(count or self.tasks)))
+            found.append((split, int(count or 0)))
         return tuple(found)
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -270,7 +271,8 @@ def test_a_panel_of_another_world_is_refused(run, capsys, tmp_path):
 
 
 def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
-    monkeypatch.setattr("tacit.evaluation.panels.HASHES", {"countdown/test": {4: "0123456789abcdef"}})
+    other = replace(WORLD, panels={"test": {4: "0123456789abcdef"}})
+    monkeypatch.setattr("tacit.environments.countdown.ENVIRONMENT", other)
     assert main(["eval", str(run)]) == 0
     out = capsys.readouterr().out
     assert (

@@ -175,7 +175,7 @@ def test_a_missing_file_is_named(tmp_path):
         (["--evaluation.top-p", "0"], "evaluation.top_p = 0.0 must be above 0 and at most 1"),
         (["--evaluation.top-p", "1.5"], "evaluation.top_p = 1.5 must be above 0"),
         (["--evaluation.temperature", "-1"], "evaluation.temperature = -1.0 must not be negative"),
-        (["--evaluation.tasks", "0"], "evaluation.tasks = 0 must be at least 1"),
+        (["--evaluation.tasks", "-1"], "evaluation.tasks = -1 must not be negative"),
         (["--iterations", "-1"], "iterations = -1 must not be negative"),
         (["--sft.steps", "-5"], "sft.steps = -5 must not be negative"),
         (["--sft.noise", "1"], "sft.noise = 1.0 must be at least 0 and below 1"),

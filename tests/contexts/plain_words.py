@@ -21,3 +21,13 @@ class Plain:
 
     def request(self, style):
         return f"answer {style}"
+
+
+class Recalling(Plain):
+    """Speaks of the past where one is shown, and only there."""
+
+    def now(self, number, observation, admissible):
+        return f"after what stands above, {super().now(number, observation, admissible)}"
+
+    def alone(self, number, observation, admissible):
+        return super().now(number, observation, admissible)

@@ -8,11 +8,13 @@ import time
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from plain_words import TASK, Plain
+from plain_words import TASK, Plain, Recalling
+from scripted import Words
 
 from tacit.contexts.history import History
 from tacit.contexts.notes import CLOSE, OPEN, frame
 from tacit.core.types import PLAIN, Condition, Observation, Transition
+from tacit.rollout.fitting import fit
 
 
 def prompts(context, turns=4, condition=PLAIN):
@@ -47,6 +49,24 @@ def test_the_first_prompt_has_no_history():
 def test_admissible_actions_and_style_are_the_contexts_to_decide():
     last = prompts(History(Plain(), 0, admissible=False, style="bare"))[-1]
     assert last.now == "4: see o3" and last.request == "answer bare"
+
+
+def test_no_history_is_spoken_of_that_is_not_shown():
+    assert [p.now for p in prompts(History(Recalling(), 0, admissible=False))][-1] == "4: see o3"
+    first, second, *_ = prompts(History(Recalling(), 2, admissible=False))
+    assert first.now == "1: see o0", "there is no past yet"
+    assert second.now == "after what stands above, 2: see o1"
+
+
+def test_a_history_that_was_cut_away_is_not_spoken_of_either():
+    last = prompts(History(Recalling(), 2, admissible=False))[-1]
+    once, twice = last.without_oldest(), last.without_oldest().without_oldest()
+    assert len(once.history) == 1 and once.now == "after what stands above, 4: see o3"
+    assert twice.history == () and twice.now == "4: see o3" and "above" not in twice.text
+    fitted, _, fits = fit(last, Words(20), 4)
+    assert fits and fitted == twice
+    plain = prompts(History(Plain(), 2, admissible=False))[-1]
+    assert plain.without_oldest().without_oldest().now == plain.now, "a wording that never speaks of it has nothing to change"
 
 
 def test_episodes_do_not_share_their_past():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from plain_words import TASK, Plain
+from plain_words import TASK, Plain, Recalling
 from scripted import ScriptedPolicy, stumble_through_countdown
 
 from tacit.contexts.history import History
@@ -57,6 +57,14 @@ def test_the_context_is_task_turn_before_block_and_observation():
         "4: see o3",
         "answer bare",
     ]
+
+
+def test_no_turn_is_spoken_of_that_is_not_shown():
+    first, second, *_ = prompts(StateBlock(Recalling(), Diary()))
+    assert first.now == "block: win from o0, 0 done\n1: see o0"
+    assert second.now == "block: win from o0, 1 done\nafter what stands above, 2: see o1"
+    assert second.without_oldest().now == "block: win from o0, 1 done\n2: see o1", "the block stays"
+    assert prompts(StateBlock(Recalling(), Diary(), one_step=False))[1].now == "block: win from o0, 1 done\n2: see o1"
 
 
 def test_ablations_leave_out_what_they_say_and_measure_the_same():

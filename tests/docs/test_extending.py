@@ -14,7 +14,7 @@ from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
-FILES = ("guess", "more", "finish", "hurry", "my_engine")
+FILES = ("guess", "more", "look_up", "finish", "hurry", "my_engine")
 SMALL = """
 model = "tiny-0.5m"
 out = "run"
@@ -51,6 +51,13 @@ def test_the_world_plays(written: Path, capsys) -> None:
     assert "success" in capsys.readouterr().out
     assert main(["eval", "expert", "--world", "more.py:MORE", "--tasks", "4"]) == 0
     assert "success 100.0%" in capsys.readouterr().out
+
+
+def test_a_world_with_tags_of_its_own_plays_and_trains(written: Path, capsys) -> None:
+    assert main(["eval", "expert", "--world", "look_up.py:LOOK_UP", "--tasks", "3"]) == 0
+    assert "success 100.0%" in capsys.readouterr().out
+    assert train("--world", "look_up.py:LOOK_UP", "--style", "tags", "--max-tokens", "32") == 0
+    assert "after rl 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", ["finish.py:Finish", "hurry.py:Hurry"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 _RECEPTACLES = {
     # id -> (type, location, openable)
     "CounterTop_bar__plus_01": ("CounterTop", "loc_bar_1", False),
@@ -72,3 +74,20 @@ def problem(family: str = "pick", goal: str | None = None) -> str:
         f"(define (problem plan_test)\n(:domain alfred)\n(:objects\n{chr(10).join(declared)})\n"
         f"(:init ; the house\n{chr(10).join(facts)})\n(:goal (and {GOALS[family] if goal is None else goal})))\n"
     )
+
+
+def lines(families=tuple(GOALS), split: str = "train") -> list[str]:
+    """One game of each family, as a line of published data."""
+    return [
+        json.dumps(
+            {
+                "split": split,
+                "task": f"task_{family}",
+                "trial": "trial_1",
+                "goal_text": SENTENCES[family],
+                "walkthrough": ["look"],
+                "pddl_problem": problem(family),
+            }
+        )
+        for family in families
+    ]

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from alfworld_problem import GOALS, SENTENCES, problem
+from alfworld_problem import GOALS, SENTENCES, lines, problem
 
 from tacit.core.errors import TacitError
 from tacit.environments.alfworld import ENVIRONMENT
@@ -31,22 +31,6 @@ def write_folders(root: Path, families=tuple(GOALS), folder: str = "train") -> l
         path.write_text(json.dumps({**game, "pddl_problem": problem(family), "walkthrough": ["look"]}))
         paths.append(path)
     return paths
-
-
-def lines(families=tuple(GOALS), split: str = "train") -> list[str]:
-    return [
-        json.dumps(
-            {
-                "split": split,
-                "task": f"task_{family}",
-                "trial": "trial_1",
-                "goal_text": SENTENCES[family],
-                "walkthrough": ["look"],
-                "pddl_problem": problem(family),
-            }
-        )
-        for family in families
-    ]
 
 
 def test_both_forms_give_the_same_tasks(tmp_path, monkeypatch):

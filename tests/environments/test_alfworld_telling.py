@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from alfworld_problem import SENTENCES, problem
 
-from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.contexts.history import History
+from tacit.core.types import PLAIN, Completion, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.environments import get_environment
 from tacit.environments.alfworld.alphabet import SKILLS, project_commands
 from tacit.environments.alfworld.failures import failure
@@ -121,6 +122,16 @@ def test_a_broken_world_is_named_as_such():
     assert failure(broken) == "world_error"
 
 
+def test_a_memoryless_agent_is_not_told_of_turns_above():
+    task = make_task("pick")
+    for turns, spoken in ((0, False), (1, True)):
+        reader, world = History(ENVIRONMENT.wording("full"), turns).begin(task, PLAIN), AlfWorld()
+        reader.read(world.reset(task))
+        transition = world.step("go to drawer 1")
+        reader.record("go to drawer 1", transition)
+        assert ("shown above" in reader.read(transition.observation).text) is spoken
+
+
 def test_full_wording_follows_the_template():
     wording, world, task = ENVIRONMENT.wording("full"), AlfWorld(), make_task("pick")
     first = world.reset(task)
@@ -141,6 +152,12 @@ def test_full_wording_follows_the_template():
     now = wording.now(3, second, False)
     assert "you have already taken 2 step(s)" in now
     assert now.endswith("You are now at step 3 and your current observation is: " + second.text)
+    assert "actions you took are shown above" in now
+    assert wording.alone(3, second, False) == (
+        "Prior to this step, you have already taken 2 step(s). You are now at step 3 and your current observation is: "
+        + second.text
+    ), "to one who is shown no past turn"
+    assert wording.alone(1, first, True) == wording.now(1, first, True)
     assert "<think> </think>" in wording.request("tags") and "<action> </action>" in wording.request("tags")
     assert "<action>" not in wording.request("bare")
 

@@ -97,6 +97,7 @@ def test_a_recipe_followed_to_the_end_wins():
     assert [t.done for t in transitions] == [False] * 7 + [True]
     assert transitions[-1].success and transitions[-1].label == ""
     assert [round(t.score * 5) for t in transitions] == [0, 0, 1, 1, 2, 3, 4, 5]
+    assert [round(t.reward * 5) for t in transitions] == [0, 0, 1, 0, 1, 1, 1, 1], "a step earns what it adds to the score"
     assert answer(transitions[1]) == "You open the fridge, revealing a carrot and a raw egg."
     assert "  dice the carrot\n  fry the carrot\n  prepare meal" in transitions[0].observation.text
     assert "You are carrying: a knife and a diced fried carrot" not in transitions[5].observation.text
@@ -313,15 +314,16 @@ def test_houses_are_connected_and_their_doors_lead_both_ways():
 def test_the_explorer_wins_every_game_without_a_refused_command(split):
     world, tracker = ENVIRONMENT.make(), ENVIRONMENT.tracker
     for task in ENVIRONMENT.tasks(split, 300, seed=7):
-        expert, observation, steps = ENVIRONMENT.expert()(task), world.reset(task), 0
+        expert, observation, steps, earned = ENVIRONMENT.expert()(task), world.reset(task), 0, 0.0
         state, transition = tracker.start(task, observation), None
         while transition is None or not transition.done:
             action = expert.act(observation)
             transition = world.step(action)
             state = tracker.update(state, action, transition)
-            observation, steps = transition.observation, steps + 1
+            observation, steps, earned = transition.observation, steps + 1, earned + transition.reward
             assert transition.effective and steps <= ENVIRONMENT.max_steps
         assert transition.success and transition.score == 1.0 and state.phase == "done"
+        assert earned == pytest.approx(1.0), "rewards add up to the score, and begin anew with each game"
 
 
 def test_the_explorer_can_take_over_anywhere():

@@ -7,9 +7,13 @@ from dataclasses import replace
 import pytest
 from skilled import ABC, episode, step
 
+from tacit.core.protocols import Sampling
 from tacit.core.types import Completion, Observation, StopReason, Task, Trajectory
 from tacit.environments import get_environment
 from tacit.evaluation.behaviour import behaviour, kind, repeated, revisits, thought_and_action
+from tacit.evaluation.panels import Panel
+from tacit.evaluation.rules import Rules
+from tacit.evaluation.scores import score_panel
 
 
 def test_lengths_invalid_and_repeats():
@@ -28,6 +32,17 @@ def test_lengths_invalid_and_repeats():
 
 def test_repeats_are_counted_from_the_second_time():
     assert repeated(episode("ABAA")) == [False, False, True, True]
+
+
+def test_a_turn_that_did_not_parse_is_that_and_neither_refused_nor_repeated():
+    """The world refuses a mumbled word each time it is heard; it is counted once, as what it is."""
+    mumbled = replace(step("hm", effective=False), valid=False)
+    played = replace(episode("A"), steps=(mumbled, mumbled, step("hm"), mumbled))
+    assert repeated(played) == [False] * 4, "nor is an action one that was only mumbled before"
+    found = behaviour([played])
+    assert (found.unparsed, found.refused, found.repeats, found.all_repeats) == (3 / 4, 0.0, 0.0, 0.0)
+    score = score_panel(Panel("p", (played.task,)), [played], Rules(Sampling(), 4))
+    assert (score.invalid, score.ineffective) == (3 / 4, 0.0)
 
 
 def test_failures_by_the_worlds_own_labels():
@@ -78,17 +93,46 @@ def walk(*turns: tuple[str, str], start: str = "-= Kitchen =-", refused: str = "
     return replace(episode("A"), steps=steps, final=Observation(shown[-1]))
 
 
+HOUSEHOLD, COOKING = get_environment("alfworld").place, get_environment("cooking").place
+
+
 def test_revisits_of_named_places():
     there, back = ("go to shelf 1", "On the shelf 1"), ("go to desk 1", "On the desk 1")
-    assert revisits(walk(there, ("take mug 1 from shelf 1", "You pick up"), back, there, back, start="You are in a room")) == 2
-    assert revisits(walk(there, there, refused="go to shelf 1")) == 0, "a movement that did nothing visits nothing"
-    assert revisits(walk()) == 0
+    picks = ("take mug 1 from shelf 1", "You pick up")
+    assert revisits(walk(there, picks, back, there, back, start="You are in a room"), HOUSEHOLD) == 2
+    assert revisits(walk(there, there, refused="go to shelf 1"), HOUSEHOLD) == 0, "a movement that did nothing visits nothing"
+    assert revisits(walk(), HOUSEHOLD) == 0 == revisits(walk(there, there), None), "a world without places has none to visit"
 
 
 def test_revisits_of_places_reached_by_direction():
-    assert revisits(walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-"), ("go north", "-= Yard =-"))) == 1
-    found = behaviour([walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-")), walk(("go east", "-= Hall =-"))])
-    assert found.revisits == 0.5
+    round_trip = walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-"), ("go north", "-= Yard =-"))
+    assert revisits(round_trip, COOKING) == 1
+    played = [walk(("go east", "-= Hall =-"), ("go west", "-= Kitchen =-")), walk(("go east", "-= Hall =-"))]
+    assert behaviour(played, place=COOKING).revisits == 0.5
+
+
+def test_a_place_is_the_room_and_not_the_answer_to_the_last_command():
+    """`You go east.` stands above the room: two rooms reached by the same direction are two places, one left and reached again
+    by another is one."""
+    east, west = "You go east.\n-= {} =-", "You go west.\n-= {} =-"
+    onward = walk(("go east", east.format("Hall")), ("go east", east.format("Yard")))
+    assert revisits(onward, COOKING) == 0
+    back = walk(("go east", east.format("Hall")), ("go west", west.format("Kitchen")))
+    assert revisits(back, COOKING) == 1
+
+
+def test_places_in_a_game_that_is_played():
+    world = get_environment("cooking")
+    task = next(t for t in world.tasks("hard", 20, 0))
+    live, explorer, rooms = world.make(), world.expert()(task), []
+    observation, done = live.reset(task), False
+    rooms.append(world.place("", observation))
+    while not done:
+        action = explorer.act(observation)
+        transition = live.step(action)
+        observation, done = transition.observation, transition.done
+        rooms += [room] if (room := world.place(action, observation)) else []
+    assert len(rooms) > 2 and set(rooms) <= set(task.data["house"]), "the rooms of the house, by their names"
 
 
 def test_thought_and_action():

@@ -10,54 +10,74 @@ import pytest
 
 from tacit.core.errors import TacitError
 from tacit.environments import WORLDS, get_environment
-from tacit.evaluation.panels import Panel, hash_tasks, read_panel
-from tacit.evaluation.standard_panels import HASHES, VERSION
+from tacit.evaluation.panels import Panel, choose_panel, hash_tasks, read_panel
 
 WORLD = get_environment("countdown")
 PANEL = Panel.of(WORLD, "test", 16)
 ONE = {"id": "mine/1", "goal": "Use 2, 3, 4 to make 24.", "data": {"numbers": [2, 3, 4], "target": 24}}
-GENERATED = [(name, split) for name in WORLDS for split in get_environment(name).splits if f"{name}/{split}" in HASHES]
-PUBLISHED = ("published_train", "valid_seen")
+GENERATED = [
+    (world.name, split) for world in map(get_environment, WORLDS) for split in world.panels if split not in world.published
+]
 
 
-@pytest.mark.parametrize(("name", "split"), [case for case in GENERATED if case[1] not in PUBLISHED])
+@pytest.mark.parametrize(("name", "split"), GENERATED)
 def test_this_machine_makes_the_published_tasks(name, split):
-    sizes = [size for size in HASHES[f"{name}/{split}"] if size <= 128]
+    hashes = get_environment(name).panels[split]
+    sizes = [size for size in hashes if size <= 128]
     tasks = Panel.of(get_environment(name), split, max(sizes)).tasks
-    assert {size: hash_tasks(tasks[:size]) for size in sizes} == {size: HASHES[f"{name}/{split}"][size] for size in sizes}
+    assert {size: hash_tasks(tasks[:size]) for size in sizes} == {size: hashes[size] for size in sizes}
 
 
 def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
-    panel = Panel.of(get_environment("alfworld"), "valid_seen", 140)
-    assert panel.hash == HASHES["alfworld/valid_seen"][140] and panel.difference() == ""
+    world = get_environment("alfworld")
+    panel = Panel.of(world, "valid_seen", 140)
+    assert panel.hash == world.panels["valid_seen"][140] and panel.difference() == ""
 
 
 @pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking"])
 def test_every_split_has_a_hash_but_the_one_we_never_had(name):
-    missing = [s for s in get_environment(name).splits if f"{name}/{s}" not in HASHES and s != "valid_unseen"]
-    assert not missing, f"{name}: add the hashes of {missing} to standard_panels.py"
+    world = get_environment(name)
+    missing = [s for s in world.splits if s not in world.panels and s != "valid_unseen"]
+    assert not missing, f"{name}: add the hashes of {missing} to its panels.py"
 
 
 def test_other_tasks_under_the_same_name_are_told_with_both_hashes():
     changed = (replace(PANEL.tasks[0], goal="Use 1, 1 to make 2."), *PANEL.tasks[1:])
-    told = Panel(PANEL.name, changed).difference()
-    assert hash_tasks(changed) in told and HASHES["countdown/test"][16] in told and "countdown/test/16" in told
+    told = replace(PANEL, tasks=changed).difference()
+    assert hash_tasks(changed) in told and WORLD.panels["test"][16] in told and "countdown/test/16" in told
     assert PANEL.difference() == ""
+
+
+def test_tasks_in_a_file_are_held_against_the_name_they_bear(tmp_path):
+    changed = replace(PANEL, tasks=(*PANEL.tasks[1:], PANEL.tasks[0]))
+    file = write(tmp_path / "p.json", json.dumps(changed.to_json()))
+    assert "countdown/test/16" in choose_panel(WORLD, "", 0, file=str(file)).difference()
+    own = write(tmp_path / "q.json", json.dumps({**changed.to_json(), "version": "of my own"}))
+    assert choose_panel(WORLD, "", 0, file=str(own)).difference() == ""
+
+
+def test_a_world_of_ones_own_publishes_its_panels_too():
+    world = replace(WORLD, name="mine", panels={"test": {4: "0123456789abcdef"}}, panel_version="3")
+    panel = Panel.of(world, "test", 6)
+    assert panel.version == "3" and "published panel mine/test/4 (version 3)" in panel.difference()
 
 
 def test_a_larger_panel_is_known_by_its_beginning_and_a_smaller_one_not_at_all():
     larger = Panel.of(WORLD, "test", 20)
     assert larger.difference() == ""
     wrong = (*larger.tasks[:3], replace(larger.tasks[3], seed=1), *larger.tasks[4:])
-    assert "countdown/test/16" in Panel(larger.name, wrong).difference()
-    assert Panel("countdown/test/4", wrong[:4]).difference() == "", "nothing is published that it could begin with"
+    assert "countdown/test/16" in replace(larger, tasks=wrong).difference()
+    small = Panel("countdown/test/4", wrong[:4]).known_to(WORLD)
+    assert small.difference() == "", "nothing is published that it could begin with"
 
 
 def test_a_panel_of_another_name_or_version_has_nothing_published():
     turned = tuple(reversed(PANEL.tasks))
-    assert Panel("mine", turned).difference() == "" and Panel(PANEL.name, turned, "of my own").difference() == ""
-    assert PANEL.version == VERSION
+    assert Panel("mine", turned).known_to(WORLD).difference() == ""
+    assert Panel(PANEL.name, turned, "of my own").known_to(WORLD).difference() == ""
+    assert Panel(PANEL.name, turned).known_to(get_environment("cooking")).difference() == ""
+    assert PANEL.version == WORLD.panel_version == "1"
 
 
 def write(path: Path, *lines) -> Path:

@@ -19,7 +19,7 @@ from tacit.environments import get_environment
 from tacit.modules import find_modules, read_module
 from tacit.modules.export import _scores
 from tacit.modules.module import is_modules
-from tacit.modules.prompting import describe_context, make_context, tracker_version
+from tacit.modules.prompting import describe_context, make_context, tracker_version, wording_version
 from tacit.modules.router import Router
 from tacit.runs.directory import read_summary
 
@@ -37,7 +37,7 @@ def test_a_module_says_what_it_is(modules: Path) -> None:
     assert module.run["settings"] == json.loads((run / "settings.json").read_text())
     assert module.scores["rl"] == summary["evaluations"][-1] and set(module.scores) == {"sft", "rl"}
     assert module.scores["sft"]["panel"] == "alfworld/seen/4[pick,pick2]" and len(module.scores["sft"]["interval"]) == 2
-    assert module.context["kind"] == "state_block" and module.context["wording"] == "terse"
+    assert module.context["kind"] == "state_block" and module.context["wording"] == "terse" and module.wording == "1"
     assert module.sampling.temperature == 0.4 and module.max_steps == 4 and module.code["tacit"]
     assert set(module.files) == {"adapter_model.safetensors", "adapter_config.json"}
     assert module.to_json() == json.loads((modules / "pick" / "module.json").read_text())
@@ -109,6 +109,20 @@ def test_a_manifest_that_cannot_be_read_is_named(modules: Path, tmp_path: Path) 
         read_module(place)
 
 
+def test_a_manifest_from_before_wordings_had_versions_is_read(modules: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(modules / "heat", tmp_path / "heat"))
+    file = place / "module.json"
+    old = json.loads(file.read_text())
+    del old["wording"]
+    file.write_text(json.dumps(old))
+    module = read_module(place)
+    assert module.wording == "1"
+    module.check_wording(WORLD)
+    full = replace(module, context={**module.context, "wording": "full"})
+    with pytest.raises(TacitError, match=r"version '1' of the wording 'full', and world 'alfworld' has version '2'"):
+        full.check_wording(WORLD)
+
+
 def test_peft_opens_the_adapter_and_computes_the_same(modules: Path) -> None:
     import torch
     from peft import PeftModel
@@ -146,6 +160,7 @@ def test_a_context_is_kept_as_data() -> None:
     kept = describe_context(history, WORLD)
     assert kept == {"kind": "history", "wording": "full", "turns": None, "admissible": True, "style": "tags"}
     assert make_context(json.loads(json.dumps(kept)), WORLD) == history and tracker_version(history) is None
+    assert wording_version(history) == "2" and wording_version(History(WORLD.wordings["terse"])) == "1"
     block = make_context({"kind": "state_block", "wording": "terse", "block": True}, WORLD)
     assert make_context(describe_context(block, WORLD), WORLD) == block and tracker_version(block) == WORLD.tracker.version
     assert tracker_version(make_context({"kind": "state_block", "wording": "terse", "block": False}, WORLD)) is None

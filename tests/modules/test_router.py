@@ -129,6 +129,26 @@ def test_another_tracker_is_refused_with_both_versions(modules: Path) -> None:
         Agent.load(modules, world=replace(WORLD, tracker=None))
 
 
+class Reworded:
+    """The terse words, and one more."""
+
+    version = "7"
+
+    def __init__(self, told):
+        self._told = told
+
+    def __getattr__(self, name):
+        return getattr(self._told, name)
+
+
+def test_another_wording_is_refused_with_both_versions(modules: Path) -> None:
+    reworded = replace(WORLD, wordings={**WORLD.wordings, "terse": Reworded(WORLD.wording("terse"))})
+    with pytest.raises(TacitError, match=r"version '1' of the wording 'terse'.* has version '7' here.*Train it anew"):
+        Agent.load(modules, world=reworded)
+    other = replace(WORLD, wordings={**WORLD.wordings, "full": Reworded(WORLD.wording("full"))})
+    assert Agent.load(modules, world=other).router.modules, "words it does not read may change"
+
+
 def test_a_missing_family_is_refused_unless_a_fallback_is_named(modules: Path) -> None:
     router = Router(find_modules(modules), WORLD)
     with pytest.raises(TacitError, match=r"no module serves family 'cool'; there are heat \(heat\), pick \(pick, pick2\)"):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from scripted import make_group
 
+from tacit.core.errors import TacitError
 from tacit.core.types import Group
+from tacit.environments import get_environment
 from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Outcome
+from tacit.rewards.outcome import Outcome, outcome_of
 
 
 def test_success_is_paid_at_the_last_step_at_the_papers_scale():
@@ -24,8 +27,26 @@ def test_success_is_paid_at_the_last_step_at_the_papers_scale():
 def test_a_graded_outcome_pays_the_score_instead():
     group = make_group([[1], [1]], success=[True, False])
     part = replace(group.trajectories[1], score=0.25)
-    (rewards,) = Outcome(scale=2.0, graded=True)([Group(group.task, (group.trajectories[0], part))])
+    (rewards,) = Outcome(scale=2.0, of="score")([Group(group.task, (group.trajectories[0], part))])
     assert rewards.flow_N.tolist() == [2.0, 0.5]
+
+
+def test_what_the_world_pays_for_steps_flows():
+    group = make_group([[1, 1], [1]], success=[True, False])
+    first, second = group.trajectories
+    paid = tuple(replace(step, reward=r) for step, r in zip(first.steps, (0.25, 0.5), strict=True))
+    paid_group = Group(group.task, (replace(first, steps=paid), second))
+    (rewards,) = Outcome(scale=2.0, of="steps")([paid_group])
+    assert rewards.flow_N.tolist() == [0.5, 1.0, 0.0] and not rewards.local_N.any()
+    assert rewards.outcomes_G().tolist() == [1.5, 0.0], "success itself is worth nothing but what was paid"
+    np.testing.assert_allclose(rewards.returns_N(0.5), [1.0, 1.0, 0.0])
+
+
+def test_a_world_that_pays_nothing_for_steps_is_said():
+    with pytest.raises(TacitError, match="outcome = steps: world 'countdown' pays nothing for single steps"):
+        outcome_of(get_environment("countdown"), "steps", 1.0)
+    assert outcome_of(get_environment("cooking"), "steps", 1.0) == Outcome(1.0, "steps")
+    assert outcome_of(get_environment("countdown"), "score", 3.0) == Outcome(3.0, "score")
 
 
 def test_only_the_step_that_does_not_parse_pays():
@@ -41,4 +62,5 @@ def test_only_the_step_that_does_not_parse_pays():
 def test_no_groups_and_no_steps():
     assert Outcome()([]) == [] and InvalidPenalty()([]) == []
     empty = make_group([[]])
+    assert Outcome(of="steps")([empty])[0].flow_N.shape == (0,)
     assert Outcome()([empty])[0].flow_N.shape == (0,) == InvalidPenalty()([empty])[0].local_N.shape

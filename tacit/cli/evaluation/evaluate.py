@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
     target = _open(arguments, said)
     if arguments.tokens:
         check_tokens(target)
-    panel = open_panel(target)
+    panel = open_panel(target, said)
     rules = target.rules
     if ks and max(ks) > rules.repeats:
         raise TacitError(
@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
         progress.close()
         worlds.close()
     score = score_panel(panel, played, rules, ks, prices)
-    how = behaviour(played, target.world.alphabet, target.world.failure)
+    how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
     earlier = own_evaluation(target, score)
     result = {
         **result_of(target, score, earlier),

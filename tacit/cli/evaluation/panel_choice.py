@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,21 @@ if TYPE_CHECKING:
 
 
 PANEL = ("evaluation", "panel")
-PICKS = (("evaluation", "split"), ("evaluation", "tasks"), ("families",))
+SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
+PICKS = (SPLIT, TASKS, ("families",))
 """settings that say which tasks of a split"""
 
 
-def open_panel(target: Target) -> Panel:
-    """The panel that the settings describe."""
+def open_panel(target: Target, said: Mapping[tuple[str, ...], Any]) -> Panel:
+    """The panel that the settings describe. A published split that is named without a number is meant as a whole, however many
+    tasks a run was measured on elsewhere."""
     from tacit.evaluation.panels import choose_panel
 
     train = target.recipe.train
     chosen = train.evaluation
-    return choose_panel(target.world, chosen.split, chosen.tasks, train.family_names, chosen.panel)
+    whole = SPLIT in said and TASKS not in said
+    count = target.world.panel_size(chosen.split, chosen.tasks) if whole else chosen.tasks
+    return choose_panel(target.world, chosen.split, count, train.family_names, chosen.panel)
 
 
 def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
@@ -51,7 +56,7 @@ def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> 
         raise unknown("panel", name, [f"{world}/{s}/{count}" for s in open_world(world).splits])
     if played and played != world:
         raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
-    return {("world",): world, ("evaluation", "split"): split, ("evaluation", "tasks"): int(count), PANEL: ""}
+    return {("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
 
 
 def run_of(word: str) -> Path | None:

@@ -44,7 +44,7 @@ def own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
 
 def same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
     """Not only as many successes: the same turns and the same tokens, to the last digit."""
-    counted = ("successes", "score", "steps", "invalid", "ineffective", "prompt_tokens", "completion_tokens")
+    counted = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
     return all(earlier[name] == getattr(score, name) for name in counted)
 
 

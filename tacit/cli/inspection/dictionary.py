@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
     recipe = replace(Recipe.from_json(read_settings(path)), out=path)
     world = open_world(recipe.world)
     world_alphabet(world, "a skill dictionary")
-    tasks = world.tasks(recipe.train.split, recipe.train.tasks, recipe.train.seed)
+    tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed)
     story = open_story(path, recipe, world, tasks, arguments.checkpoint)
     file, episodes = _episodes(path, tasks, arguments.iteration)
     behaviours = _behaviours(path, recipe, world, file, episodes)
@@ -95,10 +95,14 @@ def _behaviours(
     """Of the iteration shown, and of the last evaluation of practice, where they are recorded."""
     found = {}
     if file is not None:
-        found[f"training, iteration {int(file.name[3:9])}"] = behaviour(episodes, world.alphabet, world.failure)
+        found[f"training, iteration {int(file.name[3:9])}"] = _told(episodes, world)
     evaluations = recorded_steps(path, "eval-rl")
     if evaluations:
         step, chosen = max(evaluations), recipe.train.evaluation
         panel = Panel.of(world, chosen.split, chosen.tasks)
-        found[f"evaluation after rl {step}"] = behaviour(replay(evaluations[step], panel.tasks), world.alphabet, world.failure)
+        found[f"evaluation after rl {step}"] = _told(replay(evaluations[step], panel.tasks), world)
     return found
+
+
+def _told(episodes: list[Trajectory], world: Environment) -> Behaviour:
+    return behaviour(episodes, world.alphabet, world.failure, world.place)

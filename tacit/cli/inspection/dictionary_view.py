@@ -15,7 +15,7 @@ from tacit.cli.terminal import percent, say, say_pairs, table
 from tacit.companions.dictionary.bounds import proposition_4
 from tacit.companions.dictionary.segmentation import Phrase
 from tacit.core.types import Trajectory
-from tacit.evaluation.behaviour import OPERATOR, Behaviour
+from tacit.evaluation.behaviour import Behaviour
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -186,7 +186,7 @@ def behaviour_lines(found: Behaviour) -> dict[str, str]:
     if "RESET" in found.without:
         lines["resets per success"] = f"{found.per_success.get('RESET', 0.0):.2f}"
         lines["successes without a reset"] = percent(found.without["RESET"])
-    lines |= {f"operations: {name.removeprefix(OPERATOR)}": percent(share) for name, share in found.operators.items()}
+    lines |= {f"operations: {name.partition('_')[2] or name}": percent(share) for name, share in found.operators.items()}
     if not found.operators:
         lines |= {f"{name} per success": f"{mean:.2f}" for name, mean in found.per_success.items()}
     return lines

@@ -26,7 +26,7 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--skills all|u
   train   for every skill of a world: imitate, then practise, then export; the same command continues what was stopped
   export  a checkpoint of a run as a module
   list    what there is: families, base, tracker, scores after SFT and RL, size
-  verify  every file against its hash, the tracker against this version's, the base against its fingerprint
+  verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
 
 `tacit modules COMMAND --help` says what a command takes. Play them: tacit play --policy DIR, tacit eval DIR."""
 
@@ -85,7 +85,7 @@ def list_modules(argv: Sequence[str]) -> int:
 
 
 def verify(argv: Sequence[str]) -> int:
-    parser = Parser("modules verify", "Check skill modules: their files, their tracker and their base.")
+    parser = Parser("modules verify", "Check skill modules: their files, their tracker, their wording and their base.")
     parser.add_argument("directory", type=Path, metavar="DIR", help="a module, or a directory of modules")
     parser.add_argument("--base-model", metavar="MODEL", help="where the base model lies, if not where it was in training")
     arguments, _ = parser.parse(argv)
@@ -114,6 +114,7 @@ def _problems(module: Module, base: str | None) -> list[str]:
     checks: tuple[Callable[[], object], ...] = (
         lambda: module.check_tracker(world),
         lambda: make_context(module.context, world),
+        lambda: module.check_wording(world),
         lambda: module.check_base(module.base.elsewhere(base), world),
     )
     for check in checks:

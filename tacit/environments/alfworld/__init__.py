@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.environments.alfworld.alphabet import ALPHABET
 from tacit.environments.alfworld.examples import example_texts
@@ -9,8 +10,9 @@ from tacit.environments.alfworld.expert import Explorer
 from tacit.environments.alfworld.failures import failure
 from tacit.environments.alfworld.game import FAMILIES
 from tacit.environments.alfworld.oracle import Oracle
+from tacit.environments.alfworld.panels import PANELS
 from tacit.environments.alfworld.prompt import FullWording, TerseWording
-from tacit.environments.alfworld.published import NAME
+from tacit.environments.alfworld.published import NAME, SIZES
 from tacit.environments.alfworld.tasks import SPLITS, tasks
 from tacit.environments.alfworld.tracker import AlfworldTracker
 from tacit.environments.alfworld.world import AlfWorld
@@ -24,6 +26,12 @@ SKILLS = {
     "cool": ("cool",),
 }
 """which skill module serves which families"""
+
+
+def place(action: str, observation: Observation) -> str:
+    """`go to fridge 1` leads to fridge 1; an episode begins in the middle of the room, where one never comes again."""
+    return action.strip().removeprefix("go to ").strip() if action.strip().startswith("go to ") else ""
+
 
 ENVIRONMENT = Environment(
     name=NAME,
@@ -43,4 +51,7 @@ ENVIRONMENT = Environment(
     action_tokens=32,
     skills=SKILLS,
     family_tasks=tasks,
+    published=SIZES,
+    panels=PANELS,
+    place=place,
 )

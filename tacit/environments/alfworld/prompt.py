@@ -2,7 +2,7 @@
 
 `full` follows the template that GiGPO, HGPO and BiPACE train with (BiPACE appendix J). What a past turn is, and how many
 are shown, is the context's business; the sentence that introduces them stands with the present step here, because a
-wording sees one turn at a time.
+wording sees one turn at a time. Where none is shown (`alone`), it does not speak of any.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _INTRO = re.compile(r"^-= Welcome to TextWorld, ALFRED! =-\n\n(.*)\n\nYour task 
 
 class FullWording:
     separator = "\n"
+    version = "2"
+    """1 spoke of turns "shown above" also where none was"""
 
     def task(self, task: Task) -> str:
         return f"You are an expert agent operating in the ALFRED Embodied Environment. Your task is to: {task.goal}"
@@ -26,12 +28,18 @@ class FullWording:
         return f"[Observation {number}: '{_shown(observation)}', Action {number}: '{action}']"
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        shown = "; the most recent observations and the actions you took are shown above"
+        return self._told(number, observation, admissible, shown)
+
+    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
+        return self._told(number, observation, admissible)
+
+    def _told(self, number: int, observation: Observation, admissible: bool, above: str = "") -> str:
         text = f"Your current observation is: {_shown(observation)}"
         if number > 1:
             text = (
-                f"Prior to this step, you have already taken {number - 1} step(s); the most recent observations and the "
-                f"actions you took are shown above. You are now at step {number} and your current observation is: "
-                f"{_shown(observation)}"
+                f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and "
+                f"your current observation is: {_shown(observation)}"
             )
         if admissible and observation.actions:
             offered = "\n ".join(f"'{action}'" for action in _offered(observation))

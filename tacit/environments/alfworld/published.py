@@ -36,6 +36,8 @@ FOLDERS: Mapping[str, str] = {
     "valid_unseen": "valid_unseen",
 }
 """split -> what published data calls it"""
+SIZES: Mapping[str, int] = {"published_train": 3553, "valid_seen": 140, "valid_unseen": 134}
+"""split -> games that are played of it, in release 2.1.1"""
 
 _SPLIT_OF_FOLDER = {folder: split for split, folder in FOLDERS.items()}
 _SENTENCE = re.compile(r'"Your task is to: ((?:[^"\\]|\\.)*)"')

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tacit.core.types import StopReason, Trajectory
+from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment
 from tacit.environments.cooking.alphabet import ALPHABET
 from tacit.environments.cooking.expert import Explorer
+from tacit.environments.cooking.observed import room_of
+from tacit.environments.cooking.panels import PANELS
 from tacit.environments.cooking.prompt import FullWording, TerseWording
 from tacit.environments.cooking.tasks import FAMILIES, NAME, SPLITS, tasks
 from tacit.environments.cooking.tracker import CookingTracker
@@ -19,6 +21,11 @@ def failure(trajectory: Trajectory) -> str:
         if label in labels:
             return label
     return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+
+
+def place(action: str, observation: Observation) -> str:
+    """The room that is seen, where an episode begins or a direction was taken."""
+    return room_of(observation.text) if action.split()[:1] in ([], ["go"]) else ""
 
 
 def example_texts(seed: int) -> list[str]:
@@ -51,4 +58,7 @@ ENVIRONMENT = Environment(
     failure=failure,
     example_texts=example_texts,
     action_tokens=24,
+    panels=PANELS,
+    step_rewards=True,
+    place=place,
 )

@@ -10,6 +10,8 @@ from tacit.environments.cooking.things import BURNED, COOKED, COOKING_VERBS, CUT
 
 _ADJECTIVES = (RAW, BURNED, *COOKED, *CUTS.values())
 _ROOM = re.compile(r"^-= (\w+) =-$", re.M)
+_ANY_ROOM = re.compile(r"^-= (.+) =-$", re.M)
+"""TextWorld's own games may name a room in several words"""
 _FURNITURE = re.compile(r"You see an? (?:(open|closed) )?([\w ]+?)\.(?: (?:In|On) the [\w ]+ you see (.+)\.)?(?: The .+)?")
 _EXIT = re.compile(r"There is an? (?:(open|closed) )?([\w -]+) to the (\w+)\.")
 _WENT = re.compile(r"You go (\w+)\.")
@@ -126,6 +128,12 @@ def read_scene(text: str) -> Scene:
             items = _items(line.removeprefix("You are carrying: ").rstrip("."))
             scene.carried = {item.name: item for item in items}
     return scene
+
+
+def room_of(text: str) -> str:
+    """The room that an observation shows (ours or TextWorld's), empty where it shows none."""
+    header = _ANY_ROOM.search(text)
+    return header[1].lower() if header else ""
 
 
 def read_recipe(text: str) -> Recipe | None:

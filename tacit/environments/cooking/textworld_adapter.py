@@ -16,7 +16,7 @@ from typing import Any
 from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
-from tacit.environments.cooking import failure
+from tacit.environments.cooking import failure, place
 from tacit.environments.cooking.alphabet import ALPHABET
 from tacit.environments.cooking.prompt import FullWording
 from tacit.environments.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL
@@ -66,6 +66,7 @@ class TextWorldWorld:
             done=bool(done),
             success=bool(state.won),
             score=(state.score or 0) / (state.max_score or 1),
+            reward=((state.score or 0) - (before.score or 0)) / (state.max_score or 1),
             effective=changed or lost or command in (before.admissible_commands or ()),
             label=(BURNED_LABEL if "burned" in answer else WRONG_LABEL) if lost else "",
         )
@@ -104,13 +105,16 @@ def textworld_environment(path: str | Path) -> Environment:
         alphabet=ALPHABET,
         failure=failure,
         slow=True,
+        published={SPLIT: len(games)},
+        step_rewards=True,
+        place=place,
     )
 
 
 def game_tasks(path: str | Path) -> list[Task]:
     """One task per game file, in the order of their names."""
-    place = Path(path)
-    files = sorted(p for p in place.iterdir() if p.suffix in SUFFIXES) if place.is_dir() else [place]
+    source = Path(path)
+    files = sorted(p for p in source.iterdir() if p.suffix in SUFFIXES) if source.is_dir() else [source]
     if not files or not files[0].is_file():
         raise TacitError(f"there are no TextWorld games ({', '.join(SUFFIXES)}) at {str(path)!r}.")
     return [Task("textworld", f"textworld/{p.stem}", SPLIT, SPLIT, 0, _objective(p), {"path": str(p)}) for p in files]

@@ -9,6 +9,8 @@
     burned             an ingredient or the meal is cooked a second time: lost
     wrong_processing   an ingredient is cut or cooked in another way than the recipe's, or eaten: lost
     timeout            40 steps (the rollout counts them)
+    score              share of the points reached: each ingredient taken, cut, cooked, the meal prepared, eaten
+    reward             what the step added to the score
 
 Commands, answers and rules follow the cooking game of the TextWorld package. The observation holds the answer to the
 last command, the room as it is now and what is carried; never the recipe, which has to be read and remembered. Two
@@ -56,6 +58,7 @@ class CookingWorld:
         """the present room, kept while commands change nothing"""
         self._lost = ""
         self._won = False
+        self._score = 0.0
         self._verbs: dict[str, Callable[[str], str]] = {
             "go": self._go,
             "open": self._open,
@@ -76,7 +79,7 @@ class CookingWorld:
             self._game = Game(task.data)
         except (KeyError, ValueError, TypeError) as error:
             raise TacitError(f"task {task.id!r} is no cooking game: {error!r}. Make one with `tasks`.") from error
-        self._lost, self._won = "", False
+        self._lost, self._won, self._score = "", False, 0.0
         self._seen = Observation(self._game.describe(), self._game.admissible())
         return self._seen
 
@@ -91,11 +94,13 @@ class CookingWorld:
         if effective and verb not in _LOOKING:
             self._seen = Observation(game.describe(), game.admissible())
         score = len(game.reached) / game.max_points
+        reward, self._score = score - self._score, score
         if self._lost or self._won:
             answer += "\n*** The End ***" if self._won else "\n*** You lost! ***"
-            return Transition(Observation(f"{answer}\n{self._seen.text}"), True, self._won, score, effective, self._lost)
+            seen = Observation(f"{answer}\n{self._seen.text}")
+            return Transition(seen, True, self._won, score, effective, self._lost, reward)
         observation = Observation(f"{answer}\n{self._seen.text}", self._seen.actions)
-        return Transition(observation, score=score, effective=effective)
+        return Transition(observation, score=score, effective=effective, reward=reward)
 
     def close(self) -> None:
         self._game = None

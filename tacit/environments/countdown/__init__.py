@@ -9,6 +9,7 @@ from tacit.core.world import Environment
 from tacit.environments.countdown.alphabet import ALPHABET
 from tacit.environments.countdown.arithmetic import Operation, read, result
 from tacit.environments.countdown.expert import Solver
+from tacit.environments.countdown.panels import PANELS
 from tacit.environments.countdown.prompt import FullWording, TerseWording
 from tacit.environments.countdown.tasks import FAMILIES, NAME, SPLITS, tasks
 from tacit.environments.countdown.tracker import CountdownTracker
@@ -64,4 +65,5 @@ ENVIRONMENT = Environment(
     example_texts=example_texts,
     questions=questions,
     action_tokens=24,
+    panels=PANELS,
 )

@@ -45,4 +45,4 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
     return tuple(s for s in skills if s is not None)
 
 
-ALPHABET = Alphabet(SKILLS, project)
+ALPHABET = Alphabet(SKILLS, project, operators=tuple(f"OP_{name}" for name in OPERATOR_NAMES.values()))

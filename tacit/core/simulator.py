@@ -1,0 +1,141 @@
+"""One heavy simulator for many episodes: a JVM, a game server, a browser.
+
+    Environment(..., make=Served(open_server, Episode))
+
+`open_server()` starts it, which may take seconds; `Episode(server)` is a world like any other, and light. The simulator is
+started once in every process that plays, before its first episode, and closed after the last world. One that dies takes its
+episodes with it, each with the reason, and is started again for the next. Calls come one at a time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, Generic, Protocol, TypeVar
+
+from tacit.core.types import Observation, Task, Transition
+
+START_S = 120.0
+"""how long a pool waits for one to start"""
+
+
+class Simulator(Protocol):
+    """It should end by itself when the process that started it is gone: a closed pipe is the sign."""
+
+    @property
+    def alive(self) -> bool:
+        """False from the first call on that it could not answer"""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SimulatorDied(Exception):
+    """What ends the episodes of a simulator that is no more."""
+
+
+S = TypeVar("S", bound=Simulator)
+
+
+class Served(Generic[S]):
+    """Makes worlds that share a simulator. What is pickled is how to start it: each process has one of its own."""
+
+    def __init__(self, open_simulator: Callable[[], S], make: Callable[[S], Any]) -> None:
+        self._open, self._make = open_simulator, make
+        self.simulator: S | None = None
+        """the one that serves now"""
+        self.lock = RLock()
+        self._abandoned: list[S] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._open, self._make)
+
+    def __call__(self) -> _Episode[S]:
+        return _Episode(self, self._make)
+
+    def start(self) -> S:
+        """The simulator, started where there is none that lives."""
+        with self.lock:
+            if self.simulator is not None and not self.simulator.alive:
+                self.abandon()
+            while self._abandoned:
+                with contextlib.suppress(Exception):
+                    self._abandoned.pop().close()
+            if self.simulator is None:
+                self.simulator = self._open()
+                atexit.register(self.close)  # for whoever makes a world without a pool that closes
+            return self.simulator
+
+    def abandon(self) -> None:
+        """Serve no more episodes with the present one. It is closed before the next is started: closing may take its time."""
+        if self.simulator is not None:
+            self._abandoned.append(self.simulator)
+            self.simulator = None
+
+    def close(self) -> None:
+        """After its worlds. A world made later starts another."""
+        with self.lock:
+            self.abandon()
+            atexit.unregister(self.close)
+            while self._abandoned:
+                self._abandoned.pop().close()
+
+
+class _Episode(Generic[S]):
+    """A world in whichever simulator serves when its episode begins."""
+
+    def __init__(self, served: Served[S], make: Callable[[S], Any]) -> None:
+        self._served, self._make = served, make
+        self._simulator: S | None = None
+        self._world: Any = None
+
+    def reset(self, task: Task) -> Observation:
+        with self._served.lock:
+            simulator = self._served.start()
+            if simulator is not self._simulator:
+                self._simulator, self._world = simulator, None
+                self._world = self._call(lambda: self._make(simulator))
+            return self._call(lambda: self._world.reset(task))
+
+    def step(self, action: str) -> Transition:
+        with self._served.lock:
+            if self._simulator is None or self._simulator is not self._served.simulator:
+                raise SimulatorDied("the simulator it was played in is gone, and the episode with it")
+            return self._call(lambda: self._world.step(action))
+
+    def close(self) -> None:
+        with self._served.lock:
+            world, self._world = self._world, None
+            simulator, self._simulator = self._simulator, None
+            if world is not None and simulator is self._served.simulator:
+                world.close()
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            if self._simulator is not None and self._simulator.alive:
+                raise  # one episode broke; the others need not know
+            self._served.abandon()
+            raise SimulatorDied(f"the simulator died: {type(error).__name__}: {error}") from error
+        except BaseException:
+            # Cut off in the middle of a call, by an alarm: nobody knows what it would answer next, nor to whom.
+            self._served.abandon()
+            raise
+
+
+def start_simulator(make: Callable[[], Any]) -> None:
+    """Start what the worlds of `make` share, if they share anything, before one of them is waited for. Where that fails, the
+    episodes say why."""
+    if isinstance(make, Served):
+        with contextlib.suppress(Exception):
+            make.start()
+
+
+def close_simulator(make: Callable[[], Any]) -> None:
+    """The last thing a pool does, after its worlds are closed."""
+    if isinstance(make, Served):
+        with contextlib.suppress(Exception):
+            make.close()

@@ -1,0 +1,62 @@
+"""How a world is told to an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from tacit.core.actions import FORMATS, ActionFormat
+from tacit.core.errors import unknown
+from tacit.core.types import ActionStyle, Observation, Task
+
+
+class Wording(Protocol):
+    """Contexts decide what is told; wordings decide the words.
+
+    Three more things a wording may have, and most need none of them:
+
+    version   raised whenever its words change; "1" where it is not said. A skill module keeps the version it learned to read.
+    formats   style -> ActionFormat, where an action is not written as `core/actions.py` has it for that style
+    alone     as `now`, for a prompt that shows no past turn: where `now` speaks of the turns above it
+    """
+
+    @property
+    def separator(self) -> str: ...
+
+    def task(self, task: Task) -> str:
+        """The statement of the task."""
+        ...
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        """One past turn, for history; `number` counts from 1."""
+        ...
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        """The present observation, with the admissible actions where asked."""
+        ...
+
+    def request(self, style: ActionStyle) -> str:
+        """What is asked of the agent."""
+        ...
+
+
+def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
+    """How this wording has an action written in this style."""
+    formats: Mapping[ActionStyle, ActionFormat] = {**FORMATS, **getattr(wording, "formats", {})}
+    if style not in formats:
+        raise unknown(f"style of the wording {type(wording).__name__}", style, formats)
+    return formats[style]
+
+
+def version_of(wording: Wording) -> str:
+    return getattr(wording, "version", "1")
+
+
+def tell_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:
+    """(the present observation, the same for when no past turn is shown; empty where that is no different). `past` says whether
+    any is shown now."""
+    alone = getattr(wording, "alone", None)
+    if alone is None:
+        return wording.now(number, observation, admissible), ""
+    without = alone(number, observation, admissible)
+    return (wording.now(number, observation, admissible) if past else without), without

@@ -1,0 +1,161 @@
+"""One simulator for many episodes: a real process, started once, closed last, and started again when it has died."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+from scripted import ScriptedPolicy
+from small_worlds import Signs
+from word_server import LENGTH, Opener, Walk
+
+from tacit.contexts.history import History
+from tacit.core.protocols import Sampling
+from tacit.core.simulator import Served, SimulatorDied
+from tacit.core.types import StopReason, Task
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.workers import Workers
+from tacit.rollout.worlds import InPlace
+
+CONTEXT = History(Signs(), 0, style="bare")
+
+
+def walks(count: int) -> list[EpisodePlan]:
+    return [EpisodePlan(Task("walk", f"walk/{i}", "only", "train", 0, f"walk {i}"), i) for i in range(count)]
+
+
+def play(pool, count, answer=lambda prompt, seed: "forward"):
+    return rollout(walks(count), CONTEXT, pool, ScriptedPolicy(answer), Sampling(), 6)
+
+
+def only_walk(number: int, instead: str, place: int = 1):
+    """Everybody walks on, but for one at one place."""
+    return lambda prompt, seed: instead if f"walk {number}\n" in prompt and f"place {place}\n" in prompt else "forward"
+
+
+def servers(played) -> set[str]:
+    return set(re.findall(r"server (\d+)", " ".join(s.observation.text for t in played for s in t.steps)))
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def served(tmp_path):
+    made = Served(Opener(str(tmp_path)), Walk)
+    yield made
+    made.close()
+
+
+def test_one_process_plays_many_episodes_and_is_closed_after_its_worlds(served, log):
+    pool = InPlace(served, 10.0)
+    for _ in range(2):
+        played = play(pool, 12)
+        assert all(t.success and len(t) == LENGTH for t in played) and len(servers(played)) == 1
+    pool.close()
+    lines = log.read_text().splitlines()
+    assert sum(line.startswith("start") for line in lines) == 1
+    assert sum(line.startswith("reset") for line in lines) == 24
+    assert lines[-13:] == [*(f"close {n}" for n in range(1, 13)), "end"], "the worlds first, the simulator last"
+    assert served.simulator is None
+
+
+def test_a_world_can_be_made_without_a_pool(served):
+    world = served()
+    assert "place 0" in world.reset(walks(1)[0].task).text and "place 1" in world.step("forward").observation.text
+    world.close()
+    other = served()
+    other.reset(walks(1)[0].task)
+    assert served.simulator.alive, "a light world does not take the heavy one with it"
+
+
+def test_an_error_of_one_episode_leaves_the_others_alone(served):
+    pool = InPlace(served, 10.0)
+    played = play(pool, 4, only_walk(2, "trip"))
+    assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
+    assert played[2].detail == "RuntimeError: tripped over" and len(servers(played)) == 1
+    assert all(t.success for t in play(pool, 4))
+    pool.close()
+
+
+def test_its_death_ends_its_episodes_with_a_reason_and_another_is_started(served, log):
+    pool = InPlace(served, 10.0)
+    played = play(pool, 4, only_walk(1, "crash"))
+    assert [t.stop for t in played] == [StopReason.WORLD_ERROR] * 4
+    assert played[1].detail == "SimulatorDied: the simulator died: EOFError: the server left with code 3"
+    # the first had answered before the second's took it down; it hears of it when it acts next
+    gone = "SimulatorDied: the simulator it was played in is gone, and the episode with it"
+    assert [t.detail for t in (played[0], played[2], played[3])] == [gone] * 3
+    assert [len(t) for t in played] == [2, 1, 1, 1]
+    again = play(pool, 4)
+    assert all(t.success for t in again) and servers(again).isdisjoint(servers(played))
+    pool.close()
+    assert log.read_text().count("start") == 2
+
+
+def test_one_that_is_cut_off_in_the_middle_of_a_call_is_not_asked_again(served, log):
+    pool = InPlace(served, 1.0)
+    played = play(pool, 3, only_walk(0, "hang"))
+    assert played[0].stop is StopReason.WORLD_HANG and played[0].detail == "no answer within 1 s"
+    assert [t.stop for t in played[1:]] == [StopReason.WORLD_ERROR] * 2
+    again = play(pool, 3)
+    assert all(t.success for t in again), "no answer of the old one is taken for one of the new one's"
+    pool.close()
+    assert log.read_text().count("start") == 2
+
+
+def test_every_worker_process_has_its_own(served, tmp_path, log):
+    pool = Workers(served, 2, timeout_s=30.0)
+    try:
+        played = play(pool, 6)
+        assert all(t.success for t in played) and len(servers(played)) == 2
+        crashed = play(pool, 6, only_walk(1, "crash"))
+        assert [t.success for t in crashed] == [True, False] * 3, "only those that shared it with the one that crashed"
+        assert all(t.stop is StopReason.WORLD_ERROR and "SimulatorDied" in t.detail for t in crashed[1::2])
+        again = play(pool, 6)
+        assert all(t.success for t in again) and len(servers(again) - servers(played)) == 1
+    finally:
+        pool.close()
+    text = log.read_text()
+    assert text.count("start") == 3 and text.count("end") == 2, "one died, the two that lived were closed"
+    assert served.simulator is None, "this process never needed one"
+
+
+def test_what_travels_to_a_worker_is_how_to_start_it(served):
+    served.start()
+    there = pickle.loads(pickle.dumps(served))
+    assert there.simulator is None and served.simulator is not None
+
+
+class Jammed:
+    """Cannot be started the first time."""
+
+    def __init__(self, opener):
+        self._opener, self.tried = opener, 0
+
+    def __call__(self):
+        self.tried += 1
+        if self.tried <= 3:
+            raise OSError("no java here")
+        return self._opener()
+
+
+def test_one_that_cannot_be_started_is_the_reason_and_is_tried_again(tmp_path):
+    jammed = Jammed(Opener(str(tmp_path)))
+    pool = InPlace(Served(jammed, Walk), 10.0)
+    played = play(pool, 3)
+    assert [t.detail for t in played[:2]] == ["OSError: no java here"] * 2 and played[2].success
+    assert all(t.stop is StopReason.WORLD_ERROR for t in played[:2]) and jammed.tried == 4
+    pool.close()
+
+
+def test_an_episode_does_not_outlive_its_simulator(served):
+    world = served()
+    world.reset(walks(1)[0].task)
+    served.close()
+    with pytest.raises(SimulatorDied, match="is gone"):
+        world.step("forward")
+    world.close()
