@@ -20,7 +20,7 @@ from tacit.core.protocols import Encoder
 from tacit.core.types import Group, Step
 
 Pooling = Literal["last", "mean", "attention"]
-"""which of a prompt's states: the last token's, their mean, or the mean weighted by attention to the last"""
+"""which of a prompt's states: the last token's, their mean, or the mean weighted by where the layer's last token attends"""
 Features = np.ndarray | Sequence[np.ndarray]
 """[N, D], or N rows of D"""
 Encode = Callable[[Sequence[str]], np.ndarray]
