@@ -12,17 +12,23 @@ from small_encoder import save_encoder
 
 from tacit.assembly.checks import open_world
 from tacit.assembly.geometry import place_of, saved_calibration, with_geometry
+from tacit.assembly.ground import ground_of
+from tacit.assembly.players import open_target
 from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
 from tacit.cli.train import _ready
 from tacit.core.errors import TacitError
+from tacit.credit.embedders import ActorHidden, HashNgram
+from tacit.credit.radius import search_radius
 from tacit.runs.directory import read_settings, read_summary
+from tacit.runs.records import read_records
 
 SMALL = """
 world = "countdown"
 model = "tiny-0.5m"
 max_steps = 4
 tasks = 16
+keep = 9
 [method]
 name = "bipace"
 [tiny]
@@ -152,25 +158,24 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
     recipe = Recipe.resolve(trained / "small.toml", {})
     assert saved_calibration(recipe) is None
-    words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--json"]
+    words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--tasks-each", "2", "--json"]
     assert main([*words, "--epsilons", "0.02,0.1"]) == 0
     shown = capsys.readouterr().out
     assert sum(line.rstrip().endswith("chosen") for line in shown.splitlines()) == 1
     result = json.loads(shown.splitlines()[-1])
-    assert result["played_by"] == "recorded" and result["steps"] > 20
+    assert result["played_by"] == "policy" and result["steps"] > 20
     assert {(s["layer"], s["pooling"]) for s in result["slices"]} == {
         (layer, pooling) for layer in (-3, -2, -1) for pooling in ("last", "mean", "attention")
     }
-    assert 0.02 <= result["epsilon"] <= 0.40
+    assert 0.02 <= result["epsilon"] <= 0.40 and result["epsilon"] == result["radii"]["actor"]["epsilon"]
+    assert 0.02 <= result["radii"]["ngram"]["epsilon"] <= 0.40
+    assert (result["radius_groups"], result["radius_group_size"]) == (3, 4), "as many as training plays"
     place = place_of(recipe)
     assert place.exists() and place.with_suffix(".png").stat().st_size > 1000
     picked = with_geometry(recipe)
     found = (result["layer"], result["pooling"], result["epsilon"])
     assert (picked.settings.layer, picked.settings.pooling, picked.settings.epsilon) == found
     assert "tacit calibrate" in picked.notes[-1] and picked.notes[-1].endswith("in countdown")
-    assert main([*words[:2], "--play", "expert", "--members", "2", "--tasks-each", "1", "--layers=-1", "--poolings", "last",
-                 "--epsilons", "0.05", "--min-clusters", "1", "--out", str(trained / "other.json")]) == 0  # fmt: skip
-    assert json.loads((trained / "other.json").read_text())["played_by"] == "expert"
     # another backbone, another file; what the user says wins, and a radius is not used with another layer
     assert place_of(replace(recipe, tiny=replace(recipe.tiny, layers=4))) != place
     own = with_geometry(replace(recipe, settings=replace(recipe.settings, layer=-1 if result["layer"] != -1 else -2)))
@@ -181,6 +186,40 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     with pytest.raises(TacitError, match="run `tacit calibrate` again"):
         saved_calibration(recipe)
     place.unlink()
+
+
+def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys, monkeypatch):
+    """Whoever plays for the probe. It used to be found on the expert's noisy play, which clusters otherwise."""
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    words = ["calibrate", str(trained / "run"), "--checkpoint", "sft", "--layers=-1", "--poolings", "last", "--epsilons", "0.05",
+             "--min-clusters", "1", "--tasks-each", "2", "--members", "2", "--out", str(trained / "other.json")]  # fmt: skip
+    found = {}
+    for source in ("policy", "expert", "random", "recorded"):
+        assert main([*words, "--play", source]) == 0
+        found[source] = json.loads((trained / "other.json").read_text())
+        assert found[source]["played_by"] == source
+    assert len({json.dumps(result["radii"]) for result in found.values()}) == 1
+    assert len({result["steps"] for result in found.values()}) > 1, "the probe's episodes are others"
+    # the very episodes that training then played first: what they recorded is what the radius was found on
+    target = open_target(str(trained / "run"), {}, "sft")
+    groups = ground_of(target).collect(1)
+    recorded = read_records(trained / "run" / "trajectories" / "rl-000001.jsonl.gz")
+    assert [[s.action for s in t.steps] for g in groups for t in g.trajectories] == [
+        [turn["action"] for turn in record["turns"]] for record in recorded
+    ]
+    radius, median = search_radius(ActorHidden(-1, "last")(groups, target.policy))
+    assert (found["expert"]["epsilon"], found["expert"]["median_cluster"]) == (radius, median)
+    assert found["expert"]["radii"]["ngram"]["epsilon"] == search_radius(HashNgram()(groups))[0]
+
+
+def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monkeypatch):
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    monkeypatch.setattr("tacit.engines.local.passes.scoring.can_attend", lambda hf: False)
+    words = ["calibrate", str(trained / "run"), "--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--json"]
+    assert main([*words, "--out", str(trained / "other.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: pooling attention" in shown
+    assert {s["pooling"] for s in json.loads(shown.splitlines()[-1])["slices"]} == {"last", "mean"}
 
 
 def test_geometry_without_a_calibration(tmp_path, monkeypatch):
@@ -232,7 +271,10 @@ def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys
         (["tiny", "--world", "countdown", "--epsilons", "0.1,x"], "list of numbers"),
         (["tiny", "--world", "countdown", "--layers=-9"], "layer -9 does not exist"),
         (["tiny", "--world", "countdown", "--epsilons", "3"], "between 0"),
-        (["tiny", "--world", "countdown", "--members", "0"], "--members 0 must be at least 1"),
+        (["tiny", "--world", "countdown", "--members", "-1"], "--members -1 must be at least 0"),
+        (["tiny", "--world", "countdown", "--tasks-each", "1"], "--tasks-each 1 must be at least 2: the probe learns from"),
+        (["tiny", "--world", "countdown", "--group-size", "1"], "nothing to compare"),
+        (["tiny", "--world", "countdown", "--play", "oracle"], "unknown audit player"),
         (["expert", "--world", "countdown"], "no hidden states"),
     ],
 )
