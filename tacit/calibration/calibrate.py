@@ -84,4 +84,3 @@ def find_radius(embedder: Embedder, groups: Sequence[Group], policy: Any) -> Fou
     epsilon, median = search_radius(features)
     told = partition_metrics([by_cosine(rows, epsilon) for rows in features])
     return FoundRadius(epsilon, median, told["parts_singleton_steps"], told["parts_largest"])
-

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from small_encoder import save_encoder
 
@@ -20,6 +21,7 @@ from tacit.cli.train import _ready
 from tacit.core.errors import TacitError
 from tacit.credit.embedders import ActorHidden, HashNgram
 from tacit.credit.radius import search_radius
+from tacit.evaluation.clusters import Seen, partition, returns_of, valued
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.records import read_records
 
@@ -101,11 +103,65 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
     assert {step["member"] for step in members} == set(range(4)) and recorded["parts"] == len(recorded["members"])
     # every part holds the steps that were recorded as one, and their credit is what they were given
     assert all(len({step["part"] for step in part}) == 1 for part in recorded["members"])
+    # R, Q̂, V̂ and the branch of each step are those its credit was made of
+    assert {step["branch"] for step in members} <= {"PACE", "leave one out", "zero"}
+    for step in members:
+        if step["branch"] == "PACE":
+            assert step["q"] - step["v"] == pytest.approx(step["step_credit"], abs=2e-4)
+        if step["branch"] == "zero":
+            assert step["q"] == step["v"] == step["return"] and step["step_credit"] == 0
+    for part in recorded["members"]:
+        assert np.mean([step["return"] for step in part]) == pytest.approx(part[0]["v"], abs=2e-4)
     for by in ("identity", "ngram"):
         assert main(["inspect", "clusters", str(trained / "run"), "--by", by, "--json"]) == 0
         again = json.loads(capsys.readouterr().out)
         if by == "identity":
             assert all(len({step["saw"] for step in part}) == 1 for part in again["members"])
+            assert all(
+                s["v"] == pytest.approx(np.mean([s["return"] for s in part]), abs=2e-4)
+                for part in again["members"]
+                for s in part
+            )
+
+
+def test_the_two_halves_apart_and_by_the_papers_names(trained, tmp_path):
+    """PACE on exact observations, named as the paper's Table L.1 names it."""
+    words = [
+        "train",
+        "--config",
+        str(trained / "small.toml"),
+        "--sft.steps",
+        "0",
+        "--iterations",
+        "1",
+        "--embedder",
+        "identity",
+    ]
+    names = ["--estimator", "diff-peer", "--action-key", "first-token"]
+    assert main([*words, *names, "--out", str(tmp_path / "run")]) == 0
+    said = read_settings(tmp_path / "run")["method"]
+    assert (said["estimator"], said["action_key"], said["epsilon"]) == ("diff-peer", "first-token", 0.0)
+    assert main([*words, "--estimator", "difference", "--action-key", "tokens", "--out", str(tmp_path / "plain")]) == 0
+    one, other = (read_records(tmp_path / name / "trajectories" / "rl-000001.jsonl.gz") for name in ("run", "plain"))
+    assert one == other
+    for record in one:
+        seen = {}
+        for turn in record["turns"]:
+            assert seen.setdefault(turn["saw"], turn["part"]) == turn["part"], "equal observations share a part"
+
+
+def test_a_run_that_recorded_no_returns_is_valued_from_its_rewards():
+    turns = [
+        {"saw": "x", "wrote": "a", "action": a, "valid": True, "reward": r, "credit": 0.0}
+        for a, r in zip("aab", (0, 1, 4), strict=True)
+    ]
+    steps = [Seen(0, 0, turns[0], True), Seen(0, 1, turns[1], True), Seen(1, 0, turns[2], False)]
+    assert returns_of(steps, 0.5).tolist() == [0.5, 1.0, 4.0]
+    told = valued(steps, partition(steps, "identity"), 0.5)
+    assert [s.q for s in told] == [0.75, 0.75, 4.0] and {s.v for s in told} == {5.5 / 3}
+    assert [s.branch for s in told] == ["PACE", "PACE", "leave one out"]
+    nobodys = valued(steps, np.array([-1, 0, -1]), 0.5)
+    assert [s.branch for s in nobodys] == ["zero"] * 3 and [s.v for s in nobodys] == [0.5, 1.0, 4.0]
 
 
 def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
@@ -191,8 +247,9 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
 def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys, monkeypatch):
     """Whoever plays for the probe. It used to be found on the expert's noisy play, which clusters otherwise."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
-    words = ["calibrate", str(trained / "run"), "--checkpoint", "sft", "--layers=-1", "--poolings", "last", "--epsilons", "0.05",
-             "--min-clusters", "1", "--tasks-each", "2", "--members", "2", "--out", str(trained / "other.json")]  # fmt: skip
+    words = ["calibrate", str(trained / "run"), "--checkpoint", "sft", "--layers=-1", "--poolings", "last"]
+    words += ["--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--members", "2"]
+    words += ["--out", str(trained / "other.json")]
     found = {}
     for source in ("policy", "expert", "random", "recorded"):
         assert main([*words, "--play", source]) == 0
