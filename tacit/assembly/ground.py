@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tacit.assembly.players import Target
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
+from tacit.core.types import Group
+from tacit.evaluation.credit.estimators import credit_per_step
 from tacit.evaluation.ground import Ground
-from tacit.training.loop import Loop
+from tacit.methods import get_method
+from tacit.training.loop import Loop, total
 from tacit.training.train import completion_limit, make_worlds
 
 
@@ -49,3 +55,14 @@ def ground_of(target: Target, groups: int = 0, group_size: int = 0) -> Ground:
         collect=lambda number: loop.collect(number)[1],
         run=target.run,
     )
+
+
+def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -> list[np.ndarray] | None:
+    """[N] for each group: what the run's own method gives these steps, or another method as it is published; rewards are the
+    method's. None where it has something that learns beside the policy, which these groups alone do not make."""
+    settings = get_method(name)() if name else target.recipe.settings
+    method = settings.build(target.world)
+    if method.companions:
+        return None
+    rewards = total(term(groups) for term in method.rewards)
+    return credit_per_step(method.credits, groups, target.policy, rewards)

@@ -1,10 +1,14 @@
-"""BiPACE from the command line: it trains, its clusters can be looked at, and a calibration is picked up."""
+"""BiPACE from the command line: it trains, its clusters and its credit can be looked at, and a calibration is picked up."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +17,7 @@ from small_encoder import save_encoder
 
 from tacit.assembly.checks import open_world
 from tacit.assembly.geometry import place_of, saved_calibration, with_geometry
-from tacit.assembly.ground import ground_of
+from tacit.assembly.ground import credit_as_trained, ground_of
 from tacit.assembly.players import open_target
 from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
@@ -25,12 +29,14 @@ from tacit.evaluation.clusters import Seen, partition, returns_of, valued
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.records import read_records
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
 world = "countdown"
 model = "tiny-0.5m"
 max_steps = 4
 tasks = 16
 keep = 9
+checkpoint_every = 1
 [method]
 name = "bipace"
 [tiny]
@@ -299,6 +305,67 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
     assert settled(str(deep)).layer == -2
     with pytest.raises(TacitError, match="layer = -9 does not exist"):
         settled(str(deep), layer=-9)
+
+
+def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    words = ["inspect", "credit", str(trained / "run"), "--groups", "2", "--rollouts", "2"]
+    assert main([*words, "--checkpoint", "rl-000001", "--methods", "rloo", "--json", str(trained / "credit.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "iteration 2, 2 groups of 4" in shown and "credit against Q − V" in shown
+    result = json.loads((trained / "credit.json").read_text())
+    names = {a["estimator"] for a in result["agreements"]}
+    # the run's own layer, with its radius and with one searched; its own credit; a further method
+    assert {"GRPO", "GiGPO", "HGPO", "step returns", "PACE-Q, exact state", "as trained: bipace", "rloo, as published"} <= names
+    assert {"BiPACE-Q, layer -2 last, ε 0.1", "BiPACE-diff, layer -2 last, ε searched", "BiGPO, n-grams, ε searched"} <= names
+    assert result["continuations"] > result["steps"] and result["fingerprint"] and result["iteration"] == 2
+    assert 0.02 <= result["radii"]["layer -2 last, ε searched"] <= 0.40
+    # the groups are those that training played next, and what the run gave them is in its records
+    target = open_target(str(trained / "run"), {}, "rl-000001")
+    ground = ground_of(target)
+    groups = ground.collect(2)
+    recorded = read_records(trained / "run" / "trajectories" / "rl-000002.jsonl.gz")
+    own = np.concatenate(credit_as_trained(target, groups))
+    np.testing.assert_allclose(own, [turn["credit"] for record in recorded for turn in record["turns"]], atol=2e-4)
+    for flags, reason in (
+        (["--rollouts", "0"], "--rollouts 0 must be at least 1"),
+        (["--discount", "0"], "--discount 0.0 must be above 0"),
+        (["--geometry", "last"], "is no geometry"),
+        (["--methods", "rlo"], "rlo"),
+    ):
+        assert main([*words, *flags]) == 2
+        assert reason in capsys.readouterr().err
+
+
+def benchmark(trained, *words: str) -> subprocess.CompletedProcess[str]:
+    """As it is run: it starts processes, which read the file anew."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "credit_quality.py"), *words]
+    own = {"PYTHONPATH": str(ROOT), "TACIT_CACHE": str(trained / "cache")}
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(trained):
+    run, out = str(trained / "run"), trained / "quality.json"
+    words = [run, "--checkpoints", "start,middle", "--groups", "2", "--rollouts", "2", "--json", str(out), "--geometry=-1:last"]
+    done = benchmark(trained, *words, "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert "credit against Q − V" in done.stdout
+    results = json.loads(out.read_text())["results"]
+    assert list(results) == [f"{run} start (sft-000030)", f"{run} middle (rl-000001)"]
+    assert all(found["groups"] == 2 and found["continuations"] > 0 for found in results.values())
+    made = sorted((trained / "quality.json.parts").iterdir())
+    assert len(made) == 2 * (1 + 2)
+    lost = next(file for file in made if "rl-000001" in file.name and "group-001" in file.name)
+    before, times = lost.read_text(), {file: file.stat().st_mtime_ns for file in made if file != lost}
+    lost.unlink()
+    done = benchmark(trained, *words, "--jobs", "1")
+    assert done.returncode == 0 and "0 to be valued" in done.stdout and "1 to be valued" in done.stdout
+    assert {file: file.stat().st_mtime_ns for file in times} == times, "what was there was not made again"
+    assert lost.read_text() == before, "and what was not is the same again"
+    assert json.loads(out.read_text())["results"] == results
+    done = benchmark(trained, run, "--checkpoints", "rl-000009", "--json", str(out))
+    assert done.returncode == 2 and "no checkpoint 'rl-000009'" in done.stderr
 
 
 @pytest.mark.parametrize(
