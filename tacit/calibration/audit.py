@@ -11,12 +11,14 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
-from tacit.core.types import PLAIN, Observation, Task
+from tacit.core.types import PLAIN, Group, Observation, Task
 from tacit.core.world import Environment, Expert
 from tacit.rollout.fitting import fit
 
 Player = Callable[[Task, int], Expert]
 """(task, member of its group) -> who plays it"""
+FEWEST = 2
+"""tasks of each family that are played however many steps they take: one to learn from, one to be asked about"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +33,24 @@ class Audit:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    @property
-    def labels_N(self) -> np.ndarray:
-        """What the probe has to tell: the family, or the task where all tasks are of one family."""
-        return self.family_N if len(self.families) > 1 else self.task_N
+    @classmethod
+    def of(cls, steps: Sequence[tuple[np.ndarray, Task, int]]) -> Audit:
+        """From (prompt tokens, task, episode of all) of every step."""
+        families = tuple(dict.fromkeys(task.family for _, task, _ in steps))
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(task.id for _, task, _ in steps))}
+        return cls(
+            [tokens for tokens, _, _ in steps],
+            np.array([numbers[task.id] for _, task, _ in steps], np.int64),
+            np.array([episode for _, _, episode in steps], np.int64),
+            np.array([families.index(task.family) for _, task, _ in steps], np.int64),
+            families,
+        )
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[Group]) -> Audit:
+        """What was read in these episodes."""
+        episodes = [trajectory for group in groups for trajectory in group.trajectories]
+        return cls.of([(step.prompt_tokens, t.task, number) for number, t in enumerate(episodes) for step in t.steps])
 
 
 class Noisy:
@@ -70,16 +86,21 @@ def audit(
     player: Player,
     room: int,
     lengths: Callable[[Task, int], int] | None = None,
+    most: int | None = None,
+    at_least: int = 0,
 ) -> Audit:
     """Play each task as many times as it is paired with; keep every prompt that leaves `room` for a completion.
 
-    `lengths` bounds single episodes (of a recording); an episode in which the world or the player raises is left out.
+    `lengths` bounds single episodes (of a recording); an episode in which the world or the player raises is left out. After
+    `most` steps no further task is begun, but for the first `at_least` of them: steps that were played are counted, not those
+    an episode might have had, and a task is played whole or not at all.
     """
-    prompts: list[np.ndarray] = []
-    places: list[tuple[int, int, str]] = []
+    steps: list[tuple[np.ndarray, Task, int]] = []
     episode = 0
     live = world.make()
     for number, (task, members) in enumerate(tasks):
+        if most is not None and number >= at_least and len(steps) >= most:
+            break
         for member in range(members):
             limit = lengths(task, member) if lengths else world.max_steps
             try:
@@ -89,20 +110,12 @@ def audit(
             except Exception:  # a broken world ends its own episode, here as in a rollout
                 live = world.make()
                 continue
-            prompts += read
-            places += [(number, episode, task.family)] * len(read)
+            steps += [(tokens, task, episode) for tokens in read]
             episode += 1
     live.close()
-    if not prompts:
+    if not steps:
         raise TacitError(f"no episode of world {world.name!r} could be played, so there is nothing to calibrate on.")
-    families = tuple(dict.fromkeys(family for *_, family in places))
-    return Audit(
-        prompts,
-        np.array([task for task, _, _ in places]),
-        np.array([e for _, e, _ in places]),
-        np.array([families.index(family) for *_, family in places]),
-        families,
-    )
+    return Audit.of(steps)
 
 
 def _play(live, task: Task, context: Context, tokenizer: Tokenizer, player: Expert, limit: int, room: int) -> list[np.ndarray]:
@@ -121,8 +134,11 @@ def _play(live, task: Task, context: Context, tokenizer: Tokenizer, player: Expe
 
 
 def spread_over_families(tasks: Sequence[Task], each: int) -> list[Task]:
-    """The first `each` tasks of every family, families in order of appearance."""
+    """The first `each` tasks of every family in turn: one of each family, then the second of each, …
+
+    So wherever the list is cut off, families have been dealt with alike.
+    """
     by_family: dict[str, list[Task]] = {}
     for task in tasks:
         by_family.setdefault(task.family, []).append(task)
-    return [task for members in by_family.values() for task in members[:each]]
+    return [members[i] for i in range(each) for members in by_family.values() if i < len(members)]

@@ -1,24 +1,30 @@
-"""Which layer, pooling and radius make a good geometry for a model: appendix H's scan and its rule.
+"""Which layer and pooling make a good geometry for a model: appendix H's scan and its rule.
 
 The rule: take the layer whose features best tell the task families apart (a linear probe), among those whose clusters are
-neither one giant nor all singletons and number at least five; then the radius by the median cluster size (appendix F).
+neither one giant nor all singletons and number at least five. The probe is asked about tasks it has never seen: the steps of
+one task resemble each other whatever the layer, and with the same task on both sides every layer reads 1.000. What the probe
+cannot tell apart (within a standard error over tasks) goes to the last token and to a late layer that is not the final one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
 from tacit.core.errors import TacitError
+from tacit.credit.embedders import Pooling
 from tacit.credit.partitions import by_cosine
 
 EPSILONS = (0.05, 0.10, 0.15, 0.20)
-POOLINGS = ("last", "mean", "attention")
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 MIN_CLUSTERS = 5
 DEGENERATE = 0.95
 """one cluster with more than this share of the steps is a giant; more than this share standing alone is all singletons"""
+LATE = 8 / 28
+"""how far from the end a late layer lies: the published −8 of 28"""
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Slice:
 
     layer: int
     """counted from the end: −1 is the last"""
-    pooling: str
+    pooling: Pooling
     epsilon: float
     probe: float
     """held-out accuracy of the linear probe; the same for every epsilon"""
@@ -37,6 +43,8 @@ class Slice:
     singleton_steps: float
     largest: float
     """share of steps in the largest cluster"""
+    probe_error: float = 0.0
+    """standard error of the accuracy over tasks"""
 
     def refusal(self, min_clusters: int = MIN_CLUSTERS) -> str:
         """Why this geometry cannot be used, or nothing."""
@@ -57,55 +65,73 @@ def layers_to_scan(layers: int) -> list[int]:
     return [block - layers for block in blocks]
 
 
-def probe_accuracy(
-    features_ND: np.ndarray, label_N: np.ndarray, episode_N: np.ndarray, folds: int = 5, ridge: float = 1e-2
-) -> float:
-    """Held-out accuracy of a ridge classifier (one-hot targets, argmax) on unit features.
+def late_layer(layers: int) -> int:
+    """The published depth in a model of any number of layers, short of the final one.
 
-    W = Xᵀ (X Xᵀ + λ I)⁻¹ Y with λ = ridge · mean diagonal of X Xᵀ. Folds are cut by episode: the steps of one episode
-    resemble each other, and must not be on both sides.
+    >>> late_layer(28), late_layer(4)
+    (-8, -2)
     """
-    x_ND = np.asarray(features_ND, np.float64)
+    return -min(max(2, round(LATE * layers)), layers)
+
+
+def probe_accuracy(
+    features_ND: np.ndarray, label_N: np.ndarray, task_N: np.ndarray, folds: int = 5, ridge: float = 1e-2
+) -> tuple[float, float]:
+    """(accuracy, its standard error over tasks) of a ridge classifier (one-hot targets, argmax) on tasks it has not seen.
+
+    W = (XᵀX + λ I)⁻¹ Xᵀ Y on centred unit features, λ = ridge · mean squared length. Folds are whole tasks, dealt out label by
+    label so that each fold leaves something of every label to learn from; a label with a single task cannot be asked about
+    and is left out. Accuracy is the mean over tasks of the share of their steps told right. One label alone is told by
+    anybody: (1, 0).
+    """
+    known_N = _tellable(label_N, task_N)
+    if len(np.unique(label_N)) < 2:
+        return 1.0, 0.0
+    if len(np.unique(label_N[known_N])) < 2:
+        raise TacitError(
+            "a linear probe needs two families with two tasks each: one to learn from, one to be tested on. Play more tasks "
+            "(--tasks-each), or more of the recorded ones (--observations)."
+        )
+    x_ND = np.asarray(features_ND, np.float64)[known_N]
     x_ND = x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True)
+    label_N = np.unique(label_N[known_N], return_inverse=True)[1]
+    task_N = np.unique(task_N[known_N], return_inverse=True)[1]
     y_NC = np.eye(int(label_N.max()) + 1)[label_N]
-    fold_N = np.unique(episode_N, return_inverse=True)[1] % folds
-    right = 0
+    fold_N = _folds(label_N, task_N, folds)
+    right_N = np.zeros(len(label_N))
     for fold in np.unique(fold_N):
         held = fold_N == fold
-        if held.all():
-            raise TacitError("a linear probe needs steps of at least two episodes, one to learn from and one to be tested on.")
         mean_D, mean_C = x_ND[~held].mean(axis=0), y_NC[~held].mean(axis=0)
-        seen, unseen = x_ND[~held] - mean_D, x_ND[held] - mean_D
-        gram = seen @ seen.T
-        damping = ridge * max(np.trace(gram) / len(gram), 1e-12)
-        dual = np.linalg.solve(gram + damping * np.eye(len(gram)), y_NC[~held] - mean_C)
-        right += int((np.argmax(unseen @ (seen.T @ dual) + mean_C, axis=1) == label_N[held]).sum())
-    return right / len(label_N)
+        weights_DC = _ridge(x_ND[~held] - mean_D, y_NC[~held] - mean_C, ridge)
+        right_N[held] = np.argmax((x_ND[held] - mean_D) @ weights_DC + mean_C, axis=1) == label_N[held]
+    share_K = np.bincount(task_N, weights=right_N) / np.bincount(task_N)
+    return float(share_K.mean()), float(share_K.std(ddof=1) / len(share_K) ** 0.5)
 
 
 def scan(
-    features: Mapping[tuple[int, str], np.ndarray],
+    features: Mapping[tuple[int, Pooling], np.ndarray],
     label_N: np.ndarray,
-    episode_N: np.ndarray,
+    task_N: np.ndarray,
     epsilons: Sequence[float] = EPSILONS,
 ) -> list[Slice]:
     """Every (layer, pooling) of `features` at every radius, clustered over the whole audit set."""
     slices = []
     for (layer, pooling), features_ND in features.items():
-        probe = probe_accuracy(features_ND, label_N, episode_N)
+        probe, error = probe_accuracy(features_ND, label_N, task_N)
         for epsilon in epsilons:
             sizes = np.bincount(by_cosine(features_ND, epsilon))
-            alone = int((sizes == 1).sum())
-            n = len(label_N)
-            slices.append(
-                Slice(layer, pooling, epsilon, probe, len(sizes), alone / len(sizes), alone / n, int(sizes.max()) / n)
-            )
+            alone, n = int((sizes == 1).sum()), len(label_N)
+            shares = (alone / len(sizes), alone / n, int(sizes.max()) / n)
+            slices.append(Slice(layer, pooling, epsilon, probe, len(sizes), *shares, error))
     return slices
 
 
-def choose(slices: Sequence[Slice], min_clusters: int = MIN_CLUSTERS) -> Slice:
-    """The best probe among geometries that can be used. Of equals one of the last token, whose state the sampler has anyway;
-    then the one with the fewest steps alone, then the deepest."""
+def choose(slices: Sequence[Slice], layers: int, min_clusters: int = MIN_CLUSTERS) -> Slice:
+    """The best probe among geometries that can be used, in a model of so many layers.
+
+    Whatever is within a standard error of the best is its equal. Of equals one of the last token, whose state the sampler has
+    anyway; then one that is not of the final layer, nearest to the published depth; then the one with the fewest steps alone.
+    """
     usable = [s for s in slices if not s.refusal(min_clusters)]
     if not usable:
         reasons = sorted({s.refusal(min_clusters) for s in slices})
@@ -113,4 +139,30 @@ def choose(slices: Sequence[Slice], min_clusters: int = MIN_CLUSTERS) -> Slice:
             f"none of {len(slices)} layer, pooling and radius combinations can be used ({', '.join(reasons)}). Scan other "
             "radii (--epsilons) or layers (--layers), or lower --min-clusters where the world has few kinds of states."
         )
-    return max(usable, key=lambda s: (s.probe, s.pooling == "last", -s.singleton_steps, s.layer))
+    best = max(usable, key=lambda s: s.probe)
+    equals = [s for s in usable if s.probe >= best.probe - best.probe_error]
+    late = late_layer(layers)
+    return max(equals, key=lambda s: (s.pooling == "last", s.layer != -1, -abs(s.layer - late), s.layer, -s.singleton_steps))
+
+
+def _tellable(label_N: np.ndarray, task_N: np.ndarray) -> np.ndarray:
+    """[N] whether a step's label has at least two tasks."""
+    tasks_of = {label: len(np.unique(task_N[label_N == label])) for label in np.unique(label_N)}
+    return np.array([tasks_of[label] >= 2 for label in label_N], bool)
+
+
+def _folds(label_N: np.ndarray, task_N: np.ndarray, folds: int) -> np.ndarray:
+    """[N] the fold of each step: the tasks of a label are dealt out in turn."""
+    label_K = np.zeros(task_N.max() + 1, np.int64)
+    label_K[task_N] = label_N
+    turn_K = np.array([(label_K[:task] == label_K[task]).sum() for task in range(len(label_K))])
+    return (turn_K % folds)[task_N]
+
+
+def _ridge(x_ND: np.ndarray, y_NC: np.ndarray, ridge: float) -> np.ndarray:
+    """[D, C] the minimiser of ‖XW − Y‖² + λ‖W‖²; solved in whichever of steps and dimensions there are fewer of."""
+    n, d = x_ND.shape
+    damping = ridge * max(float((x_ND * x_ND).sum()) / n, 1e-12)
+    if d <= n:
+        return np.linalg.solve(x_ND.T @ x_ND + damping * np.eye(d), x_ND.T @ y_NC)
+    return x_ND.T @ np.linalg.solve(x_ND @ x_ND.T + damping * np.eye(n), y_NC)

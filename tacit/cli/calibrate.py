@@ -1,105 +1,90 @@
-"""`tacit calibrate`: which layer, pooling and radius to compare a model's steps with. One forward pass, no training."""
+"""`tacit calibrate`: which layer, pooling and radius to compare a model's steps with. Forward passes, no training."""
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.assembly.flags import Parser, options_of
 from tacit.assembly.known_base import calibration_place
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
+from tacit.calibration.sources import SOURCES
 from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
 from tacit.core.errors import TacitError, unknown
-from tacit.core.seeds import derive
-from tacit.core.types import Task
-from tacit.core.world import Expert
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from tacit.assembly.players import Target
     from tacit.calibration.audit import Audit
 
-SUMMARY_LINE = "Choose the layer, pooling and radius that BiPACE and BiGPO compare a model's steps with (paper, appendix H)."
-NOISE = 0.3
-"""share of random actions when an expert plays for the audit: episodes of one task must differ to be compared"""
-SOURCES = {
-    "recorded": "recorded episodes",
-    "expert": f"episodes played by the expert, {NOISE:.0%} of the actions at random",
-    "random": "episodes played at random",
-}
-"""who plays the audit, and how that is told"""
-POOL = 256
-"""tasks the audit's are picked from"""
+SUMMARY_LINE = "Choose the layer, pooling and radius that BiPACE and BiGPO compare a model's steps with (appendices F and H)."
 
 
 def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(glance_method(argv, "calibrate")).parse(argv)
     layers, epsilons, poolings = _numbers(arguments.layers, int), _numbers(arguments.epsilons, float), _poolings(arguments)
-    for name in ("tasks_each", "members", "observations", "min_clusters"):
-        if getattr(arguments, name) < 1:
-            raise TacitError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least 1.")
+    _check(arguments)
+    from tacit.assembly.ground import ground_of
     from tacit.assembly.players import open_target
-    from tacit.calibration.probe import choose, layers_to_scan, scan
+    from tacit.calibration.calibrate import finish, scan_layers
+    from tacit.calibration.picture import draw
+    from tacit.calibration.sources import play_audit
     from tacit.cli.terminal import make_console, say
     from tacit.credit.partitions import check_radius
-    from tacit.credit.radius import search_radius
 
     for epsilon in epsilons:
         check_radius(epsilon)
     console = make_console()
     target = open_target(arguments.target, said, arguments.checkpoint)
-    if arguments.target == "expert":
-        raise TacitError("the expert has no hidden states to calibrate; name a run or a model.")
-    policy: Any = target.policy
+    ground = ground_of(target, arguments.groups, arguments.group_size)
+    policy = ground.policy
     for layer in layers:
         policy.engine.model.check_layer(layer)
-    source = arguments.play or _default_source(target)
-    played = _audit(target, source, arguments)
-    labels = "families" if len(played.families) > 1 else "tasks"
-    episodes = f"{len(set(played.episode_N))} {SOURCES[source]}"
-    say(console, f"{len(played)} steps of {episodes}; the probe tells {labels} apart")
-    layers = layers or layers_to_scan(policy.engine.model.layers)
-    features = policy.hidden_scan(played.prompts, layers, poolings)
-    slices = scan(features, played.labels_N, played.episode_N, epsilons or EPSILONS)
+    if missing := [pooling for pooling in poolings or POOLINGS if pooling not in policy.poolings]:
+        say(console, f"left out: pooling {', '.join(missing)}; this architecture's weights cannot be read (see hidden_states)")
+    poolings = [pooling for pooling in poolings or POOLINGS if pooling in policy.poolings]
+    members = arguments.members or ground.group_size
     try:
-        chosen = choose(slices, arguments.min_clusters)
-    except TacitError:
-        _show(console, slices, None, arguments.min_clusters)
-        raise
-    _show(console, slices, chosen, arguments.min_clusters)
-    epsilon, median = search_radius(_by_task(features[chosen.layer, chosen.pooling], played))
+        played = play_audit(ground, arguments.play, arguments.tasks_each, members, arguments.observations)
+        say(console, f"probe: {_told(played, arguments)}")
+        slices = scan_layers(policy, played, layers, poolings, epsilons)
+        first = ground.collect(1)
+        steps = sum(len(group.steps) for group in first)
+        say(console, f"radius: {steps} steps of {len(first)} groups of {ground.group_size} that the policy itself played")
+        try:
+            found = finish(policy, slices, first, arguments.min_clusters)
+        except TacitError:
+            _show(console, slices, None, arguments.min_clusters)
+            raise
+    finally:
+        ground.worlds.close()
+    _show(console, slices, found.chosen, arguments.min_clusters)
     result = {
         "model": target.recipe.model,
-        "layer": chosen.layer,
-        "pooling": chosen.pooling,
-        "epsilon": round(epsilon, 4),
-        "embedders": {"actor": {"layer": chosen.layer, "pooling": chosen.pooling, "epsilon": round(epsilon, 4)}},
-        "median_cluster": median,
-        "probe": chosen.probe,
         "world": target.world.name,
+        "reads": target.reads,
         "of": target.label,
-        "played_by": source,
+        "played_by": arguments.play,
         "steps": len(played),
         "families": list(played.families),
-        "slices": [asdict(s) for s in slices],
+        "radius_groups": len(first),
+        "radius_group_size": ground.group_size,
+        **found.to_json(),
     }
     place = arguments.out or calibration_place(target.recipe, target.world)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_json(place, result)
-    picture = _plot(slices, chosen, arguments.min_clusters, place.with_suffix(".png"))
-    say(
-        console,
-        f"layer {chosen.layer}, pooling {chosen.pooling} (probe {chosen.probe:.3f}); epsilon {result['epsilon']:g}, with which "
-        f"the median cluster of a task has {median:g} steps",
-        style="bold",
-    )
+    picture = draw(slices, found.chosen, arguments.min_clusters, place.with_suffix(".png"))
+    chosen = found.chosen
+    probed = f"probe {chosen.probe:.3f} ± {chosen.probe_error:.3f}"
+    say(console, f"layer {chosen.layer}, pooling {chosen.pooling} ({probed})", style="bold")
+    for embedder, radius in found.radii.items():
+        told = f"the median cluster has {radius.median_cluster:g} steps, the largest {radius.largest_cluster:.0%} of its group"
+        say(console, f"{embedder}: epsilon {radius.epsilon:.4g}, with which {told}", style="bold")
+        if radius.warning:
+            say(console, f"warning, {embedder}: {radius.warning}", style="yellow")
     say(console, f"written to {place}" + (f" and {picture}" if picture else ""))
     if not arguments.out:
         say(
@@ -117,13 +102,21 @@ def make_parser(method: str) -> Parser:
     add_checkpoint_flag(parser)
     parser.add_argument(
         "--play",
-        default="",
+        default="policy",
         metavar="|".join(SOURCES),
-        help="who plays the audit episodes (default: the run's recorded ones, else the expert with some noise, else random)",
+        help="who plays the episodes of the probe; the radius is always found on the policy's own (default: policy)",
     )
-    parser.add_argument("--tasks-each", type=int, default=5, metavar="N", help="tasks per family (default: 5)")
-    parser.add_argument("--members", type=int, default=8, metavar="N", help="episodes per task (default: 8)")
-    parser.add_argument("--observations", type=int, default=4000, metavar="N", help="most steps looked at (default: 4000)")
+    parser.add_argument("--tasks-each", type=int, default=5, metavar="N", help="the probe's tasks per family (default: 5)")
+    parser.add_argument(
+        "--members", type=int, default=0, metavar="N", help="the probe's episodes per task (default: as in training)"
+    )
+    parser.add_argument(
+        "--observations", type=int, default=8000, metavar="N", help="steps after which the probe begins no task (default: 8000)"
+    )
+    parser.add_argument("--groups", type=int, default=0, metavar="N", help="the radius's groups (default: as in training)")
+    parser.add_argument(
+        "--group-size", type=int, default=0, metavar="N", help="episodes of each of those groups (default: as in training)"
+    )
     parser.add_argument("--layers", default="", metavar="L,…", help="layers to scan: --layers=-12,-8 (default: the paper's)")
     parser.add_argument("--poolings", default="", metavar="P,…", help=f"poolings to scan (default: {','.join(POOLINGS)})")
     parser.add_argument(
@@ -139,126 +132,42 @@ def make_parser(method: str) -> Parser:
     return parser
 
 
-def _default_source(target: Target) -> str:
-    if target.run is not None and _recordings(target.run):
-        return "recorded"
-    return "expert" if target.world.experts else "random"
+def _told(played: Audit, arguments: Any) -> str:
+    """What was played, and where less than was asked for."""
+    tasks = len(set(played.task_N.tolist()))
+    asked = arguments.tasks_each * len(played.families)
+    cut = f" (of {asked}; --observations {arguments.observations} was reached)" if tasks < asked <= len(played) else ""
+    kinds = f"{tasks} tasks{cut} of {len(played.families)} families"
+    told = f"{len(played)} steps of {len(set(played.episode_N.tolist()))} {SOURCES[arguments.play]}: {kinds}"
+    return told if len(played.families) > 1 else f"{told}; with one family there is nothing to tell apart, and ties decide"
 
 
-def _audit(target: Target, source: str, arguments: Any) -> Audit:
-    from tacit.calibration.audit import Again, Noisy, audit, spread_over_families
-
-    if source not in SOURCES:
-        raise unknown("audit player", source, SOURCES)
-    train, room = target.recipe.train, target.sampling.max_tokens
-    seed = target.seed
-    if source == "recorded":
-        actions = _recorded_actions(target, arguments.observations)
-        pairs = [(task, len(episodes)) for task, episodes in actions]
-        by_task = {task.id: episodes for task, episodes in actions}
-
-        def replay(task: Task, member: int) -> Expert:
-            return Again(by_task[task.id][member])
-
-        return audit(
-            target.world, pairs, target.context, target.policy, replay, room, lambda task, member: len(by_task[task.id][member])
-        )
-    expert = target.world.expert() if source == "expert" else None
-    tasks = spread_over_families(target.world.tasks(train.split, POOL, train.seed), arguments.tasks_each)
-
-    def noisy(task: Task, member: int) -> Expert:
-        rng = random.Random(derive(seed, "audit", task.id, member))
-        return Noisy(expert(task) if expert else None, NOISE, rng)
-
-    # Whole tasks are left out, never steps of one: the size of a cluster depends on all of its group.
-    affordable = arguments.observations // (target.world.max_steps * arguments.members * len({t.family for t in tasks}))
-    kept = spread_over_families(tasks, max(1, affordable))
-    return audit(target.world, [(task, arguments.members) for task in kept], target.context, target.policy, noisy, room)
-
-
-def _recordings(run: Path) -> list[Path]:
-    return sorted((run / "trajectories").glob("rl-*.jsonl.gz"))
-
-
-def _recorded_actions(target: Target, most: int) -> list[tuple[Task, list[list[str]]]]:
-    """Tasks of the newest recorded iterations with the actions of their episodes, up to about `most` steps."""
-    from tacit.runs.records import read_records
-
-    files = _recordings(target.run) if target.run else []
-    if not files:
-        raise TacitError("there are no recorded episodes of practice; let the expert play (--play expert).")
-    train = target.recipe.train
-    known = {task.id: task for task in target.world.tasks(train.split, train.tasks, train.seed)}
-    found: dict[str, list[list[str]]] = {}
-    steps = 0
-    for file in reversed(files):
-        for record in read_records(file):
-            if record["task"] in known and record["turns"]:
-                found.setdefault(record["task"], []).append([turn["action"] for turn in record["turns"]])
-                steps += len(record["turns"])
-        if steps >= most:
-            break
-    if not found:
-        raise TacitError("none of the recorded episodes is of a task this run's settings give; let the expert play.")
-    chosen, steps = [], 0
-    for name, episodes in found.items():
-        if steps < most:
-            chosen.append((known[name], episodes))
-            steps += sum(map(len, episodes))
-    return chosen
-
-
-def _by_task(features_ND: np.ndarray, played: Audit) -> list[np.ndarray]:
-    return [features_ND[played.task_N == task] for task in sorted(set(played.task_N.tolist()))]
+def _check(arguments: Any) -> None:
+    for name, least in (("tasks_each", 2), ("observations", 1), ("min_clusters", 1), ("members", 0), ("groups", 0)):
+        if getattr(arguments, name) < least:
+            reason = ": the probe learns from some tasks of a family and is asked about others" if least == 2 else ""
+            raise TacitError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least {least}{reason}.")
+    if arguments.group_size < 0 or arguments.group_size == 1:
+        raise TacitError(f"--group-size {arguments.group_size} gives a group nothing to compare; it must be at least 2.")
+    if arguments.target == "expert":
+        raise TacitError("the expert has no hidden states to calibrate; name a run or a model.")
+    if arguments.play not in SOURCES:
+        raise unknown("audit player", arguments.play, SOURCES)
 
 
 def _show(console: Any, slices: Sequence[Slice], chosen: Slice | None, min_clusters: int) -> None:
     from tacit.cli.terminal import percent, table
 
-    columns = ("layer", "pooling", "epsilon", "probe", "clusters", "singletons", "alone", "largest", "usable")
+    columns = ("layer", "pooling", "epsilon", "probe", "±", "clusters", "singletons", "alone", "largest", "usable")
     rows = [
         (
-            str(s.layer), s.pooling, f"{s.epsilon:g}", f"{s.probe:.3f}", str(s.clusters), percent(s.singletons),
-            percent(s.singleton_steps), percent(s.largest), s.refusal(min_clusters) or ("chosen" if s == chosen else "yes"),
+            str(s.layer), s.pooling, f"{s.epsilon:g}", f"{s.probe:.3f}", f"{s.probe_error:.3f}", str(s.clusters),
+            percent(s.singletons), percent(s.singleton_steps), percent(s.largest),
+            s.refusal(min_clusters) or ("chosen" if s == chosen else "yes"),
         )
         for s in slices
     ]  # fmt: skip
-    console.print(table("", columns, rows, numbers=("epsilon", "probe", "clusters", "singletons", "alone", "largest")))
-
-
-def _plot(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) -> Path | None:
-    """The scan against the layer: probe accuracy by pooling; clusters and steps alone of the chosen pooling by radius. Nothing
-    where matplotlib is missing."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        return None
-    layers = sorted({s.layer for s in slices})
-    figure, (probe, clusters, alone) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
-    for pooling in dict.fromkeys(s.pooling for s in slices):
-        accuracy = {s.layer: s.probe for s in slices if s.pooling == pooling}
-        probe.plot(layers, [accuracy[layer] for layer in layers], marker="o", label=pooling)
-    for epsilon in sorted({s.epsilon for s in slices}):
-        at = {s.layer: s for s in slices if s.pooling == chosen.pooling and s.epsilon == epsilon}
-        clusters.plot(layers, [at[layer].clusters for layer in layers], marker="o", label=f"{epsilon:g}")
-        alone.plot(layers, [at[layer].singleton_steps for layer in layers], marker="o", label=f"{epsilon:g}")
-    clusters.axhline(min_clusters, color="grey", linewidth=0.8)
-    probe.set(ylabel="linear-probe accuracy")
-    clusters.set(ylabel=f"clusters ({chosen.pooling}; at least {min_clusters})", yscale="log")
-    clusters.yaxis.set_major_formatter("{x:g}")
-    clusters.yaxis.set_minor_formatter("{x:g}")
-    alone.set(ylabel=f"share of steps alone ({chosen.pooling})", ylim=(-0.02, 1.02))
-    probe.legend(title="pooling")
-    clusters.legend(title="ε")
-    for axes in (probe, clusters, alone):
-        axes.set(xlabel="layer, from the end", xticks=layers)
-        axes.axvline(chosen.layer, color="grey", linestyle=":")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return path
+    console.print(table("", columns, rows, numbers=("epsilon", "probe", "±", "clusters", "singletons", "alone", "largest")))
 
 
 def _numbers(text: str, kind: type) -> list[Any]:
@@ -269,7 +178,7 @@ def _numbers(text: str, kind: type) -> list[Any]:
 
 
 def _poolings(arguments: Any) -> list[str]:
-    chosen = [part.strip() for part in arguments.poolings.split(",") if part.strip()] or list(POOLINGS)
+    chosen = [part.strip() for part in arguments.poolings.split(",") if part.strip()]
     for pooling in chosen:
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)

@@ -8,8 +8,10 @@ import numpy as np
 
 
 def partition_metrics(parts: Sequence[np.ndarray]) -> dict[str, float]:
-    """Over all groups: how many parts, how many of one member, how many steps those are, members per part, matched pairs."""
-    sizes = np.concatenate([np.zeros(0, np.int64), *(np.bincount(part_N[part_N >= 0]) for part_N in parts)])
+    """Over all groups: how many parts, how many of one member, how many steps those are, members per part, matched pairs; and
+    the share of a group's steps in its largest part, on average (appendix M: near 1, nothing is told apart)."""
+    counts = [np.bincount(part_N[part_N >= 0]) for part_N in parts]
+    sizes = np.concatenate([np.zeros(0, np.int64), *counts])
     sizes = sizes[sizes > 0]
     steps = sum(len(part_N) for part_N in parts)
     if not len(sizes):
@@ -21,6 +23,7 @@ def partition_metrics(parts: Sequence[np.ndarray]) -> dict[str, float]:
         "parts_singleton_steps": alone / steps,
         "parts_mean_size": float(sizes.mean()),
         "parts_pairs": float((sizes * (sizes - 1) // 2).sum()),
+        "parts_largest": float(np.mean([c.max(initial=0) / len(p) for c, p in zip(counts, parts, strict=True) if len(p)])),
     }
 
 

@@ -2,7 +2,7 @@
 
 ActorHidden     the policy's own hidden state at the prompt: moves as the policy learns
 HashNgram       counts of character n-grams: knows the words, not what they mean; the policy-agnostic control
-Identity        one axis per distinct observation: with radius 0 the clusters are GiGPO's
+Identity        one axis per distinct text: with radius 0 the clusters are GiGPO's
 SentenceEncoder a frozen text encoder
 """
 
@@ -20,9 +20,10 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Encoder
 from tacit.core.tools import Encode
 from tacit.core.types import Group, Step
+from tacit.credit.keys import Key, key_texts
 
 Pooling = Literal["last", "mean", "attention"]
-"""which of a prompt's states: the last token's, their mean, or the mean weighted by attention to the last"""
+"""which of a prompt's states: the last token's, their mean, or the mean weighted by where the layer's last token attends"""
 Features = np.ndarray | Sequence[np.ndarray]
 """[N, D], or N rows of D"""
 
@@ -69,13 +70,14 @@ class HashNgram:
 
     n: int = 3
     buckets: int = 1024
+    key: Key = "observation"
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.buckets < 2:
             raise TacitError(f"n-grams of {self.n} characters in {self.buckets} buckets cannot tell texts apart.")
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
-        return [self.texts([step.observation.text for step in group.steps]) for group in groups]
+        return [self.texts(key_texts(group.steps, self.key)) for group in groups]
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
         """[N, buckets]; each distinct text is counted once."""
@@ -91,13 +93,15 @@ class HashNgram:
 
 @dataclass(frozen=True)
 class Identity:
-    """φ(s) = e_h, one axis per distinct observation of the group."""
+    """φ(s) = e_h, one axis per distinct observation (or state, or prompt) of the group."""
+
+    key: Key = "observation"
 
     def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
         features = []
         for group in groups:
             axis: dict[str, int] = {}
-            axes_N = [axis.setdefault(step.observation.text, len(axis)) for step in group.steps]
+            axes_N = [axis.setdefault(text, len(axis)) for text in key_texts(group.steps, self.key)]
             features.append(np.eye(len(axis), dtype=np.float32)[axes_N])
         return features
 

@@ -25,6 +25,7 @@ from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.diagnostics import partition_metrics
 from tacit.credit.episode import Std, standardise, step_scores
+from tacit.credit.keys import Key, key_texts
 from tacit.credit.partitions import by_history
 from tacit.credit.step_relative import explain, part_relative, spread
 
@@ -43,7 +44,8 @@ def hierarchy(
 
 @dataclass(frozen=True)
 class HistoryHierarchy:
-    """HGPO's credit. `depth` is the longest history compared, the present observation included; None is all of it."""
+    """HGPO's credit. `depth` is the longest history compared, the present observation included; None is all of it. With another
+    `key` the history is one of states, or of prompts."""
 
     depth: int | None = 3
     alpha: float = 1.0
@@ -51,6 +53,7 @@ class HistoryHierarchy:
     gamma: float = 0.95
     std: Std = "population"
     delta: float = 1e-6
+    key: Key = "observation"
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 1:
@@ -60,7 +63,7 @@ class HistoryHierarchy:
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None, moment: Moment | None = None
     ) -> Explained:
         began = time.perf_counter()
-        steps, first, depths = [], [], []
+        steps, first, depths, returns = [], [], [], []
         for group, reward in zip(groups, rewards, strict=True):
             levels = self._levels(group)
             returns_N = reward.returns_N(self.gamma)
@@ -70,15 +73,16 @@ class HistoryHierarchy:
                 weight_N += float(np.ptp(reward.outcomes_G()) > 0)
             steps.append(weighted_N / np.where(weight_N > 0, weight_N, 1.0))
             first.append(levels[0])
+            returns.append(returns_N)
             depths.append(sum(_compared(returns_N, part_N) for part_N in levels))
         used = np.concatenate(depths) if depths else np.zeros(0)
         metrics = {**partition_metrics(first), "hgpo_depths": float(used.mean()) if len(used) else 0.0}
         metrics["step_credit_seconds"] = time.perf_counter() - began
-        return explain(groups, steps, first, metrics)
+        return explain(groups, steps, first, metrics, {"return": returns})
 
     def _levels(self, group: Group) -> list[np.ndarray]:
         deepest = int(group.lengths.max(initial=1))
-        seen = [step.observation.text for step in group.steps]
+        seen = key_texts(group.steps, self.key)
         last = deepest if self.depth is None else min(self.depth, deepest)
         return [by_history(seen, group.trajectory_of_step, k) for k in range(1, max(last, 1) + 1)]
 

@@ -28,10 +28,14 @@ from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameObservation, by_key
 from tacit.credit.step_relative import explain
 
-Form = Literal["q", "difference"]
-ActionKey = Literal["tag", "tokens"]
+Form = Literal["q", "difference", "q-style", "diff-peer"]
+ActionKey = Literal["tag", "tokens", "action-tag", "first-token"]
+PAPER_NAMES = {"q-style": "q", "diff-peer": "difference", "action-tag": "tag", "first-token": "tokens"}
+"""what section 3.5, Figure 4 and Table L.1 call them"""
 ZERO, LEAVE_ONE_OUT, PACE = 0, 1, 2
 """which branch gave a step its credit"""
+BRANCHES = ("zero", "leave one out", "PACE")
+"""their names"""
 
 
 def action_peers(
@@ -47,7 +51,7 @@ def action_peers(
     alone_N = size_N == 1
     others_N = np.where(alone_N, 1, size_N - 1)
     leave_one_out_N = returns_N - (total_N - returns_N) / others_N
-    if form == "q":
+    if PAPER_NAMES.get(form, form) == "q":
         pace_N = same_total_N / same_N - total_N / size_N
         peers_N = same_N > 1
     else:
@@ -58,16 +62,26 @@ def action_peers(
     return np.choose(branch_N, [np.zeros(len(returns_N)), leave_one_out_N, pace_N]), branch_N
 
 
+def action_values(returns_N: np.ndarray, part_N: np.ndarray, key_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Q̂, V̂) of each step: the mean return of its action in its part, and of its part (Eqs. 6 and 7)."""
+    if not len(returns_N):
+        return np.zeros(0), np.zeros(0)
+    _, pair_N = np.unique(part_N * (key_N.max() + 1) + key_N, return_inverse=True)
+    (same_N, same_total_N), (size_N, total_N) = _pooled(returns_N, pair_N), _pooled(returns_N, part_N)
+    return same_total_N / same_N, total_N / size_N
+
+
 def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) -> np.ndarray:
     """[N] labels of what each step did: its parsed action, or its first completion tokens (also where nothing parsed)."""
-    if key == "tag":
+    if PAPER_NAMES.get(key, key) == "tag":
         return by_key([step.action if step.valid else _first(step, tokens) for step in steps])
     return by_key([_first(step, tokens) for step in steps])
 
 
 @dataclass(frozen=True)
 class ActionPeers:
-    """w · PACE's advantage of each step. `std` divides it by the part's deviation; Eqs. 4–7 do not."""
+    """w · PACE's advantage of each step. `std` divides it by the part's deviation; Eqs. 4–7 do not. Form and key may also
+    be given by the paper's names."""
 
     partition: Partition = field(default_factory=SameObservation)
     form: Form = "q"
@@ -81,6 +95,8 @@ class ActionPeers:
     def __post_init__(self) -> None:
         if self.key_tokens < 1:
             raise TacitError(f"key_tokens = {self.key_tokens} tells no action from another; it must be at least 1.")
+        for name in ("form", "key"):  # one name for one thing: terms that do the same are equal
+            object.__setattr__(self, name, PAPER_NAMES.get(getattr(self, name), getattr(self, name)))
 
     @property
     def needs(self) -> frozenset[str]:
@@ -92,16 +108,19 @@ class ActionPeers:
         began = time.perf_counter()
         parts = self.partition(groups, policy)
         keys = [action_keys(group.steps, self.key, self.key_tokens) for group in groups]
-        steps, branches = [], []
+        steps: list[np.ndarray] = []
+        columns: dict[str, list[np.ndarray]] = {"return": [], "q": [], "v": [], "branch": []}
         for reward, part_N, key_N in zip(rewards, parts, keys, strict=True):
             returns_N = reward.returns_N(self.gamma)
             values_N, branch_N = action_peers(returns_N, part_N, key_N, self.form)
             steps.append(self.weight * self._divided(values_N, returns_N, part_N))
-            branches.append(branch_N)
+            told = (returns_N, *action_values(returns_N, part_N, key_N), branch_N)
+            for column, column_N in zip(columns.values(), told, strict=True):
+                column.append(column_N)
         parsed = [np.array([step.valid for step in group.steps], bool) for group in groups]
-        metrics = {**partition_metrics(parts), **pace_metrics(parts, keys, branches, parsed)}
+        metrics = {**partition_metrics(parts), **pace_metrics(parts, keys, columns["branch"], parsed)}
         metrics["step_credit_seconds"] = time.perf_counter() - began
-        return explain(groups, steps, parts, metrics)
+        return explain(groups, steps, parts, metrics, columns)
 
     def _divided(self, values_N: np.ndarray, returns_N: np.ndarray, part_N: np.ndarray) -> np.ndarray:
         if self.std is None or not len(values_N):

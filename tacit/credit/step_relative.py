@@ -7,7 +7,7 @@ arithmetic is the same (BiPACE's Eq. 2).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,8 @@ from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.diagnostics import partition_metrics
 from tacit.credit.episode import Std
-from tacit.credit.partitions import Partition, SameObservation
+from tacit.credit.keys import Key, key_texts
+from tacit.credit.partitions import Partition, SameObservation, by_key
 
 
 def part_relative(returns_N: np.ndarray, part_N: np.ndarray, std: Std = "population", delta: float = 1e-6) -> np.ndarray:
@@ -53,6 +54,16 @@ def spread(returns: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Same:
+    """Steps that are equal in what the key names; by observation it is `SameObservation`."""
+
+    key: Key = "observation"
+
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None = None) -> list[np.ndarray]:
+        return [by_key(key_texts(group.steps, self.key)) for group in groups]
+
+
+@dataclass(frozen=True)
 class StepRelative:
     """w · (R − mean_C R) / (std_C R + δ), with R the discounted return of the step."""
 
@@ -71,20 +82,27 @@ class StepRelative:
     ) -> Explained:
         began = time.perf_counter()
         parts = self.partition(groups, policy)
+        returns = [reward.returns_N(self.gamma) for reward in rewards]
         steps = [
-            self.weight * part_relative(reward.returns_N(self.gamma), part_N, self.std, self.delta)
-            for reward, part_N in zip(rewards, parts, strict=True)
+            self.weight * part_relative(returns_N, part_N, self.std, self.delta)
+            for returns_N, part_N in zip(returns, parts, strict=True)
         ]
         metrics = {**partition_metrics(parts), "step_credit_seconds": time.perf_counter() - began}
-        return explain(groups, steps, parts, metrics)
+        return explain(groups, steps, parts, metrics, {"return": returns})
 
 
 def explain(
-    groups: Sequence[Group], steps: Sequence[np.ndarray], parts: Sequence[np.ndarray], metrics: dict[str, float]
+    groups: Sequence[Group],
+    steps: Sequence[np.ndarray],
+    parts: Sequence[np.ndarray],
+    metrics: dict[str, float],
+    columns: Mapping[str, Sequence[np.ndarray]],
 ) -> Explained:
-    """Step-level credit with its metrics, and for the records which part each step was in and what it got there."""
+    """Step-level credit with its metrics, and for the records which part each step was in, what it got there, and whatever else
+    the term has one number per step of."""
+    everything = {"part": parts, "step_credit": steps, **columns}
     return Explained(
         credits=[Credit.per_step(group, values_N) for group, values_N in zip(groups, steps, strict=True)],
         metrics=metrics,
-        marks=[{"part": part_N, "step_credit": values_N} for part_N, values_N in zip(parts, steps, strict=True)],
+        marks=[{name: column[i] for name, column in everything.items()} for i in range(len(groups))],
     )

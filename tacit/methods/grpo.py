@@ -73,7 +73,9 @@ class GRPO:
     schedule: Schedule = field(default_factory=Schedule)
 
     def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
-        return compose(self.name, self.context(world), self.schedule, self.parts(world), {self.name: self.changes(world, tools)})
+        return compose(
+            self.name, self.context(world), self.schedule, self.parts(world), {self.name: self.changes(world, tools)}
+        )
 
     def parts(self, world: Environment) -> Sequence[Part]:
         """What GRPO is made of."""

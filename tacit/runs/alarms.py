@@ -1,9 +1,11 @@
-"""Alarms of a policy that is collapsing: pure functions over the numbers of a run's iterations. They warn, and stop nothing.
+"""Alarms of a policy that is collapsing, or of credit that tells no step from another: pure functions over the numbers of a
+run's iterations. They warn, and stop nothing.
 
     entropy      what is left of it at the start falls below a tenth, or it grows threefold
     length       completions grow to more than twice their length at the start, or shrink to less than a third
     repetition   more than half of all actions had been taken before in their episode, and many more than at the start
     valid        the share of completions that parse falls far below the best it has been
+    giant        one part holds more than half of a group's steps, where steps are compared within parts (BiPACE, appendix M)
 
 "At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing.
 """
@@ -37,6 +39,8 @@ class Thresholds:
     """above the share at the start"""
     valid_drop: float = 0.2
     """below the best share so far"""
+    largest_part: float = 0.5
+    """share of a group's steps in its largest part"""
 
 
 DEFAULTS = Thresholds()
@@ -117,6 +121,16 @@ def _valid(records: Sequence[Record], t: Thresholds) -> str:
     return f"{now:.0%} of all completions parse, {best:.0%} at best: the format is being forgotten"
 
 
+def _giant(records: Sequence[Record], t: Thresholds) -> str:
+    values = _values(records, "parts_largest")[-t.window :]
+    if len(values) < t.window or (now := sum(values) / len(values)) <= t.largest_part:
+        return ""
+    return (
+        f"the largest part holds {now:.0%} of a group's steps: what is compared there has little in common; a smaller --epsilon "
+        "(or --adaptive), another --layer, or what `tacit calibrate` finds may tell steps apart"
+    )
+
+
 CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
     "entropy_low": _entropy_low,
     "entropy_high": _entropy_high,
@@ -124,6 +138,7 @@ CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
     "length_low": _length_low,
     "repetition": _repetition,
     "valid": _valid,
+    "giant": _giant,
 }
 
 

@@ -1,28 +1,42 @@
-"""BiPACE from the command line: it trains, its clusters can be looked at, and a calibration is picked up."""
+"""BiPACE from the command line: it trains, its clusters and its credit can be looked at, and a calibration is picked up."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from small_encoder import save_encoder
 
 from tacit.assembly import toolbox
 from tacit.assembly.checks import open_world, prepare
+from tacit.assembly.ground import credit_as_trained, ground_of
 from tacit.assembly.known_base import calibration_place, known_base
+from tacit.assembly.players import open_target
 from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
+from tacit.credit.embedders import ActorHidden, HashNgram
+from tacit.credit.radius import search_radius
+from tacit.evaluation.clusters import Seen, partition, returns_of, valued
 from tacit.runs.directory import read_settings, read_summary
+from tacit.runs.records import read_records
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
 world = "countdown"
 model = "tiny-0.5m"
 max_steps = 4
 tasks = 16
+keep = 9
+checkpoint_every = 1
 [method]
 name = "bipace"
 [tiny]
@@ -95,11 +109,65 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
     assert {step["member"] for step in members} == set(range(4)) and recorded["parts"] == len(recorded["members"])
     # every part holds the steps that were recorded as one, and their credit is what they were given
     assert all(len({step["part"] for step in part}) == 1 for part in recorded["members"])
+    # R, Q̂, V̂ and the branch of each step are those its credit was made of
+    assert {step["branch"] for step in members} <= {"PACE", "leave one out", "zero"}
+    for step in members:
+        if step["branch"] == "PACE":
+            assert step["q"] - step["v"] == pytest.approx(step["step_credit"], abs=2e-4)
+        if step["branch"] == "zero":
+            assert step["q"] == step["v"] == step["return"] and step["step_credit"] == 0
+    for part in recorded["members"]:
+        assert np.mean([step["return"] for step in part]) == pytest.approx(part[0]["v"], abs=2e-4)
     for by in ("identity", "ngram"):
         assert main(["inspect", "clusters", str(trained / "run"), "--by", by, "--json"]) == 0
         again = json.loads(capsys.readouterr().out)
         if by == "identity":
             assert all(len({step["saw"] for step in part}) == 1 for part in again["members"])
+            assert all(
+                s["v"] == pytest.approx(np.mean([s["return"] for s in part]), abs=2e-4)
+                for part in again["members"]
+                for s in part
+            )
+
+
+def test_the_two_halves_apart_and_by_the_papers_names(trained, tmp_path):
+    """PACE on exact observations, named as the paper's Table L.1 names it."""
+    words = [
+        "train",
+        "--config",
+        str(trained / "small.toml"),
+        "--sft.steps",
+        "0",
+        "--iterations",
+        "1",
+        "--embedder",
+        "identity",
+    ]
+    names = ["--estimator", "diff-peer", "--action-key", "first-token"]
+    assert main([*words, *names, "--out", str(tmp_path / "run")]) == 0
+    said = read_settings(tmp_path / "run")["method"]
+    assert (said["estimator"], said["action_key"], said["epsilon"]) == ("diff-peer", "first-token", 0.0)
+    assert main([*words, "--estimator", "difference", "--action-key", "tokens", "--out", str(tmp_path / "plain")]) == 0
+    one, other = (read_records(tmp_path / name / "trajectories" / "rl-000001.jsonl.gz") for name in ("run", "plain"))
+    assert one == other
+    for record in one:
+        seen = {}
+        for turn in record["turns"]:
+            assert seen.setdefault(turn["saw"], turn["part"]) == turn["part"], "equal observations share a part"
+
+
+def test_a_run_that_recorded_no_returns_is_valued_from_its_rewards():
+    turns = [
+        {"saw": "x", "wrote": "a", "action": a, "valid": True, "reward": r, "credit": 0.0}
+        for a, r in zip("aab", (0, 1, 4), strict=True)
+    ]
+    steps = [Seen(0, 0, turns[0], True), Seen(0, 1, turns[1], True), Seen(1, 0, turns[2], False)]
+    assert returns_of(steps, 0.5).tolist() == [0.5, 1.0, 4.0]
+    told = valued(steps, partition(steps, "identity"), 0.5)
+    assert [s.q for s in told] == [0.75, 0.75, 4.0] and {s.v for s in told} == {5.5 / 3}
+    assert [s.branch for s in told] == ["PACE", "PACE", "leave one out"]
+    nobodys = valued(steps, np.array([-1, 0, -1]), 0.5)
+    assert [s.branch for s in nobodys] == ["zero"] * 3 and [s.v for s in nobodys] == [0.5, 1.0, 4.0]
 
 
 def test_steps_may_be_compared_by_a_sentence_encoder(trained, tmp_path, capsys):
@@ -152,25 +220,26 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     recipe = Recipe.resolve(trained / "small.toml", {})
     world = open_world(recipe.world)
     assert known_base(recipe, world).calibrated == {}
-    words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--json"]
+    words = ["calibrate", str(trained / "run"), "--min-clusters", "2", "--tasks-each", "2", "--json"]
     assert main([*words, "--epsilons", "0.02,0.1"]) == 0
     shown = capsys.readouterr().out
     assert sum(line.rstrip().endswith("chosen") for line in shown.splitlines()) == 1
     result = json.loads(shown.splitlines()[-1])
-    assert result["played_by"] == "recorded" and result["steps"] > 20
+    assert result["played_by"] == "policy" and result["steps"] > 20
     assert {(s["layer"], s["pooling"]) for s in result["slices"]} == {
         (layer, pooling) for layer in (-3, -2, -1) for pooling in ("last", "mean", "attention")
     }
-    assert 0.02 <= result["epsilon"] <= 0.40
+    assert 0.02 <= result["epsilon"] <= 0.40 and result["epsilon"] == result["radii"]["actor"]["epsilon"]
+    assert 0.02 <= result["radii"]["ngram"]["epsilon"] <= 0.40
+    assert (result["radius_groups"], result["radius_group_size"]) == (3, 4), "as many as training plays"
     place = calibration_place(recipe, world)
     assert place.exists() and place.with_suffix(".png").stat().st_size > 1000
     picked = prepare(recipe).recipe
     found = (result["layer"], result["pooling"], result["epsilon"])
     assert (picked.settings.layer, picked.settings.pooling, picked.settings.epsilon) == found
     assert "tacit calibrate" in picked.notes[-1] and picked.notes[-1].endswith("in this world and context")
-    assert main([*words[:2], "--play", "expert", "--members", "2", "--tasks-each", "1", "--layers=-1", "--poolings", "last",
-                 "--epsilons", "0.05", "--min-clusters", "1", "--out", str(trained / "other.json")]) == 0  # fmt: skip
-    assert json.loads((trained / "other.json").read_text())["played_by"] == "expert"
+    by_text = prepare(replace(recipe, settings=replace(recipe.settings, embedder="ngram"))).recipe.settings
+    assert by_text.epsilon == result["radii"]["ngram"]["epsilon"], "n-grams are calibrated too"
     # another backbone, another file; what the user says wins, and a radius is not used with another layer
     assert calibration_place(replace(recipe, tiny=replace(recipe.tiny, layers=4)), world) != place
     assert calibration_place(replace(recipe, settings=replace(recipe.settings, history=0)), world) != place, "another prompt"
@@ -183,6 +252,41 @@ def test_a_calibration_is_made_saved_and_picked_up(trained, capsys, monkeypatch)
     with pytest.raises(TacitError, match="run `tacit calibrate` again"):
         known_base(recipe, world)
     place.unlink()
+
+
+def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys, monkeypatch):
+    """Whoever plays for the probe. It used to be found on the expert's noisy play, which clusters otherwise."""
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    words = ["calibrate", str(trained / "run"), "--checkpoint", "sft", "--layers=-1", "--poolings", "last"]
+    words += ["--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--members", "2"]
+    words += ["--out", str(trained / "other.json")]
+    found = {}
+    for source in ("policy", "expert", "random", "recorded"):
+        assert main([*words, "--play", source]) == 0
+        found[source] = json.loads((trained / "other.json").read_text())
+        assert found[source]["played_by"] == source
+    assert len({json.dumps(result["radii"]) for result in found.values()}) == 1
+    assert len({result["steps"] for result in found.values()}) > 1, "the probe's episodes are others"
+    # the very episodes that training then played first: what they recorded is what the radius was found on
+    target = open_target(str(trained / "run"), {}, "sft")
+    groups = ground_of(target).collect(1)
+    recorded = read_records(trained / "run" / "trajectories" / "rl-000001.jsonl.gz")
+    assert [[s.action for s in t.steps] for g in groups for t in g.trajectories] == [
+        [turn["action"] for turn in record["turns"]] for record in recorded
+    ]
+    radius, median = search_radius(ActorHidden(-1, "last")(groups, target.policy))
+    assert (found["expert"]["epsilon"], found["expert"]["median_cluster"]) == (radius, median)
+    assert found["expert"]["radii"]["ngram"]["epsilon"] == search_radius(HashNgram()(groups))[0]
+
+
+def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monkeypatch):
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    monkeypatch.setattr("tacit.engines.local.passes.scoring.can_attend", lambda hf: False)
+    words = ["calibrate", str(trained / "run"), "--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--json"]
+    assert main([*words, "--out", str(trained / "other.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: pooling attention" in shown
+    assert {s["pooling"] for s in json.loads(shown.splitlines()[-1])["slices"]} == {"last", "mean"}
 
 
 def test_geometry_without_a_calibration(tmp_path, monkeypatch):
@@ -205,6 +309,67 @@ def test_geometry_without_a_calibration(tmp_path, monkeypatch):
     assert settled(str(deep)).layer == -2
     with pytest.raises(TacitError, match="layer = -9 does not exist"):
         settled(str(deep), layer=-9)
+
+
+def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    words = ["inspect", "credit", str(trained / "run"), "--groups", "2", "--rollouts", "2"]
+    assert main([*words, "--checkpoint", "rl-000001", "--methods", "rloo", "--json", str(trained / "credit.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "iteration 2, 2 groups of 4" in shown and "credit against Q − V" in shown
+    result = json.loads((trained / "credit.json").read_text())
+    names = {a["estimator"] for a in result["agreements"]}
+    # the run's own layer, with its radius and with one searched; its own credit; a further method
+    assert {"GRPO", "GiGPO", "HGPO", "step returns", "PACE-Q, exact state", "as trained: bipace", "rloo, as published"} <= names
+    assert {"BiPACE-Q, layer -2 last, ε 0.1", "BiPACE-diff, layer -2 last, ε searched", "BiGPO, n-grams, ε searched"} <= names
+    assert result["continuations"] > result["steps"] and result["fingerprint"] and result["iteration"] == 2
+    assert 0.02 <= result["radii"]["layer -2 last, ε searched"] <= 0.40
+    # the groups are those that training played next, and what the run gave them is in its records
+    target = open_target(str(trained / "run"), {}, "rl-000001")
+    ground = ground_of(target)
+    groups = ground.collect(2)
+    recorded = read_records(trained / "run" / "trajectories" / "rl-000002.jsonl.gz")
+    own = np.concatenate(credit_as_trained(target, groups))
+    np.testing.assert_allclose(own, [turn["credit"] for record in recorded for turn in record["turns"]], atol=2e-4)
+    for flags, reason in (
+        (["--rollouts", "0"], "--rollouts 0 must be at least 1"),
+        (["--discount", "0"], "--discount 0.0 must be above 0"),
+        (["--geometry", "last"], "is no geometry"),
+        (["--methods", "rlo"], "rlo"),
+    ):
+        assert main([*words, *flags]) == 2
+        assert reason in capsys.readouterr().err
+
+
+def benchmark(trained, *words: str) -> subprocess.CompletedProcess[str]:
+    """As it is run: it starts processes, which read the file anew."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "credit_quality.py"), *words]
+    own = {"PYTHONPATH": str(ROOT), "TACIT_CACHE": str(trained / "cache")}
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(trained):
+    run, out = str(trained / "run"), trained / "quality.json"
+    words = [run, "--checkpoints", "start,middle", "--groups", "2", "--rollouts", "2", "--json", str(out), "--geometry=-1:last"]
+    done = benchmark(trained, *words, "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert "credit against Q − V" in done.stdout
+    results = json.loads(out.read_text())["results"]
+    assert list(results) == [f"{run} start (sft-000030)", f"{run} middle (rl-000001)"]
+    assert all(found["groups"] == 2 and found["continuations"] > 0 for found in results.values())
+    made = sorted((trained / "quality.json.parts").iterdir())
+    assert len(made) == 2 * (1 + 2)
+    lost = next(file for file in made if "rl-000001" in file.name and "group-001" in file.name)
+    before, times = lost.read_text(), {file: file.stat().st_mtime_ns for file in made if file != lost}
+    lost.unlink()
+    done = benchmark(trained, *words, "--jobs", "1")
+    assert done.returncode == 0 and "0 to be valued" in done.stdout and "1 to be valued" in done.stdout
+    assert {file: file.stat().st_mtime_ns for file in times} == times, "what was there was not made again"
+    assert lost.read_text() == before, "and what was not is the same again"
+    assert json.loads(out.read_text())["results"] == results
+    done = benchmark(trained, run, "--checkpoints", "rl-000009", "--json", str(out))
+    assert done.returncode == 2 and "no checkpoint 'rl-000009'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,7 +399,10 @@ def test_bad_geometry_is_refused_before_anything_is_loaded(words, reason, capsys
         (["tiny", "--world", "countdown", "--epsilons", "0.1,x"], "list of numbers"),
         (["tiny", "--world", "countdown", "--layers=-9"], "layer -9 does not exist"),
         (["tiny", "--world", "countdown", "--epsilons", "3"], "between 0"),
-        (["tiny", "--world", "countdown", "--members", "0"], "--members 0 must be at least 1"),
+        (["tiny", "--world", "countdown", "--members", "-1"], "--members -1 must be at least 0"),
+        (["tiny", "--world", "countdown", "--tasks-each", "1"], "--tasks-each 1 must be at least 2: the probe learns from"),
+        (["tiny", "--world", "countdown", "--group-size", "1"], "nothing to compare"),
+        (["tiny", "--world", "countdown", "--play", "oracle"], "unknown audit player"),
         (["expert", "--world", "countdown"], "no hidden states"),
     ],
 )

@@ -22,13 +22,24 @@ from stepwise import (
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
+from tacit.core.types import Prompt
 from tacit.credit.diagnostics import pace_metrics, partition_metrics
-from tacit.credit.embedders import Identity
+from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, standardise, step_scores
 from tacit.credit.hgpo import HistoryHierarchy
-from tacit.credit.pace import LEAVE_ONE_OUT, PACE, ZERO, ActionPeers, action_keys, action_peers
+from tacit.credit.pace import (
+    BRANCHES,
+    LEAVE_ONE_OUT,
+    PACE,
+    PAPER_NAMES,
+    ZERO,
+    ActionPeers,
+    action_keys,
+    action_peers,
+    action_values,
+)
 from tacit.credit.partitions import Clusters, Fixed, SameObservation
-from tacit.credit.step_relative import StepRelative, part_relative
+from tacit.credit.step_relative import Same, StepRelative, part_relative
 
 records = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0, -0.1]), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=24
@@ -126,6 +137,62 @@ def test_action_keys():
         ActionPeers(key_tokens=0)
 
 
+def test_the_papers_names_are_understood():
+    """Table L.1 and Figure 4: first-token, action-tag, Q-style; section 3.5: diff-peer."""
+    assert ActionPeers(form="q-style", key="action-tag") == ActionPeers()
+    assert ActionPeers(form="diff-peer", key="first-token") == ActionPeers(form="difference", key="tokens")
+    group = make_group([[make_step("s", did, tokens=[1, 2, ord(did)])] for did in "aab"])
+    assert action_keys(group.steps, "first-token", 2).tolist() == [0, 0, 0]
+    assert action_keys(group.steps, "action-tag").tolist() == [0, 0, 1]
+    returns_N, part_N, key_N = np.array([10.0, 6.0, 1.0]), np.zeros(3, int), np.array([0, 0, 1])
+    for name, plain in PAPER_NAMES.items():
+        if plain in ("q", "difference"):
+            found, expected = (action_peers(returns_N, part_N, key_N, form)[0].tolist() for form in (name, plain))
+            assert found == expected
+
+
+def test_action_values_by_hand():
+    returns_N, part_N, key_N = np.array([10.0, 6.0, 4.0, 0.0, 3.0]), np.array([0, 0, 0, 0, 1]), np.array([0, 0, 1, 2, 0])
+    q_N, v_N = action_values(returns_N, part_N, key_N)
+    assert q_N.tolist() == [8.0, 8.0, 4.0, 0.0, 3.0] and v_N.tolist() == [5.0] * 4 + [3.0]
+    assert [a.tolist() for a in action_values(np.zeros(0), np.zeros(0, int), np.zeros(0, int))] == [[], []]
+
+
+def told(saw: str, block: str, before: str = "", did: str = "act"):
+    """A step that saw one thing and was told more."""
+    step = make_step(saw, did)
+    return replace(step, prompt=Prompt("task", f"{block} | {saw}", history=(before,) if before else ()))
+
+
+def test_steps_may_be_the_same_in_more_than_what_they_saw():
+    """The same shelf before and after the knife was found: one observation, two states; and one state reached in two ways."""
+    group = make_group([[told("shelf", "no knife"), told("shelf", "knife"), told("shelf", "knife", "opened a drawer")]])
+    parts = {key: Same(key)([group])[0].tolist() for key in ("observation", "state", "prompt")}
+    assert parts == {"observation": [0, 0, 0], "state": [0, 1, 1], "prompt": [0, 1, 2]}
+    assert SameObservation()([group])[0].tolist() == parts["observation"]
+    for key, expected in parts.items():
+        assert Clusters(Identity(key), Fixed(0.0))([group], None)[0].tolist() == expected
+        assert HistoryHierarchy(1, key=key)([group], [Rewards.zeros(group)]).marks[0]["part"].tolist() == expected
+    near = HashNgram(key="state")([group])[0]
+    assert not np.array_equal(near[0], near[1]) and np.array_equal(near[1], near[2])
+
+
+def test_identity_with_pace_is_pace_on_exact_observations():
+    """The two halves of the idea apart: GiGPO's parts, PACE's credit. Bit for bit, whatever the radius below 1."""
+    rng = np.random.default_rng(3)
+    members = [[make_step("xyz"[rng.integers(3)], "lr"[rng.integers(2)]) for _ in range(6)] for _ in range(5)]
+    group = make_group(members)
+    rewards = outcomes(group, rng.integers(0, 2, 5) * 10.0)
+    for form in ("q", "difference"):
+        (exact,) = ActionPeers(SameObservation(), form)([group], [rewards])
+        assert any(values_of(exact))
+        for radius in (0.0, 0.25):
+            (identity,) = ActionPeers(Clusters(Identity(), Fixed(radius)), form)([group], [rewards])
+            assert identity.tokens_T.tobytes() == exact.tokens_T.tobytes()
+        (state_only,) = StepRelative(Clusters(Identity(), Fixed(0.0)), std=None)([group], [rewards])
+        assert values_of(state_only) != values_of(exact)
+
+
 def test_action_peers_may_be_divided_by_the_deviation():
     group = make_group([[make_step("s", did)] for did in "aabb"])
     rewards = outcomes(group, [10, 6, 4, 0])
@@ -210,7 +277,17 @@ def test_terms_explain_themselves():
     assert done.metrics["parts"] == 4 and done.metrics["parts_singleton"] == 0.75
     assert done.metrics["parts_singleton_steps"] == pytest.approx(3 / 5)
     assert done.metrics["parts_mean_size"] == 1.25 and done.metrics["parts_pairs"] == 1
+    assert done.metrics["parts_largest"] == (2 / 4 + 1 / 1) / 2, "of each group's steps, then the mean over groups"
     assert done.metrics["step_credit_seconds"] > 0
+
+
+def test_pace_says_what_each_step_was_worth_and_why():
+    group = make_group([[make_step("s", did)] for did in "aabb"] + [[make_step("t", "a")]])
+    (marks,) = ActionPeers()([group], [outcomes(group, [10, 6, 4, 0, 1])]).marks
+    assert marks["return"].tolist() == [10, 6, 4, 0, 1] and marks["v"].tolist() == [5, 5, 5, 5, 1]
+    assert marks["q"].tolist() == [8, 8, 2, 2, 1] and marks["branch"].tolist() == [PACE] * 4 + [ZERO]
+    assert (marks["q"] - marks["v"] == marks["step_credit"]).all()
+    assert [BRANCHES[b] for b in (ZERO, LEAVE_ONE_OUT, PACE)] == ["zero", "leave one out", "PACE"]
 
 
 def test_pace_metrics_by_hand():

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from random_models import LEAN, make_model, make_prompts
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.passes import models
+from tacit.engines.local.passes.attention import can_attend, check_attention, last_token_attention
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.scoring import token_scores
 
@@ -54,15 +56,63 @@ def test_distributions(make_policy, rows) -> None:
 @pytest.mark.parametrize("layer", [0, 1, -1, -2])
 def test_hidden_states_and_pooling(make_policy, rows, layer: int) -> None:
     policy, prompts = make_policy(token_budget=64), rows[0]
-    found = {pooling: policy.hidden_states(prompts, layer, pooling) for pooling in ("last", "mean", "attention")}
+    assert policy.poolings == ("last", "mean", "attention")
+    found = {pooling: policy.hidden_states(prompts, layer, pooling) for pooling in ("last", "mean")}
     for i, prompt in enumerate(prompts):
         with torch.no_grad():
             output = policy.engine.model.hf(input_ids=torch.from_numpy(prompt)[None], output_hidden_states=True)
         states_SD = output.hidden_states[layer][0]
-        weights_S = torch.softmax(states_SD @ states_SD[-1] / states_SD.shape[1] ** 0.5, 0)
         np.testing.assert_allclose(found["last"][i], states_SD[-1], atol=1e-5)
         np.testing.assert_allclose(found["mean"][i], states_SD.mean(0), atol=1e-5)
-        np.testing.assert_allclose(found["attention"][i], weights_S @ states_SD, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [1, 2, -1, -2])
+def test_attention_pooling_weighs_by_the_layers_own_attention(make_policy, rows, layer: int) -> None:
+    """Against the weights transformers itself gives, of the last token, averaged over heads; whatever the packing."""
+    policy, prompts = make_policy(token_budget=64), rows[0]
+    found = policy.hidden_states(prompts, layer, "attention")
+    hf = policy.engine.model.hf
+    hf.set_attn_implementation("eager")
+    for i, prompt in enumerate(prompts):
+        with torch.no_grad():
+            output = hf(input_ids=torch.from_numpy(prompt)[None], output_hidden_states=True, output_attentions=True)
+        block = (layer if layer > 0 else layer + 3) - 1
+        weights_S = output.attentions[block][0, :, -1].mean(0)
+        np.testing.assert_allclose(found[i], weights_S @ output.hidden_states[layer][0], atol=1e-5)
+    # What it replaced (dot products of raw states) was the last token by another name.
+    last = policy.hidden_states(prompts, layer, "last")
+    cosine_N = (found * last).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(last, axis=1)
+    assert cosine_N[[len(p) > 3 for p in prompts]].max() < 0.999
+
+
+@pytest.mark.parametrize("family", LEAN)
+def test_the_weights_of_every_family_are_its_own(family) -> None:
+    hf = make_model(family)
+    hf.set_attn_implementation("eager")
+    tokens = torch.from_numpy(np.stack([make_prompts(1, seed, 12, 13)[0] for seed in range(3)]))
+    with torch.no_grad():
+        output = hf(tokens, output_hidden_states=True, output_attentions=True)
+        for layer in (1, 2, 3):
+            lengths_R = torch.tensor([12, 7, 1])
+            weights_RS = last_token_attention(hf, layer, output.hidden_states[layer - 1], lengths_R)
+            for row, length in enumerate(lengths_R):
+                expected_S = output.attentions[layer - 1][row, :, length - 1].mean(0)
+                torch.testing.assert_close(weights_RS[row], expected_S, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt-neox", "mistral-sliding"])
+def test_attention_pooling_is_refused_where_there_are_no_weights_to_read(family) -> None:
+    hf = make_model(family)
+    assert not can_attend(hf)
+    with pytest.raises(TacitError, match=r"this is a '\w+' model. Use last or mean"):
+        check_attention(hf, 1)
+
+
+def test_the_embeddings_attend_to_nothing(make_policy, rows) -> None:
+    policy = make_policy()
+    for layer in (0, -3):
+        with pytest.raises(TacitError, match="layer 0 is the embeddings"):
+            policy.hidden_states(rows[0], layer, "attention")
 
 
 def test_a_scan_is_one_pass_and_gives_the_same(make_policy, rows, monkeypatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tacit.runs.alarms import Thresholds, alarms_at, first_alarms
 
-HEALTHY = {"entropy": 0.8, "completion_tokens": 20.0, "repeated": 0.1, "valid": 0.95}
+HEALTHY = {"entropy": 0.8, "completion_tokens": 20.0, "repeated": 0.1, "valid": 0.95, "parts_largest": 0.2}
 
 
 def run(*later: dict, healthy: int = 5) -> list[dict]:
@@ -26,6 +26,7 @@ def names(records) -> list[str]:
         ({"completion_tokens": 4.0}, "length_low", "shrank from 20.0 to 4.0 tokens"),
         ({"repeated": 0.7}, "repetition", "70% of all actions"),
         ({"valid": 0.5}, "valid", "50% of all completions parse, 95% at best"),
+        ({"parts_largest": 0.7}, "giant", "the largest part holds 70% of a group's steps"),
     ],
 )
 def test_each_alarm(change, name, words):
@@ -49,6 +50,13 @@ def test_many_repeats_from_the_start_are_the_worlds_own_way():
     records = [{"step": i, **HEALTHY, "repeated": 0.6} for i in range(10)]
     assert names(records) == []
     assert names([*records, *({"step": 10 + i, **HEALTHY, "repeated": 0.9} for i in range(3))]) == ["repetition"]
+
+
+def test_a_giant_is_told_of_in_the_first_iterations():
+    """Appendix M: it can be known before anything has been learnt."""
+    giant = [{"step": i, "parts_largest": 0.9} for i in range(1, 5)]
+    assert [alarm.step for alarm in first_alarms(giant)] == [3]
+    assert first_alarms([{"step": i, "parts_largest": 0.5} for i in range(9)]) == [], "half of a group is not more than half"
 
 
 def test_valid_is_compared_with_the_best_there_was():

@@ -170,6 +170,23 @@ def test_bipace_table_4():
     assert len(chosen) == 3 * 3 + 3  # three seeds of three rows, one of each other radius
 
 
+def test_bipace_table_l1():
+    """The variants differ in what the table's names say, and in nothing else."""
+    name = "published/bipace-table-l1.toml"
+    rows = {row: cell(name, row)["method"] for row in plan_of(name).methods}
+    told = {row: (method.get("estimator"), method.get("action_key"), method["embedder"]) for row, method in rows.items()}
+    assert told == {
+        "state-only": (None, None, "actor"),
+        "first-token": ("diff-peer", "first-token", "actor"),
+        "action-tag": ("diff-peer", "action-tag", "actor"),
+        "q-style": ("q-style", "action-tag", "actor"),
+        "identity": ("q-style", "tag", "identity"),
+    }
+    assert {method["epsilon"] for row, method in rows.items() if row != "identity"} == {0.10}
+    assert rows["identity"]["epsilon"] is None or rows["identity"]["epsilon"] == 0.0
+    assert {method["layer"] for method in rows.values()} == {-8} and len(plan_of(name).seeds) == 3
+
+
 def table_5(document: dict[str, Any]) -> None:
     """Settings of constant context's Table 5."""
     method, schedule, evaluation = document["method"], document["schedule"], document["evaluation"]

@@ -16,6 +16,10 @@ KINDS = {
         "tacit.cli.inspection.clusters",
         "which steps of a group were compared with each other, and with what credit",
     ),
+    "credit": (
+        "tacit.cli.inspection.credit",
+        "how well each estimator's credit agrees with what steps were worth, by Monte Carlo",
+    ),
 }
 
 

@@ -90,6 +90,11 @@ class LocalPolicy:
         """`hidden_states` of many layers and poolings from one pass: what a calibration looks at."""
         return self._scorer.hidden_scan(prompts, layers, poolings)
 
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """How a prompt's states can be pooled here; `attention` needs weights that not every architecture gives."""
+        return self._scorer.poolings
+
     @torch.no_grad()
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         head = self._member.value_head

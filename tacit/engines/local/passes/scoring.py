@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.memory import cut_finer
+from tacit.engines.local.passes.attention import can_attend, check_attention, last_token_attention
 from tacit.engines.local.passes.flat import FlatPack
 from tacit.engines.local.passes.models import LanguageModel, TextCodec
 from tacit.engines.local.passes.packing import Packed, buckets, input_lengths, pack
@@ -156,7 +157,8 @@ class ModelScorer:
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         """[N, D] float32 states of one layer. Layer 0 is the embeddings, −1 the last.
 
-        Pooling: `last` token; `mean` over the prompt; `attention`, the mean weighted by softmax(hₜ·h_last/√D).
+        Pooling: `last` token; `mean` over the prompt; `attention`, the mean weighted by the layer's own attention weights of
+        the last token, averaged over heads.
         """
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
 
@@ -171,6 +173,8 @@ class ModelScorer:
                 raise unknown("pooling", pooling, POOLINGS)
         for layer in layers:
             self.model.check_layer(layer)
+            if "attention" in poolings:
+                check_attention(self.model.hf, layer % (self.model.layers + 1))
         states = {(i, p): np.zeros((len(prompts), self.model.width), np.float32) for i in layers for p in poolings}
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
@@ -180,8 +184,27 @@ class ModelScorer:
             ends_R = tensor(packed.prompt_ends_R, self.model.device)
             every = self.model.hidden_layers(tensor(packed.input_ids, self.model.device))
             for (layer, pooling), states_ND in states.items():
-                states_ND[rows] = _pool(every[layer].float(), ends_R, pooling).cpu().numpy()
+                states_ND[rows] = self._pool(every, layer, ends_R, pooling).cpu().numpy()
         return states
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """Those this model's states can be pooled by."""
+        return tuple(pooling for pooling in POOLINGS if pooling != "attention" or can_attend(self.model.hf))
+
+    def _pool(self, every: Sequence[torch.Tensor], layer: int, ends_R: torch.Tensor, pooling: str) -> torch.Tensor:
+        hidden_RSD = every[layer].float()
+        width = hidden_RSD.shape[1]
+        if pooling == "last":
+            return hidden_RSD.flatten(0, 1).index_select(0, ends_R)
+        lengths_R = ends_R.remainder(width) + 1
+        if pooling == "mean":
+            inside_RS = torch.arange(width, device=hidden_RSD.device)[None] < lengths_R[:, None]
+            weights_RS = inside_RS / lengths_R[:, None]
+        else:
+            depth = layer % (self.model.layers + 1)
+            weights_RS = last_token_attention(self.model.hf, depth, every[depth - 1], lengths_R)
+        return (weights_RS[:, None] @ hidden_RSD).squeeze(1)
 
     @torch.no_grad()
     def prompt_ends(self, prompts: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
@@ -202,18 +225,3 @@ class ModelScorer:
 
 def _per_row(values_T: np.ndarray, packed: FlatPack | Packed) -> list[np.ndarray]:
     return np.split(values_T, np.cumsum(packed.lengths_R)[:-1])
-
-
-def _pool(hidden_RSD: torch.Tensor, ends_R: torch.Tensor, pooling: str) -> torch.Tensor:
-    width, depth = hidden_RSD.shape[1:]
-    last_RD = hidden_RSD.flatten(0, 1).index_select(0, ends_R)
-    if pooling == "last":
-        return last_RD
-    lengths_R = ends_R.remainder(width) + 1
-    inside_RS = torch.arange(width, device=hidden_RSD.device)[None] < lengths_R[:, None]
-    if pooling == "mean":
-        weights_RS = inside_RS / lengths_R[:, None]
-    else:
-        scores_RS = (hidden_RSD @ last_RD[:, :, None]).squeeze(-1) / depth**0.5
-        weights_RS = scores_RS.masked_fill(~inside_RS, -torch.inf).softmax(-1)
-    return (weights_RS[:, None].to(hidden_RSD.dtype) @ hidden_RSD).squeeze(1)

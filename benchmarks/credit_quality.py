@@ -1,0 +1,250 @@
+"""Credit against the true advantage of each step, at several points of training. docs/credit_quality.md says what is measured.
+
+    python benchmarks/credit_quality.py RUN … --jobs 16 --json credit.json        # about ten minutes on 16 cores
+    python benchmarks/credit_quality.py RUN --checkpoints start,rl-000004 --groups 4 --rollouts 4
+
+A run is looked at as it was at its start (imitated, or untrained), in the middle and at the end of practice, as far as it has
+kept those checkpoints (train it with a large --keep). At each of them the next iteration's groups are played and credited by
+one process; then each group is valued by whichever process is free. Every group is written down when it is done, beside the
+results (FILE.parts/): the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.runs.directory import read_settings, saved_checkpoints
+from tacit.runs.files import write_json
+
+MOMENTS = ("start", "middle", "end")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy to be measured."""
+
+    run: str
+    moment: str
+    checkpoint: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.run} {self.moment}" + (f" ({self.checkpoint})" if self.checkpoint != self.moment else "")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of each; a kept part was made for the same."""
+
+    groups: int
+    rollouts: int
+    gamma: float
+    geometry: str
+    methods: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    request = Request(arguments.groups, arguments.rollouts, arguments.discount, arguments.geometry, arguments.methods)
+    parts = arguments.json.with_name(f"{arguments.json.name}.parts")
+    try:
+        cells = [cell for run in arguments.runs for cell in cells_of(run, arguments.checkpoints.split(","))]
+        measure(cells, request, parts, arguments.jobs)
+        result = summarise(cells, request, parts)
+    except TacitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    write_json(arguments.json, result)
+    print(f"written to {arguments.json}")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories")
+    parser.add_argument(
+        "--checkpoints",
+        default=",".join(MOMENTS),
+        metavar="NAME,…",
+        help="start, middle, end, or checkpoints by name such as rl-000006 (default: start,middle,end)",
+    )
+    parser.add_argument("--groups", type=int, default=16, metavar="N", help="groups of each policy (default: 16)")
+    parser.add_argument("--rollouts", type=int, default=8, metavar="M", help="continuations of every state (default: 8)")
+    parser.add_argument("--discount", type=float, default=0.95, metavar="G", help="discount (default: 0.95)")
+    parser.add_argument("--geometry", default="", metavar="G,…", help="as for `tacit inspect credit`")
+    parser.add_argument("--methods", default="", metavar="NAME,…", help="further methods by name, as they are published")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: the cores)")
+    parser.add_argument("--json", type=Path, default=Path("credit_quality.json"), metavar="FILE", help="where results go")
+    return parser
+
+
+def cells_of(run: str, wanted: Sequence[str]) -> list[Cell]:
+    """A run's policies by moment. Two moments at the same checkpoint are one."""
+    read_settings(Path(run))  # says so where this is no run
+    saved = [checkpoint.path.name for checkpoint in saved_checkpoints(Path(run)).all()]
+    practised = [name for name in saved if name.startswith("rl-")]
+    imitated = [name for name in saved if name.startswith("sft-")]
+    known = {"start": imitated[-1] if imitated else "untrained"}
+    if practised:
+        half = int(practised[-1][3:]) / 2
+        known |= {"end": practised[-1], "middle": min(practised, key=lambda name: abs(int(name[3:]) - half))}
+    found: dict[str, Cell] = {}
+    for moment in filter(None, map(str.strip, wanted)):
+        checkpoint = known.get(moment, moment)
+        if checkpoint in MOMENTS:
+            raise TacitError(f"{run} has no checkpoint of practice, so there is no {moment}; ask for --checkpoints start.")
+        if checkpoint != "untrained" and checkpoint not in saved:
+            raise TacitError(f"{run} has no checkpoint {checkpoint!r}; there are {', '.join(saved) or 'none'}.")
+        found.setdefault(checkpoint, Cell(run, moment, checkpoint))
+    return list(found.values())
+
+
+def measure(cells: Sequence[Cell], request: Request, parts: Path, jobs: int) -> None:
+    """Make every part that is not there yet."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process: the processes are the parallelism
+    began, done = time.monotonic(), 0
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        playing: dict[Future[int], Cell] = {pool.submit(play, cell, request, str(parts)): cell for cell in cells}
+        valuing: set[Future[str]] = set()
+        try:
+            while playing or valuing:
+                finished, _ = wait([*playing, *valuing], return_when=FIRST_COMPLETED)
+                for future in finished:
+                    if (cell := playing.pop(future, None)) is not None:  # type: ignore[call-overload]
+                        missing = [n for n in range(future.result()) if not group_file(parts, cell, request, n).exists()]
+                        valuing |= {pool.submit(value, cell, request, str(parts), n) for n in missing}
+                        print(f"{cell.label}: {future.result()} groups, {len(missing)} to be valued", flush=True)
+                    else:
+                        valuing.discard(future)  # type: ignore[arg-type]
+                        done += 1
+                        seconds = time.monotonic() - began
+                        left = (
+                            f"about {seconds / done * len(valuing):.0f} s left"
+                            if not playing
+                            else f"{len(valuing)} more so far"
+                        )
+                        print(f"{future.result()}; {seconds:.0f} s, {left}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str, Any]:
+    """Each policy by itself, and where there are several runs all of one moment together."""
+    from tacit.cli.inspection.credit import show
+    from tacit.cli.terminal import make_console, say
+    from tacit.evaluation.credit.agreement import quality
+    from tacit.evaluation.credit.measured import Measured
+
+    console = make_console()
+    results: dict[str, Any] = {}
+    together: dict[str, list[Measured]] = {}
+    for cell in cells:
+        played = json.loads(played_file(parts, cell, request).read_text(encoding="utf-8"))
+        files = [group_file(parts, cell, request, n) for n in range(len(played["groups"]))]
+        measured = [Measured.from_json(json.loads(file.read_text(encoding="utf-8"))) for file in files]
+        together.setdefault(cell.moment, []).extend(measured)
+        found = quality(measured)
+        say(console, f"\n{cell.label}", style="bold")
+        show(console, found, played["circumstances"]["radii"])
+        results[cell.label] = {**played["circumstances"], **found.to_json()}
+    for moment, measured in together.items():
+        if len({cell.run for cell in cells}) > 1 and _alike(measured):
+            found = quality(measured)
+            say(console, f"\nall runs, {moment}", style="bold")
+            show(console, found, {})
+            results[f"all runs, {moment}"] = found.to_json()
+    return {"request": asdict(request), "results": results}
+
+
+def _alike(measured: Sequence[Any]) -> bool:
+    """Whether the same estimators were asked everywhere."""
+    return len({(tuple(m.group.credits), tuple(m.group.parts)) for m in measured}) == 1
+
+
+def play(cell: Cell, request: Request, parts: str) -> int:
+    """The groups of the policy's next iteration, credited; how many there are. One that was made for the same is kept."""
+    file = played_file(Path(parts), cell, request)
+    if file.exists():
+        return len(json.loads(file.read_text(encoding="utf-8"))["groups"])
+    from tacit.assembly.credit_quality import circumstances, credited_groups, geometries_of
+    from tacit.evaluation.credit.estimators import Geometry
+    from tacit.runs.trajectories import trajectory_record
+
+    target, ground = _open(cell, request.groups)
+    groups = ground.collect(ground.iteration)
+    if any(t.condition.note for group in groups for t in group.trajectories):
+        raise TacitError(f"{cell.label} plays with notes, which are not recorded; use `tacit inspect credit` in one process.")
+    geometries = [Geometry.parse(part) for part in request.geometry.split(",") if part.strip()]
+    methods = [part.strip() for part in request.methods.split(",") if part.strip()]
+    credited, radii = credited_groups(target, groups, geometries or geometries_of(target), request.gamma, methods)
+    told = [
+        {"credited": known.to_json(), "episodes": [trajectory_record(t) for t in group.trajectories]}
+        for group, known in zip(groups, credited, strict=True)
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    where = circumstances(target, ground, radii, request.rollouts, request.gamma)
+    write_json(file, {"circumstances": where, "groups": told})
+    return len(told)
+
+
+def value(cell: Cell, request: Request, parts: str, number: int) -> str:
+    """One group's truth, written beside its credit; a line about it."""
+    from tacit.core.types import Group
+    from tacit.evaluation.credit.measured import Credited, Measured
+    from tacit.evaluation.credit.truth import value_group
+    from tacit.runs.trajectories import trajectory_from_record
+
+    began = time.monotonic()
+    _, ground = _open(cell, request.groups)
+    told = json.loads(played_file(Path(parts), cell, request).read_text(encoding="utf-8"))["groups"][number]
+    task = next(task for task in ground.tasks if task.id == told["credited"]["task"])
+    group = Group(task, tuple(trajectory_from_record(record, task) for record in told["episodes"]))
+    truth = value_group(ground, group, request.rollouts, request.gamma, ground.seed)
+    measured = Measured.of(Credited.from_json(told["credited"]), truth)
+    write_json(group_file(Path(parts), cell, request, number), measured.to_json())
+    seconds = time.monotonic() - began
+    return f"{cell.label}, group {number}: {len(group.steps)} steps, {truth.episodes} continuations, {seconds:.0f} s"
+
+
+@lru_cache(maxsize=1)
+def _open(cell: Cell, groups: int) -> tuple[Any, Any]:
+    from tacit.assembly.ground import ground_of
+    from tacit.assembly.players import open_target
+
+    target = open_target(cell.run, {("engine", "threads"): 1}, cell.checkpoint)
+    return target, ground_of(target, groups)
+
+
+def played_file(parts: Path, cell: Cell, request: Request) -> Path:
+    return parts / f"{_name(cell, request)}-played.json"
+
+
+def group_file(parts: Path, cell: Cell, request: Request, number: int) -> Path:
+    return parts / f"{_name(cell, request)}-group-{number:03d}.json"
+
+
+def _name(cell: Cell, request: Request) -> str:
+    """By run and checkpoint, and by all that a part depends on: the run as it lies there now, too."""
+    checkpoint = Path(cell.run) / "checkpoints" / cell.checkpoint / "state.json"
+    state = checkpoint.read_text(encoding="utf-8") if checkpoint.exists() else json.dumps(read_settings(Path(cell.run)))
+    said: Mapping[str, Any] = {**asdict(request), "run": str(Path(cell.run).resolve()), "state": state}
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{Path(cell.run).name}-{cell.checkpoint}-{digest}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""What `tacit inspect credit` and benchmarks/credit_quality.py put together: a run, its estimators, and what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tacit.assembly.ground import credit_as_trained
+from tacit.assembly.players import Target
+from tacit.calibration.probe import late_layer
+from tacit.core.types import Group
+from tacit.evaluation.credit.estimators import Geometry, partitions, standard
+from tacit.evaluation.credit.measured import Credited, credit_groups
+from tacit.evaluation.ground import Ground
+
+
+def geometries_of(target: Target) -> list[Geometry]:
+    """The run's own, where its method has one, and the same layer with a searched radius; else a late layer's last token, and
+    the mean over its prompt."""
+    settings, policy = target.recipe.settings, target.policy
+    late = late_layer(policy.engine.model.layers)  # type: ignore[attr-defined]
+    layer, pooling = getattr(settings, "layer", None), getattr(settings, "pooling", None)
+    if layer is None:
+        return [Geometry(late, "last"), Geometry(late, "mean")]
+    searched = Geometry(layer, pooling or "last")
+    epsilon = getattr(settings, "epsilon", None)
+    return [searched] if epsilon is None else [Geometry(layer, pooling or "last", epsilon), searched]
+
+
+def credited_groups(
+    target: Target, groups: Sequence[Group], geometries: Sequence[Geometry], gamma: float, methods: Sequence[str] = ()
+) -> tuple[list[Credited], dict[str, float]]:
+    """(the standard estimators over these groups, what the run itself would have given them, and further methods by name;
+    the radii that were searched on these groups)"""
+    policy: Any = target.policy
+    history = getattr(target.recipe.settings, "history", 2)
+    parts, radii = partitions(groups, policy, geometries)
+    others = {f"as trained: {target.recipe.method}": credit_as_trained(target, groups)}
+    others |= {f"{name}, as published": credit_as_trained(target, groups, name) for name in methods}
+    given = {name: credit for name, credit in others.items() if credit is not None}
+    estimators = standard(parts, gamma, None if history < 0 else history)
+    return credit_groups(groups, policy, estimators, parts, given), radii
+
+
+def circumstances(target: Target, ground: Ground, radii: Mapping[str, float], rollouts: int, gamma: float) -> dict[str, Any]:
+    """Under what a measurement was made."""
+    return {
+        "of": target.label,
+        "world": target.world.name,
+        "model": target.recipe.model,
+        "method": target.recipe.method,
+        "fingerprint": target.fingerprint,
+        "reads": target.reads,
+        "seed": ground.seed,
+        "iteration": ground.iteration,
+        "group_size": ground.group_size,
+        "max_steps": ground.max_steps,
+        "temperature": ground.sampling.temperature,
+        "rollouts": rollouts,
+        "gamma": gamma,
+        "radii": dict(radii),
+    }

@@ -1,0 +1,149 @@
+"""`tacit inspect credit`: how well each estimator's credit agrees with what a step was worth, by Monte Carlo."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacit.assembly.flags import Parser
+from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.core.errors import TacitError
+
+if TYPE_CHECKING:
+    from tacit.evaluation.credit.agreement import Figure, Quality
+
+SUMMARY_LINE = "Measure credit against the true advantage of each step, under a run's present policy."
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments, said = make_parser(glance_method(argv, "inspect credit")).parse(argv)
+    for name in ("groups", "rollouts"):
+        if getattr(arguments, name) < 1:
+            raise TacitError(f"--{name} {getattr(arguments, name)} must be at least 1.")
+    if not 0 < arguments.discount <= 1:
+        raise TacitError(f"--discount {arguments.discount} must be above 0 and at most 1.")
+    from tacit.assembly.credit_quality import circumstances, credited_groups, geometries_of
+    from tacit.assembly.ground import ground_of
+    from tacit.assembly.players import open_target
+    from tacit.cli.terminal import duration, make_console, say
+    from tacit.evaluation.credit.agreement import quality
+    from tacit.evaluation.credit.estimators import Geometry
+    from tacit.evaluation.credit.measured import Measured
+    from tacit.evaluation.credit.truth import value_group
+    from tacit.runs.files import write_json
+
+    chosen = [Geometry.parse(part) for part in arguments.geometry.split(",") if part.strip()]
+    methods = [part.strip() for part in arguments.methods.split(",") if part.strip()]
+    console = make_console()
+    target = open_target(arguments.target, said, arguments.checkpoint)
+    ground = ground_of(target, arguments.groups, arguments.group_size)
+    measured = []
+    try:
+        groups = ground.collect(ground.iteration)
+        say(console, f"{target.label}: iteration {ground.iteration}, {len(groups)} groups of {ground.group_size}")
+        credited, radii = credited_groups(target, groups, chosen or geometries_of(target), arguments.discount, methods)
+        for number, (group, known) in enumerate(zip(groups, credited, strict=True), 1):
+            began = time.monotonic()
+            truth = value_group(ground, group, arguments.rollouts, arguments.discount, ground.seed)
+            measured.append(Measured.of(known, truth))
+            took = duration(time.monotonic() - began)
+            played = f"{truth.episodes} continuations, {truth.per_state:.0f} through each state"
+            told = f"{len(group.steps)} steps, {known.ending}; {played}"
+            say(console, f"  group {number} of {len(groups)}: {told}, {took}", style="dim")
+    finally:
+        ground.worlds.close()
+    found = quality(measured)
+    show(console, found, radii)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        where = circumstances(target, ground, radii, arguments.rollouts, arguments.discount)
+        write_json(arguments.json, {**where, **found.to_json()})
+        say(console, f"\nwritten to {arguments.json}")
+    return 0
+
+
+def make_parser(method: str) -> Parser:
+    parser = Parser("inspect credit", SUMMARY_LINE, usage="tacit inspect credit RUN [--checkpoint NAME] [settings]")
+    parser.add_argument("target", metavar="RUN", help="run directory, or a model (then name its --world)")
+    add_checkpoint_flag(parser)
+    parser.add_argument("--groups", type=int, default=8, metavar="N", help="groups of the next iteration (default: 8)")
+    parser.add_argument("--group-size", type=int, default=0, metavar="N", help="episodes of each (default: as in training)")
+    parser.add_argument(
+        "--rollouts", type=int, default=8, metavar="M", help="continuations of every state, in two halves (default: 8)"
+    )
+    parser.add_argument(
+        "--discount", type=float, default=0.95, metavar="G", help="discount of returns, credit and truth alike (default: 0.95)"
+    )
+    parser.add_argument(
+        "--geometry",
+        default="",
+        metavar="LAYER:POOLING[:EPSILON],…",
+        help="what BiGPO and BiPACE compare by: --geometry=-2:last,-1:mean:0.0675; without a radius it is searched on these "
+        "groups (default: the run's own, and its layer with a searched radius)",
+    )
+    parser.add_argument("--methods", default="", metavar="NAME,…", help="further methods by name, as they are published")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it to this file")
+    add_shared_options(parser, method)
+    return parser
+
+
+def show(console: Any, found: Quality, radii: Mapping[str, float]) -> None:
+    from tacit.cli.terminal import percent, say, say_pairs, table
+    from tacit.evaluation.credit.measured import ENDINGS, STAGES
+
+    console.print()
+    said = [
+        (
+            "groups",
+            ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count) + f"; {found.tasks} tasks",
+        ),
+        ("truth", f"{found.steps} steps, {found.episodes} continuations"),
+        ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
+        ("reliability", f"{_number(found.reliability)}; correlations and cosines below are freed of that noise"),
+    ]
+    said += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
+    say_pairs(console, said)
+    by = {(a.estimator, a.on): a for a in found.agreements}
+    names = list(dict.fromkeys(a.estimator for a in found.agreements))
+    columns: tuple[str, ...] = ("estimator", "correlation", "more than GRPO's", "cosine")
+    rows: list[tuple[str, ...]] = [
+        (
+            name,
+            _interval(by[name, "all"].correlation),
+            _interval(by[name, "all"].gain),
+            _interval(by[name, "all"].cosine),
+        )
+        for name in names
+    ]
+    console.print()
+    console.print(table("credit against Q − V", columns, rows, numbers=columns[1:]))
+    columns = ("correlation", *ENDINGS, *STAGES)
+    rows = [(name, *(_number(by[name, on].correlation.value) for on in columns[1:])) for name in names]
+    console.print()
+    console.print(table("by how the group ended, and by third of the episode", columns, rows, numbers=columns[1:]))
+    columns = ("partition", "V unexplained", "steps alone", "steps a part", "largest")
+    rows = [
+        (
+            left.partition,
+            _interval(left.unexplained),
+            percent(left.metrics.get("parts_singleton_steps", 0.0)),
+            f"{left.metrics.get('parts_mean_size', 0.0):.1f}",
+            percent(left.metrics.get("parts_largest", 0.0)),
+        )
+        for left in found.partitions
+    ]
+    console.print()
+    console.print(table("what partitions leave of V's variance", columns, rows, numbers=columns[1:]))
+    say(console, "\nIntervals: 95%, tasks drawn again. docs/credit_quality.md says what is measured and how.")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _interval(figure: Figure) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
+        return _number(figure.value)
+    return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"

@@ -1,0 +1,130 @@
+"""The steps of one recorded group, part by part: who was compared with whom, and what came of it.
+
+Runs whose method compares steps have recorded which part each step was in, its return, and PACE's Q̂, V̂ and branch. For any
+other run, or to see what another partition would have done, parts are made again from the observations; the rest follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.core.errors import TacitError, unknown
+from tacit.credit.diagnostics import partition_metrics
+from tacit.credit.embedders import HashNgram
+from tacit.credit.pace import BRANCHES, action_peers, action_values
+from tacit.credit.partitions import by_cosine, by_key
+from tacit.runs.records import read_records
+
+BY = ("recorded", "identity", "ngram")
+GAMMA = 0.95
+"""discount of the returns of a run whose method has none"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One step of the group."""
+
+    member: int
+    turn: int
+    record: Mapping[str, Any]
+    won: bool
+    value: float = 0.0
+    """R, the discounted return"""
+    q: float = 0.0
+    v: float = 0.0
+    branch: str = BRANCHES[0]
+
+    @property
+    def credit(self) -> float:
+        """The step-level part of a step's credit; all of it where the method recorded no such part."""
+        return float(self.record.get("step_credit", self.record.get("credit", 0.0)))
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"return": self.value, "q": self.q, "v": self.v}
+        numbers = {name: round(value, 4) for name, value in told.items()}
+        return {"member": self.member, "turn": self.turn, "won": self.won, **self.record, **numbers, "branch": self.branch}
+
+
+def read_groups(path: Path) -> dict[str, list[Seen]]:
+    """Trained-on steps by task, in the order they were credited."""
+    groups: dict[str, list[Seen]] = {}
+    members: dict[str, int] = {}
+    for record in read_records(path):
+        if not any("credit" in turn for turn in record["turns"]):
+            continue  # crashed, or not selected
+        member = members[record["task"]] = members.get(record["task"], -1) + 1
+        steps = groups.setdefault(record["task"], [])
+        steps += [Seen(member, t, turn, record["success"]) for t, turn in enumerate(record["turns"])]
+    if not groups:
+        raise TacitError(f"{path} holds no episode that was trained on.")
+    return groups
+
+
+def partition(steps: Sequence[Seen], by: str, epsilon: float = 0.25) -> np.ndarray:
+    if by not in BY:
+        raise unknown("partition", by, BY)
+    if by == "recorded":
+        if not all("part" in s.record for s in steps):
+            raise TacitError("this run's method recorded no parts; make them from the text with --by identity or --by ngram.")
+        return np.array([int(s.record["part"]) for s in steps])
+    texts = [s.record["saw"] for s in steps]
+    return by_key(texts) if by == "identity" else by_cosine(HashNgram().texts(texts), epsilon)
+
+
+def valued(steps: Sequence[Seen], part_N: np.ndarray, gamma: float = GAMMA) -> list[Seen]:
+    """The steps with R, and with PACE's Q̂, V̂ and branch in these parts: as recorded where these parts are, else made again
+    from the returns and the actions (Q form). A part of −1 is nobody's: such steps stand alone."""
+    returns_N = returns_of(steps, gamma)
+    if all("branch" in s.record for s in steps) and all(int(s.record["part"]) == p for s, p in zip(steps, part_N, strict=True)):
+        return [
+            replace(s, value=value, q=s.record["q"], v=s.record["v"], branch=BRANCHES[s.record["branch"]])
+            for s, value in zip(steps, returns_N.tolist(), strict=True)
+        ]
+    alone_N = np.arange(len(steps)) + part_N.max(initial=-1) + 1
+    own_N = by_key(np.where(part_N < 0, alone_N, part_N).tolist())
+    key_N = by_key([s.record["action"] if s.record["valid"] else ("", s.record["wrote"]) for s in steps])
+    branch_N = action_peers(returns_N, own_N, key_N)[1]
+    q_N, v_N = action_values(returns_N, own_N, key_N)
+    told = zip(steps, returns_N.tolist(), q_N.tolist(), v_N.tolist(), branch_N.tolist(), strict=True)
+    return [replace(s, value=value, q=q, v=v, branch=BRANCHES[branch]) for s, value, q, v, branch in told]
+
+
+def returns_of(steps: Sequence[Seen], gamma: float) -> np.ndarray:
+    """[N] R of each step: as recorded, or discounted from the recorded rewards."""
+    if all("return" in s.record for s in steps):
+        return np.array([float(s.record["return"]) for s in steps])
+    returns_N = np.array([float(s.record.get("reward", 0.0)) for s in steps])
+    for i in range(len(steps) - 2, -1, -1):
+        if steps[i].member == steps[i + 1].member:
+            returns_N[i] += gamma * returns_N[i + 1]
+    return returns_N
+
+
+def parts_of(steps: Sequence[Seen], part_N: np.ndarray) -> list[list[Seen]]:
+    """The parts, largest first; members by what they got, then by what they did."""
+    parts: dict[int, list[Seen]] = {}
+    for step, label in zip(steps, part_N.tolist(), strict=True):
+        parts.setdefault(label, []).append(step)
+    ordered = sorted(parts.values(), key=len, reverse=True)
+    return [sorted(part, key=lambda s: (-s.credit, s.record["action"])) for part in ordered]
+
+
+def as_json(task: str, steps: Sequence[Seen], part_N: np.ndarray, by: str, path: Path) -> dict[str, Any]:
+    parts = [[s.to_json() for s in part] for part in parts_of(steps, part_N)]
+    return {"file": str(path), "task": task, "by": by, **partition_metrics([part_N]), "members": parts}
+
+
+def choose_group(groups: Mapping[str, list[Seen]], name: str, path: Path) -> str:
+    """By task id or number; unnamed, the largest of those whose outcomes differ."""
+    if not name:
+        return max(groups, key=lambda task: (len({s.won for s in groups[task]}), len(groups[task])))
+    if name.isdigit() and int(name) < len(groups):
+        return list(groups)[int(name)]
+    if name not in groups:
+        raise unknown(f"group of {path.name}", name, groups)
+    return name

@@ -1,0 +1,249 @@
+"""How well credit agrees with the truth: correlation and cosine over steps, freed of the truth's own noise.
+
+The truth is measured, Â = A + noise, once by each half of the continuations: Â₁ and Â₂, with Â their mean. Credit c knows
+nothing of that noise, nor does one half of the other's, so over many steps
+
+    cov(c, Â) = cov(c, A)        cov(Â₁, Â₂) = var A        and likewise for the plain second moments
+
+    correlation = cov(c, Â) / √(var c · cov(Â₁, Â₂))         cosine = Σ cÂ / √(Σ c² · Σ Â₁Â₂)
+
+which are the correlation and the cosine with A itself: the classical correction for attenuation, with the reliability of Â,
+cov(Â₁, Â₂) / var Â, taken from the two halves. Without it all estimators would look worse by one factor, √reliability.
+
+Of a partition: the share of V's variance that is left inside its parts, Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂) over the same
+about the group's mean. A baseline taken within parts can be no better. A step alone leaves nothing, and learns nothing.
+
+Steps of one task are alike, so intervals come from drawing tasks, not steps, again and again: one for each number, and one for
+its difference from a baseline's, drawn with the same tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tacit.credit.diagnostics import partition_metrics
+from tacit.evaluation.credit.measured import ENDINGS, STAGES, Measured
+
+RESAMPLES = 2000
+BASELINE = "GRPO"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its 95% interval over tasks; None where it cannot be said."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, value: float, drawn_B: np.ndarray, confidence: float = 0.95) -> Figure:
+        drawn_B = drawn_B[np.isfinite(drawn_B)]
+        if not np.isfinite(value):
+            return cls(None)
+        if len(drawn_B) < 2:
+            return cls(float(value))
+        low, high = np.percentile(drawn_B, [50 * (1 - confidence), 50 * (1 + confidence)])
+        return cls(float(value), float(low), float(high))
+
+    def to_json(self) -> list[float | None]:
+        return [None if x is None else round(x, 5) for x in (self.value, self.low, self.high)]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of one estimator, on some of the steps."""
+
+    estimator: str
+    on: str
+    """all, one of ENDINGS, or one of STAGES"""
+    steps: int
+    correlation: Figure
+    cosine: Figure
+    raw: float | None
+    """the correlation with what was measured, noise and all"""
+    gain: Figure
+    """its correlation minus the baseline's"""
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = {"correlation": self.correlation.to_json(), "cosine": self.cosine.to_json(), "gain": self.gain.to_json()}
+        return {"estimator": self.estimator, "on": self.on, "steps": self.steps, "raw": self.raw, **numbers}
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a partition leaves unexplained of V."""
+
+    partition: str
+    unexplained: Figure
+    metrics: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"partition": self.partition, "unexplained": self.unexplained.to_json(), **self.metrics}
+
+
+@dataclass(frozen=True)
+class Quality:
+    agreements: Sequence[Agreement]
+    partitions: Sequence[Left]
+    reliability: float | None
+    """of the measured advantage: the share of its variance that is not Monte Carlo noise"""
+    noise: float | None
+    """standard error of one step's measured advantage, beside `spread`"""
+    spread: float | None
+    """standard deviation of the true advantage over steps"""
+    groups: int
+    tasks: int
+    steps: int
+    episodes: int
+    endings: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        truth = {"reliability": self.reliability, "noise": self.noise, "spread": self.spread}
+        counts = {"groups": self.groups, "tasks": self.tasks, "steps": self.steps, "continuations": self.episodes}
+        return {
+            **counts,
+            "endings": dict(self.endings),
+            "truth": truth,
+            "agreements": [a.to_json() for a in self.agreements],
+            "partitions": [p.to_json() for p in self.partitions],
+        }
+
+
+def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:
+    """Everything there is to say of some groups."""
+    tasks = list(dict.fromkeys(m.group.task for m in measured))
+    weights_BT = _draws(len(tasks), resamples, seed)
+    names = list(measured[0].group.credits) if measured else []
+    agreements: list[Agreement] = []
+    for on in ("all", *ENDINGS, *STAGES):
+        sums = {name: _sums(measured, tasks, name, on) for name in names}
+        drawn = {name: _correlation(weights_BT @ sums_TK) for name, sums_TK in sums.items()}
+        whole = {name: _correlation(sums_TK.sum(0)) for name, sums_TK in sums.items()}
+        for name, sums_TK in sums.items():
+            gain = Figure(None)
+            if baseline in sums and name != baseline:
+                gain = Figure.of(whole[name] - whole[baseline], drawn[name] - drawn[baseline])
+            total = sums_TK.sum(0)
+            agreements.append(
+                Agreement(
+                    estimator=name,
+                    on=on,
+                    steps=int(total[0]),
+                    correlation=Figure.of(whole[name], drawn[name]),
+                    cosine=Figure.of(_cosine(total), _cosine(weights_BT @ sums_TK)),
+                    raw=_plain(_raw(total)),
+                    gain=gain,
+                )
+            )
+    reliability, noise, spread = _truth(measured)
+    return Quality(
+        agreements=agreements,
+        partitions=[_left(measured, tasks, name, weights_BT) for name in (measured[0].group.parts if measured else ())],
+        reliability=reliability,
+        noise=noise,
+        spread=spread,
+        groups=len(measured),
+        tasks=len(tasks),
+        steps=sum(len(m.group.stage_N) for m in measured),
+        episodes=sum(m.episodes for m in measured),
+        endings={ending: sum(m.group.ending == ending for m in measured) for ending in ENDINGS},
+    )
+
+
+def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str) -> np.ndarray:
+    """[T, 9] over the steps of each task: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ². The rest follows from these,
+    and from their weighted sums where tasks are drawn again."""
+    sums_TK = np.zeros((len(tasks), 9))
+    for m in measured:
+        chosen_N = _chosen(m, on)
+        c_N, (one_N, two_N) = m.group.credits[name][chosen_N], m.a_HN[:, chosen_N]
+        a_N = (one_N + two_N) / 2
+        columns = (np.ones_like(c_N), c_N, a_N, c_N * c_N, c_N * a_N, one_N, two_N, one_N * two_N, a_N * a_N)
+        sums_TK[tasks.index(m.group.task)] += [float(column.sum()) for column in columns]
+    return sums_TK
+
+
+def _chosen(m: Measured, on: str) -> np.ndarray:
+    if on in STAGES:
+        return m.group.stage_N == STAGES.index(on)
+    return np.full(len(m.group.stage_N), on in ("all", m.group.ending))
+
+
+def _correlation(sums: np.ndarray) -> Any:
+    """cov(c, Â) / √(var c · cov(Â₁, Â₂)); nan where credit is all alike, or the truth shows no variance above its noise."""
+    n, c, a, cc, ca, one, two, both, _ = np.moveaxis(sums, -1, 0)
+    return _ratio(ca - c * a / _some(n), cc - c * c / _some(n), both - one * two / _some(n), cc)
+
+
+def _cosine(sums: np.ndarray) -> Any:
+    _, _, _, cc, ca, _, _, both, _ = np.moveaxis(sums, -1, 0)
+    return _ratio(ca, cc, both, cc)
+
+
+def _raw(sums: np.ndarray) -> float:
+    n, c, a, cc, ca, _, _, _, aa = sums
+    return float(_ratio(ca - c * a / _some(n), cc - c * c / _some(n), aa - a * a / _some(n), cc))
+
+
+def _ratio(product: np.ndarray, credit: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> Any:
+    """A sum of squares that is nothing but rounding counts as none."""
+    sound = (credit > 1e-12 * np.maximum(scale, 1e-300)) & (truth > 0)
+    return np.where(sound, product / np.sqrt(np.where(sound, credit * truth, 1.0)), np.nan)
+
+
+def _some(n: np.ndarray) -> np.ndarray:
+    return np.maximum(n, 1.0)
+
+
+def _draws(tasks: int, resamples: int, seed: int) -> np.ndarray:
+    """[B, T] how often each task is drawn."""
+    if tasks < 2:
+        return np.zeros((0, tasks))
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(tasks, np.full(tasks, 1.0 / tasks), size=resamples).astype(float)
+
+
+def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Left:
+    within_T, about_T = np.zeros(len(tasks)), np.zeros(len(tasks))
+    for m in measured:
+        task = tasks.index(m.group.task)
+        within_T[task] += _scatter(m.v_HN, m.group.parts[name])
+        about_T[task] += _scatter(m.v_HN, np.zeros(len(m.group.stage_N), np.int64))
+    drawn_B = _share(weights_BT @ within_T, weights_BT @ about_T)
+    metrics = partition_metrics([m.group.parts[name] for m in measured])
+    return Left(name, Figure.of(float(_share(within_T.sum(), about_T.sum())), drawn_B), metrics)
+
+
+def _scatter(v_HN: np.ndarray, part_N: np.ndarray) -> float:
+    """Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂)."""
+    if not len(part_N):
+        return 0.0
+    count_K = np.maximum(np.bincount(part_N), 1)
+    one_N, two_N = (v_N - (np.bincount(part_N, weights=v_N) / count_K)[part_N] for v_N in v_HN)
+    return float((one_N * two_N).sum())
+
+
+def _share(within: Any, about: Any) -> Any:
+    return np.where(np.asarray(about) > 0, within / np.where(np.asarray(about) > 0, about, 1.0), np.nan)
+
+
+def _truth(measured: Sequence[Measured]) -> tuple[float | None, float | None, float | None]:
+    """(reliability of Â, its standard error, standard deviation of A) over all steps."""
+    if not measured:
+        return None, None, None
+    one_N, two_N = np.concatenate([m.a_HN for m in measured], axis=1)
+    shared = float(np.mean((one_N - one_N.mean()) * (two_N - two_N.mean())))
+    measured_variance = float(np.var((one_N + two_N) / 2))
+    noise = float(np.sqrt(np.mean((one_N - two_N) ** 2)) / 2)
+    if measured_variance <= 0:
+        return None, noise, None
+    return _plain(shared / measured_variance), noise, _plain(float(np.sqrt(max(shared, 0.0))))
+
+
+def _plain(value: float) -> float | None:
+    return round(float(value), 5) if np.isfinite(value) else None

@@ -1,0 +1,162 @@
+"""What every step of a group was worth under the policy that played it, by Monte Carlo.
+
+    V(s)    = E[γ^{n−1} 1{success in n more steps}]         the policy goes on from s
+    Q(s, a) = γ V(s′), or 1{success} where a ended it        s′: the state the recorded action led to
+    A(s, a) = Q(s, a) − V(s)
+
+From every state that the group visited the policy plays on to the end, M times, with randomness of its own: nothing of what
+the group itself earned is used, so its estimators and this truth share no noise. The world is the same for the same
+actions, so Q at one step is V at the next, and steps with the same actions before them are one state, valued once.
+
+A continuation that does for a while what a member did comes through the states that member visited, and from each of them on it
+is one more continuation of that state: what happens after a state does not depend on how it was begun. A policy that knows
+what it wants mostly does the same, so states far into an episode are valued by many times M; and Q and V of a step that it
+takes almost always rest on nearly the same episodes, whose noise their difference then does not have.
+
+Continuations are dealt out to two halves. Each half gives an A of its own, and the two agree as far as they measure something:
+what they share is the truth, what they do not is Monte Carlo noise (`agreement`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.core.seeds import derive
+from tacit.core.types import Condition, Group, Trajectory
+from tacit.evaluation.credit.midway import MidwayContext, MidwayWorlds, check_replay, midway
+from tacit.evaluation.ground import Ground
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+
+BATCH = 512
+"""episodes played side by side"""
+OFTEN = 4
+"""a state that many steps share is valued by up to this many times the continuations: its noise is in all of them"""
+State = tuple[Condition, tuple[str, ...]]
+"""how a member was rolled out, and what it had done"""
+
+
+@dataclass(frozen=True, eq=False)
+class Continuations:
+    """How the policy fared from one state: (won, steps until the end) of each episode that came through it, by half."""
+
+    ends_H: tuple[list[tuple[bool, int]], list[tuple[bool, int]]] = field(default_factory=lambda: ([], []))
+
+    def value(self, gamma: float, half: int) -> float:
+        return float(np.mean([gamma ** (steps - 1) if won else 0.0 for won, steps in self.ends_H[half]]))
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """Of the N flat steps of one group."""
+
+    q_HN: np.ndarray
+    """[2, N], one row for each half"""
+    v_HN: np.ndarray
+    episodes: int
+    """continuations that were played"""
+    steps: int
+    """and their steps"""
+    per_state: float
+    """how many a state was valued by, on average"""
+
+
+def value_group(
+    ground: Ground,
+    group: Group,
+    rollouts: int,
+    gamma: float = 0.95,
+    seed: int = 0,
+    batch: int = BATCH,
+    progress: Callable[[int, int], None] | None = None,
+) -> Truth:
+    """Q and V of every step, from `rollouts` continuations of each state (rounded up to an even number, at least 2)."""
+    if group.trajectories:
+        check_replay(ground.world.make, max(group.trajectories, key=len))
+    found, episodes, steps = continuations(ground, group, max(2, rollouts + rollouts % 2), seed, batch, progress)
+    halves = [_values(group, found, gamma, half) for half in (0, 1)]
+    counts = [len(ends) for after in found.values() for ends in after.ends_H]
+    return Truth(
+        q_HN=np.array([q_N for q_N, _ in halves]).reshape(2, -1),
+        v_HN=np.array([v_N for _, v_N in halves]).reshape(2, -1),
+        episodes=episodes,
+        steps=steps,
+        per_state=2 * float(np.mean(counts)) if counts else 0.0,
+    )
+
+
+def states_of(trajectory: Trajectory) -> list[State]:
+    """The states in which its steps were taken."""
+    actions = tuple(step.action for step in trajectory.steps)
+    return [(trajectory.condition, actions[:t]) for t in range(len(actions))]
+
+
+def continuations(
+    ground: Ground,
+    group: Group,
+    rollouts: int,
+    seed: int = 0,
+    batch: int = BATCH,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[dict[State, Continuations], int, int]:
+    """(for every state of the group how the policy fared from there, episodes played, their steps). An episode whose world
+    breaks is left out."""
+    visits = Counter(state for trajectory in group.trajectories for state in states_of(trajectory))
+    plans: list[EpisodePlan] = []
+    begun: list[tuple[State, int]] = []
+    for (condition, actions), count in visits.items():
+        place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, "\x1f".join(actions))
+        for number in range(rollouts * min(count, OFTEN)):
+            plans.append(EpisodePlan(midway(group.task, actions), derive(place, number), condition))
+            begun.append(((condition, actions), number % 2))
+    context = MidwayContext(ground.context, ground.world.make)
+    worlds = InPlace(MidwayWorlds(ground.world.make, ground.max_steps))
+    found = {state: Continuations() for state in visits}
+    steps = 0
+    try:
+        for start in range(0, len(plans), batch):
+            played = rollout(plans[start : start + batch], context, worlds, ground.policy, ground.sampling, ground.max_steps)
+            for (state, half), trajectory in zip(begun[start : start + batch], played, strict=True):
+                if not trajectory.stop.crashed:
+                    _count(found, state, half, trajectory)
+                    steps += len(trajectory)
+            if progress:
+                progress(min(start + batch, len(plans)), len(plans))
+    finally:
+        worlds.close()
+    lost = next((state for state, after in found.items() if not all(after.ends_H)), None)
+    if lost is not None:
+        raise TacitError(
+            f"task {group.task.id!r}: the world broke whenever an episode went on from step {len(lost[1])}, so what was done "
+            "there cannot be valued."
+        )
+    return found, len(plans), steps
+
+
+def _count(found: Mapping[State, Continuations], state: State, half: int, trajectory: Trajectory) -> None:
+    """One episode, for the state it began at and for every other that it came through while it did what a member had done."""
+    condition, actions = state
+    for t, step in enumerate(trajectory.steps):
+        if (condition, actions) not in found:
+            return
+        found[condition, actions].ends_H[half].append((trajectory.success, len(trajectory) - t))
+        actions = (*actions, step.action)
+
+
+def _values(
+    group: Group, found: Mapping[State, Continuations], gamma: float, half: int
+) -> tuple[Sequence[float], Sequence[float]]:
+    value = {state: after.value(gamma, half) for state, after in found.items()}
+    q_N: list[float] = []
+    v_N: list[float] = []
+    for trajectory in group.trajectories:
+        states = states_of(trajectory)
+        v_N += [value[state] for state in states]
+        q_N += [gamma * value[state] for state in states[1:]]
+        q_N += [float(trajectory.success)] if states else []
+    return q_N, v_N

@@ -1,0 +1,124 @@
+"""Audit sets: who plays them, and what is kept."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from scripted import ScriptedPolicy, Words, stumble_through_countdown
+
+from tacit.calibration.audit import Again, Audit, Noisy, audit, spread_over_families
+from tacit.calibration.sources import play_audit
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+from tacit.core.types import Observation
+from tacit.environments import get_environment
+from tacit.evaluation.ground import Ground
+from tacit.rollout.worlds import InPlace
+
+WORLD = get_environment("countdown")
+CONTEXT = History(WORLD.wording("terse"), 1, False, "bare")
+TASKS = WORLD.tasks("train", 24, 0)
+
+
+def make(player, tasks=None, **more):
+    chosen = spread_over_families(TASKS, 2) if tasks is None else tasks
+    return audit(WORLD, [(task, 3) for task in chosen], CONTEXT, Words(), player, 8, **more)
+
+
+def expert(task, member):
+    return Noisy(WORLD.expert()(task), 0.3, random.Random(f"{task.id}/{member}"))
+
+
+def test_every_step_knows_its_episode_task_and_family():
+    played = make(expert)
+    assert played.families == tuple(dict.fromkeys(t.family for t in spread_over_families(TASKS, 2)))
+    assert len(played) == len(played.task_N) == len(played.episode_N) == len(played.family_N)
+    assert len(set(played.episode_N.tolist())) == 12 and set(played.task_N.tolist()) == {0, 1, 2, 3}
+    for task in range(4):
+        assert len(set(played.family_N[played.task_N == task].tolist())) == 1
+    again = make(expert)
+    assert [p.tolist() for p in again.prompts] == [p.tolist() for p in played.prompts]
+
+
+def test_tasks_are_dealt_out_family_by_family():
+    families = list(dict.fromkeys(t.family for t in TASKS))
+    assert [t.family for t in spread_over_families(TASKS, 3)] == families * 3
+    assert len(spread_over_families(TASKS, 1000)) == len(TASKS)
+
+
+def test_steps_are_counted_as_they_are_played():
+    tasks = spread_over_families(TASKS, 5)
+
+    def play(most: int, at_least: int = 0) -> tuple[int, int]:
+        pairs = [(task, 3) for task in tasks]
+        found = audit(WORLD, pairs, CONTEXT, Words(), expert, 8, lambda t, m: 6, most=most, at_least=at_least)
+        assert most > 1 or found.task_N.max() + 1 == max(1, at_least)
+        return len(set(found.task_N.tolist())), len(set(found.episode_N.tolist()))
+
+    assert play(10 * 3 * 6) == (10, 30), "all of them fit"
+    assert play(1) == (1, 3), "a task that was begun is played whole"
+    assert play(1, at_least=4) == (4, 12)
+
+
+def test_groups_that_were_played_are_an_audit_too():
+    ground = make_ground()
+    groups = ground.play(TASKS[:3], 2, 7)
+    found = Audit.of_groups(groups)
+    assert [p.tolist() for p in found.prompts] == [s.prompt_tokens.tolist() for g in groups for s in g.steps]
+    assert len(set(found.episode_N.tolist())) == 6 and found.task_N.tolist() == sorted(found.task_N.tolist())
+
+
+def make_ground(answer=stumble_through_countdown, **more) -> Ground:
+    sampling = Sampling(max_tokens=8)
+    worlds = InPlace(WORLD.make)
+    given = {"max_steps": 6, "group_size": 3, "seed": 0, "iteration": 1, "collect": lambda number: [], **more}
+    return Ground(WORLD, worlds, CONTEXT, ScriptedPolicy(answer), TASKS, sampling, **given)
+
+
+@pytest.mark.parametrize("source", ["policy", "expert", "random"])
+def test_every_task_that_is_asked_for_is_played(source):
+    """The cap used to take every episode for one of the world's longest, and cut five tasks of a family to one without a
+    word."""
+    assert WORLD.max_steps * 3 * 2 * 5 > 400
+    found = play_audit(make_ground(), source, tasks_each=5, members=3, most=400)
+    assert len(set(found.task_N.tolist())) == 10 and len(set(found.episode_N.tolist())) == 30
+    few = play_audit(make_ground(), source, tasks_each=5, members=3, most=1)
+    assert len(set(few.task_N.tolist())) == 4, "two of each family, whatever they take"
+
+
+def test_the_policy_is_asked_for_its_own_episodes():
+    ground = make_ground()
+    play_audit(ground, "policy", 2, 3, 400)
+    assert ground.policy.asked and all(s.temperature == 1.0 for s in ground.policy.samplings)
+    with pytest.raises(TacitError, match="unknown audit player"):
+        play_audit(ground, "oracle", 2, 3, 400)
+    with pytest.raises(TacitError, match="no recorded episodes"):
+        play_audit(ground, "recorded", 2, 3, 400)
+
+
+def test_recorded_actions_are_repeated():
+    task = TASKS[0]
+    actions = []
+
+    class Listening(Noisy):
+        def act(self, observation):
+            actions.append(super().act(observation))
+            return actions[-1]
+
+    first = audit(WORLD, [(task, 1)], CONTEXT, Words(), lambda t, m: Listening(None, 1.0, random.Random(0)), 8,
+                  lambda t, m: 5)  # fmt: skip
+    again = audit(WORLD, [(task, 1)], CONTEXT, Words(), lambda t, m: Again(actions), 8, lambda t, m: len(actions))
+    assert [p.tolist() for p in first.prompts] == [p.tolist() for p in again.prompts] and len(first) == len(actions)
+
+
+def test_a_broken_episode_is_left_out_and_a_silent_world_says_so():
+    def breaks(task, member):
+        return Again([]) if member == 0 else expert(task, member)
+
+    assert len(set(make(breaks).episode_N.tolist())) == 8
+    with pytest.raises(TacitError, match="could be played"):
+        make(lambda task, member: Again([]))
+    with pytest.raises(TacitError, match="lists no actions"):
+        Noisy(None, 1.0, random.Random(0)).act(Observation("nothing to do"))

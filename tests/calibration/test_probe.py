@@ -1,0 +1,117 @@
+"""Calibration: the probe, the scan and the selection rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tacit.calibration.probe import Slice, _ridge, choose, late_layer, layers_to_scan, probe_accuracy, scan
+from tacit.core.errors import TacitError
+
+
+def test_layers_as_in_the_paper_and_all_of_a_shallow_model():
+    assert layers_to_scan(28) == [-24, -20, -16, -12, -8, -4, -1]
+    assert layers_to_scan(4) == [-4, -3, -2, -1]
+    assert all(-layers <= layer <= -1 for layers in range(1, 60) for layer in layers_to_scan(layers))
+
+
+def test_a_late_layer_is_never_the_final_one():
+    assert [late_layer(n) for n in (28, 36, 12, 8, 4, 2)] == [-8, -10, -3, -2, -2, -2]
+
+
+def made(rng, separation: float, n: int = 240, width: int = 32):
+    """Steps of 40 tasks of six families; features know the family as well as they are separated."""
+    task_N = np.repeat(np.arange(n // 6), 6)
+    label_N = task_N % 6
+    centres = rng.normal(size=(6, width))
+    return separation * centres[label_N] + rng.normal(size=(n, width)), label_N, task_N
+
+
+@pytest.mark.parametrize("width", [32, 400])
+def test_the_probe_reads_what_is_linear_and_nothing_else(width):
+    """In fewer dimensions than steps, and in more."""
+    rng = np.random.default_rng(0)
+    accuracy, error = probe_accuracy(*made(rng, 3.0, width=width))
+    assert accuracy > 0.98 and error < 0.02
+    accuracy, error = probe_accuracy(*made(rng, 0.0, width=width))
+    assert accuracy < 0.35, "chance is 1/6"
+    assert 0.01 < error < 0.1
+
+
+def test_both_ways_of_solving_the_ridge_are_one():
+    rng = np.random.default_rng(5)
+    for n, d in ((30, 7), (7, 30)):
+        x_ND, y_NC = rng.normal(size=(n, d)), rng.normal(size=(n, 3))
+        damping = 0.01 * (x_ND * x_ND).sum() / n
+        primal = np.linalg.solve(x_ND.T @ x_ND + damping * np.eye(d), x_ND.T @ y_NC)
+        np.testing.assert_allclose(_ridge(x_ND, y_NC, 0.01), primal, atol=1e-9)
+
+
+def test_the_probe_is_asked_about_tasks_it_has_not_seen():
+    """Each task has a direction of its own that says nothing about its family, and eight episodes that all point along it.
+    With the task on both sides of a fold the family is known by heart; held out, nothing can be known."""
+    rng = np.random.default_rng(1)
+    task_N = np.repeat(np.arange(30), 8 * 6)
+    features = 5 * rng.normal(size=(30, 64))[task_N] + 0.1 * rng.normal(size=(len(task_N), 64))
+    family_N = task_N % 6
+    accuracy, _ = probe_accuracy(features, family_N, task_N)
+    assert accuracy < 0.4, "chance is 1/6"
+    episode_N = np.repeat(np.arange(240), 6)
+    assert _by_episode(features, family_N, episode_N) > 0.99, "cut by episode it read 1.000 whatever the layer"
+
+
+def _by_episode(features, family_N, episode_N) -> float:
+    """The same probe with each episode taken for a task of its own."""
+    return probe_accuracy(features, family_N, episode_N)[0]
+
+
+def test_what_a_probe_cannot_be_asked():
+    rng = np.random.default_rng(2)
+    features, label_N, task_N = made(rng, 3.0)
+    assert probe_accuracy(features, np.zeros(240, int), task_N) == (1.0, 0.0), "one family is told by anybody"
+    # a family with one task is left out, and the others are told as before
+    rare_N = np.where(task_N == 39, 6, label_N)
+    assert probe_accuracy(features, rare_N, task_N)[0] > 0.98
+    with pytest.raises(TacitError, match="two families with two tasks each"):
+        probe_accuracy(features, (task_N == 0).astype(int), task_N)
+
+
+def test_the_scan_counts_clusters():
+    rng = np.random.default_rng(2)
+    features, label_N, task_N = made(rng, 4.0)
+    slices = scan({(-2, "last"): features, (-1, "last"): np.tile([1.0, 0.0, 0.0], (240, 1))}, label_N, task_N, (0.0, 0.2, 2.0))
+    assert [(s.layer, s.epsilon) for s in slices] == [(-2, 0.0), (-2, 0.2), (-2, 2.0), (-1, 0.0), (-1, 0.2), (-1, 2.0)]
+    alone, good, giant, *flat = slices
+    assert alone.clusters == 240 and alone.singletons == alone.singleton_steps == 1.0 and alone.refusal() == "all singletons"
+    assert good.clusters >= 6 and good.refusal() == "" and good.probe > 0.98
+    assert giant.clusters == 1 and giant.refusal() == "one giant cluster"
+    assert all(s.refusal() == "one giant cluster" for s in flat)
+    assert choose(slices, 4) == good
+
+
+def test_the_rule_of_the_paper():
+    """Table H.1: layer 27 has the better probe (0.812 against 0.808) and only four clusters, so layer 16 is taken."""
+    chosen = Slice(-12, "last", 0.05, 0.808, 12, 0.2, 0.1, 0.5)
+    last = replace(chosen, layer=-1, probe=0.812, clusters=4)
+    assert last.refusal() == "fewer than 5 clusters"
+    assert choose([chosen, last], 28) == chosen
+    assert choose([chosen, last], 28, min_clusters=4) == last
+    with pytest.raises(TacitError, match="fewer than 5 clusters"):
+        choose([last], 28)
+
+
+def test_ties_go_to_the_last_token_and_a_late_layer_that_is_not_the_final_one():
+    mean = Slice(-1, "mean", 0.05, 0.60, 12, 0.2, 0.1, 0.5, probe_error=0.05)
+    tied = replace(mean, pooling="last", probe=0.56)
+    worse = replace(tied, layer=-8, probe=0.54)
+    assert choose([mean, tied, worse], 28) == tied, "within a standard error of the best; the other is not"
+    assert choose([mean, replace(tied, probe_error=0.0), replace(mean, probe_error=0.0)], 28).pooling == "last"
+    exact = replace(mean, probe_error=0.0)
+    assert choose([exact, tied], 28) == exact, "no error, no tie"
+    layers = [replace(tied, layer=layer) for layer in (-24, -12, -8, -4, -1)]
+    assert choose(layers, 28).layer == -8
+    assert choose([s for s in layers if s.layer != -8], 28).layer == -4, "as near as -12, and later"
+    assert choose([replace(tied, layer=layer) for layer in (-4, -3, -2, -1)], 4).layer == -2
+    assert choose([replace(tied, layer=layer) for layer in (-3, -1)], 4).layer == -3, "as far off as the final one"

@@ -1,0 +1,218 @@
+"""Agreement with the truth: numbers by hand, the noise taken out of it, tasks drawn again; and estimators in the maze."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_maze import GAMMA, TASKS, make_ground
+from test_credit_truth import exact
+
+from tacit.core.errors import TacitError
+from tacit.credit.episode import EpisodeRelative
+from tacit.credit.step_relative import Same
+from tacit.evaluation.credit.agreement import Figure, quality
+from tacit.evaluation.credit.estimators import Geometry, credit_per_step, partitions, standard
+from tacit.evaluation.credit.measured import STAGES, Credited, Measured, credit_groups, ending_of, stages_of
+
+
+def made(credit, one, two=None, task: str = "t", v=None, part=None, ending="mixed") -> Measured:
+    credit = np.asarray(credit, float)
+    n = len(credit)
+    two = one if two is None else two
+    v = np.zeros((2, n)) if v is None else np.asarray(v, float)
+    part = np.zeros(n, int) if part is None else np.asarray(part)
+    group = Credited(task, ending, np.arange(n) * 3 // max(n, 1), {"GRPO": credit}, {"p": part})
+    return Measured(group, np.array([one, two], float), v)
+
+
+def of(found, name: str = "GRPO", on: str = "all"):
+    return next(a for a in found.agreements if (a.estimator, a.on) == (name, on))
+
+
+def test_by_hand():
+    told = of(quality([made([1, 2, 3], [1, 3, 2])]))
+    assert told.correlation.value == pytest.approx(0.5) and told.raw == pytest.approx(0.5)
+    assert told.cosine.value == pytest.approx((1 + 6 + 6) / 14) and told.steps == 3
+    assert told.gain.value is None and told.correlation.low is None, "one task says nothing about another"
+    assert of(quality([made([-1, -2, -3], [1, 3, 2])])).correlation.value == pytest.approx(-0.5)
+    # halves that differ: their mean in the numerator, what they share in the denominator
+    c, one, two = np.array([1.0, 2, 3]), np.array([1.0, 3, 2]), np.array([1.0, 2, 4])
+    told = of(quality([made(c, one, two)]))
+    expected = np.cov(c, (one + two) / 2, ddof=0)[0, 1] / (np.var(c) * np.cov(one, two, ddof=0)[0, 1]) ** 0.5
+    assert told.correlation.value == pytest.approx(expected)
+
+
+def test_what_cannot_be_said_is_not_said():
+    flat = quality([made([0, 0, 0], [1, 3, 2])])
+    assert of(flat).correlation.value is None and of(flat).cosine.value is None
+    nothing = quality([made([1, 2, 3], [1, 0, -1], [-1, 0, 1])])
+    assert of(nothing).correlation.value is None, "the halves share nothing: no truth was found above the noise"
+    assert quality([]).agreements == [] and quality([]).reliability is None
+    constant = quality([made([0.1 + 0.2, 0.3, 0.3], [1, 3, 2])])
+    assert of(constant).correlation.value is None, "what is only rounding is no variance"
+
+
+def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list[Measured], float]:
+    """Credit whose correlation with the truth is known, and a truth measured with noise."""
+    measured = []
+    for task in range(tasks):
+        truth_N = rng.normal(size=steps)
+        credit_N = share * truth_N + (1 - share**2) ** 0.5 * rng.normal(size=steps)
+        one_N, two_N = truth_N + noise * rng.normal(size=(2, steps))
+        measured.append(made(credit_N, one_N, two_N, f"task {task}"))
+    return measured, share
+
+
+def test_noise_in_the_truth_does_not_lower_the_figure():
+    measured, share = noisy(np.random.default_rng(0), tasks=60, steps=100, noise=3.0, share=0.4)
+    found = quality(measured)
+    told = of(found)
+    reliability = 1 / (1 + 3.0**2 / 2)
+    assert found.reliability == pytest.approx(reliability, abs=0.03) and found.spread == pytest.approx(1.0, abs=0.1)
+    assert found.noise == pytest.approx(3.0 / 2**0.5, abs=0.05)
+    assert told.raw == pytest.approx(share * reliability**0.5, abs=0.03), "as measured it is less than half of what it is"
+    assert told.correlation.value == pytest.approx(share, abs=0.07)
+    assert told.correlation.low < share < told.correlation.high
+    assert told.cosine.value == pytest.approx(share, abs=0.07)
+
+
+def test_intervals_are_over_tasks():
+    """Steps of one task all alike: ten tasks are ten draws, however many steps they have."""
+    rng = np.random.default_rng(1)
+    wide = []
+    for task in range(10):
+        truth, other = rng.normal(size=2)
+        little = 0.01 * rng.normal(size=(2, 200))
+        wide.append(made(truth + other + little[0], truth + little[1], task=f"{task}"))
+    told = of(quality(wide)).correlation
+    assert told.high - told.low > 0.15, "two thousand independent steps would give 0.04"
+    again = of(quality([*wide, *wide])).correlation
+    assert again.high - again.low == pytest.approx(told.high - told.low, abs=1e-9), "a task seen twice is one task"
+
+
+def test_coverage_of_the_intervals():
+    """Of a hundred repetitions about 95 hold the truth; with twenty tasks a few less."""
+    rng = np.random.default_rng(2)
+    held = 0
+    for _ in range(100):
+        measured, share = noisy(rng, tasks=20, steps=30, noise=1.0, share=0.5)
+        told = of(quality(measured, resamples=300)).correlation
+        held += told.low <= share <= told.high
+    assert 85 <= held <= 100
+
+
+def test_the_gain_is_drawn_with_the_same_tasks():
+    rng = np.random.default_rng(3)
+    measured, _ = noisy(rng, tasks=20, steps=20, noise=0.0, share=0.5)
+    both = []
+    for m in measured:
+        credits = {"GRPO": m.group.credits["GRPO"], "better": m.group.credits["GRPO"] + 0.5 * m.a_HN[0]}
+        both.append(replace(m, group=replace(m.group, credits=credits)))
+    found = quality(both)
+    told, base = of(found, "better"), of(found)
+    assert told.gain.value == pytest.approx(told.correlation.value - base.correlation.value)
+    assert told.gain.low > 0 and told.gain.high - told.gain.low < base.correlation.high - base.correlation.low
+
+
+def test_by_ending_and_by_stage():
+    a, b = made([1, 2, 3], [1, 2, 3], task="a"), made([3, 2, 1], [1, 2, 3], task="b", ending="all lost")
+    found = quality([a, b])
+    assert of(found, on="mixed").correlation.value == pytest.approx(1.0)
+    assert of(found, on="all lost").correlation.value == pytest.approx(-1.0)
+    assert of(found, on="all won").correlation.value is None and of(found, on="all won").steps == 0
+    assert [of(found, on=stage).steps for stage in STAGES] == [2, 2, 2]
+    assert found.endings == {"mixed": 1, "all won": 0, "all lost": 1} and found.tasks == 2
+
+
+def test_what_a_partition_leaves_of_v():
+    v = [0.0, 0.0, 1.0, 1.0]
+    for part, expected in (([0, 0, 1, 1], 0.0), ([0, 0, 0, 0], 1.0), ([0, 1, 1, 0], 1.0), ([0, 0, 0, 1], 2 / 3)):
+        (left,) = quality([made([0] * 4, [0] * 4, v=[v, v], part=part)]).partitions
+        assert left.unexplained.value == pytest.approx(expected)
+    assert left.metrics["parts"] == 2 and left.metrics["parts_singleton_steps"] == 0.25
+    # noise in V would look like variance that every partition leaves; the halves do not share it
+    rng = np.random.default_rng(4)
+    v_N = np.repeat([0.0, 1.0], 500)
+    halves = v_N + rng.normal(size=(2, 1000))
+    (left,) = quality([made(np.zeros(1000), np.zeros(1000), v=halves, part=v_N.astype(int))]).partitions
+    assert abs(left.unexplained.value) < 0.2
+
+
+def test_figures():
+    assert Figure.of(float("nan"), np.array([1.0])).to_json() == [None, None, None]
+    assert Figure.of(0.5, np.array([])).to_json() == [0.5, None, None]
+    assert Figure.of(0.5, np.linspace(0, 1, 101)).to_json() == [0.5, 0.025, 0.975]
+
+
+GROUND = make_ground()
+GROUPS = GROUND.collect(1)
+
+
+def measured_exactly(geometries=()) -> list[Measured]:
+    parts, _ = partitions(GROUPS, GROUND.policy, geometries)
+    credited = credit_groups(GROUPS, GROUND.policy, standard(parts, GAMMA, 1), parts)
+    found = []
+    for known, group in zip(credited, GROUPS, strict=True):
+        q_N, v_N = exact(group)
+        found.append(Measured(known, np.array([q_N - v_N] * 2), np.array([v_N] * 2)))
+    return found
+
+
+def test_estimators_in_the_maze():
+    """Against the true advantage: credit for the action in its state is nearer than credit for the episode."""
+    found = quality(measured_exactly([Geometry(-1, "last", 0.0), Geometry(-1)]))
+    value = {a.estimator: a.correlation.value for a in found.agreements if a.on == "all"}
+    assert value["PACE-Q, exact state"] > value["GiGPO, exact state"] > value["GRPO"] > 0
+    assert value["PACE-Q, exact state"] > 0.8
+    assert value["PACE-Q, exact observation"] == pytest.approx(value["PACE-Q, exact state"]), (
+        "here the observation is the state"
+    )
+    assert {"BiPACE-Q, layer -1 last, ε 0", "BiPACE-diff, layer -1 last, ε searched", "BiGPO, n-grams, ε searched"} <= set(
+        value
+    )
+    assert {"step returns", "HGPO", "HGPO, exact state"} <= set(value)
+    assert found.reliability == pytest.approx(1.0)
+    left = {p.partition: p.unexplained.value for p in found.partitions}
+    assert left["exact prompt"] <= left["exact observation"] < 0.5, "what is left is the time that is left"
+
+
+def test_a_group_that_all_won_teaches_grpo_nothing():
+    group = GROUPS[0]
+    only = replace(group, trajectories=tuple(t for t in group.trajectories if t.success))
+    assert ending_of(only) == "all won" and ending_of(replace(group, trajectories=only.trajectories[:1])) == "all won"
+    (credit_N,) = credit_per_step((EpisodeRelative(),), [only], None)
+    assert not credit_N.any()
+
+
+def test_stages_are_thirds():
+    lengths = [len(t) for t in GROUPS[0].trajectories]
+    stage_N = stages_of(GROUPS[0])
+    assert len(stage_N) == sum(lengths)
+    start = 0
+    for n in lengths:
+        assert stage_N[start : start + n].tolist() == [3 * t // n for t in range(n)]
+        start += n
+
+
+def test_any_credit_may_be_measured_and_kept():
+    parts = {"p": Same()}
+    own = [np.arange(len(g.steps), dtype=float) for g in GROUPS]
+    (first, *_) = credit_groups(GROUPS, None, {"mine": (EpisodeRelative(), EpisodeRelative())}, parts, {"own": own})
+    once = credit_per_step((EpisodeRelative(),), GROUPS, None)[0]
+    np.testing.assert_allclose(first.credits["mine"], 2 * once)
+    assert first.credits["own"].tolist() == own[0].tolist() and first.task == TASKS[0].id
+    measured = Measured(first, np.ones((2, len(once))), np.zeros((2, len(once))), 7, 8, 9.0)
+    again = Measured.from_json(json.loads(json.dumps(measured.to_json())))
+    assert again.to_json() == measured.to_json()
+
+
+def test_geometries_are_read():
+    assert Geometry.parse("-2:last") == Geometry(-2, "last") and Geometry.parse("-1:mean:0.0675") == Geometry(
+        -1, "mean", 0.0675
+    )
+    for text in ("-2", "x:last", "-2:sum", "-2:last:wide"):
+        with pytest.raises(TacitError, match="is no geometry"):
+            Geometry.parse(text)

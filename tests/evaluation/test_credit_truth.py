@@ -1,0 +1,141 @@
+"""What steps were worth, by Monte Carlo, in a maze where it can be worked out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_maze import GAMMA, LIMIT, TASKS, WORLD, Maze, action_value, make_ground, value
+
+from tacit.core.errors import TacitError
+from tacit.core.types import PLAIN, Group, Observation
+from tacit.evaluation.credit.midway import MidwayContext, MidwayWorlds, apart, midway
+from tacit.evaluation.credit.truth import continuations, states_of, value_group
+
+GROUND = make_ground()
+GROUPS = GROUND.collect(1)
+
+
+def exact(group: Group, gamma: float = GAMMA) -> tuple[np.ndarray, np.ndarray]:
+    """(Q, V) of every step."""
+    q, v = [], []
+    for trajectory in group.trajectories:
+        for t, step in enumerate(trajectory.steps):
+            q.append(action_value(step.observation.text, step.action, LIMIT - t, gamma))
+            v.append(value(step.observation.text, LIMIT - t, gamma))
+    return np.array(q), np.array(v)
+
+
+def test_q_and_v_are_those_of_the_maze():
+    group = Group(TASKS[0], tuple(sorted(GROUPS[0].trajectories, key=len)[-3:]))
+    truth = value_group(GROUND, group, 300, GAMMA)
+    q_N, v_N = exact(group)
+    assert np.ptp(q_N - v_N) > 0.5, "there is something to find"
+    for half in (0, 1):
+        # 150 continuations of a state at least: a standard error of at most 0.04
+        np.testing.assert_allclose(truth.q_HN[half], q_N, atol=0.13)
+        np.testing.assert_allclose(truth.v_HN[half], v_N, atol=0.13)
+    assert (truth.v_HN[0] != truth.v_HN[1]).any()
+
+
+def test_halves_are_unbiased_and_independent():
+    """Many small valuations of one group: their mean is the truth, and the errors of one half tell nothing of the other's."""
+    group = Group(TASKS[0], GROUPS[0].trajectories[:2])
+    q_N, v_N = exact(group)
+    valued = [value_group(GROUND, group, 4, GAMMA, seed) for seed in range(100)]
+    errors_SHN = np.array([truth.q_HN - truth.v_HN for truth in valued]) - (q_N - v_N)
+    mean_N, error_N = errors_SHN.mean((0, 1)), errors_SHN.mean(1).std(0) / 100**0.5
+    assert (np.abs(mean_N) < 4 * error_N + 1e-9).all()
+    one, two = (errors_SHN[:, h].ravel() for h in (0, 1))
+    assert abs(np.corrcoef(one, two)[0, 1]) < 0.2
+
+
+def test_the_discount_and_the_ends():
+    trajectories = [t for g in GROUPS for t in g.trajectories]
+    won = next(t for t in trajectories if t.success and len(t) > 1)
+    out_of_time = next(t for t in trajectories if len(t) == LIMIT and not t.success)
+    for gamma in (0.5, 1.0):
+        truth = value_group(GROUND, Group(TASKS[0], (won, out_of_time)), 200, gamma)
+        last = len(won) - 1
+        assert truth.q_HN[:, last].tolist() == [1.0, 1.0], "won: worth one, whatever comes after it"
+        assert truth.q_HN[:, -1].tolist() == [0.0, 0.0], "out of time: worth nothing"
+        np.testing.assert_allclose(truth.q_HN[0, 0], action_value("start", won.steps[0].action, LIMIT, gamma), atol=0.13)
+
+
+def test_a_continuation_counts_for_every_state_it_comes_through():
+    group = GROUPS[0]
+    found, episodes, steps = continuations(GROUND, group, 2)
+    states = {state for trajectory in group.trajectories for state in states_of(trajectory)}
+    assert set(found) == states and steps > episodes > 0
+    counts = {actions: sum(map(len, after.ends_H)) for (_, actions), after in found.items()}
+    assert counts[()] == 2 * 4, "many steps share the start, nobody comes through it again"
+    assert sum(counts.values()) > episodes, "most come through several"
+    for (condition, actions), after in found.items():
+        assert condition == PLAIN and all(after.ends_H)
+        assert all(1 <= n <= LIMIT - len(actions) for ends in after.ends_H for _, n in ends)
+
+
+def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
+    ground = make_ground(turns=None)
+    group = ground.collect(3)[0]
+    whole = max(group.trajectories, key=len)
+    make, context = WORLD.make, MidwayContext(ground.context, WORLD.make)
+    for t, step in enumerate(whole.steps):
+        task = midway(whole.task, [s.action for s in whole.steps[:t]])
+        assert apart(task) == (whole.task, tuple(s.action for s in whole.steps[:t]))
+        observation = MidwayWorlds(make, LIMIT)().reset(task)
+        assert observation == step.observation
+        assert context.begin(task, PLAIN).read(observation).text == step.prompt.text
+    assert context.style == "bare"
+
+
+def test_the_limit_counts_the_steps_that_came_first():
+    world = MidwayWorlds(Maze, LIMIT)()
+    world.reset(midway(TASKS[0], ["right", "left", "left", "left"]))
+    assert not world.step("left").done and world.step("left").done
+
+
+class Moody(Maze):
+    """Shows something else each time it is asked."""
+
+    count = 0
+
+    def reset(self, task):
+        type(self).count += 1
+        super().reset(task)
+        return Observation(f"start, time {self.count}")
+
+
+class Brittle(Maze):
+    """Breaks when it has gone right and is asked to go on: the recorded members did."""
+
+    broken = False
+
+    def step(self, action):
+        if Brittle.broken and self._place == "cellar":
+            raise RuntimeError("the stairs are gone")
+        return super().step(action)
+
+
+def test_a_world_that_does_not_repeat_itself_is_refused():
+    moody = make_ground(replace(WORLD, make=Moody))
+    with pytest.raises(TacitError, match="do not lead to the same state"):
+        value_group(moody, GROUPS[0], 2)
+
+
+def test_a_state_from_which_the_world_always_breaks_is_told_of():
+    group = next(g for g in GROUPS if any(s.observation.text == "cellar" for t in g.trajectories for s in t.steps))
+    ground = make_ground(replace(WORLD, make=Brittle))
+    assert value_group(ground, group, 2).episodes > 0
+    Brittle.broken = True
+    try:
+        with pytest.raises(TacitError, match="the world broke whenever an episode went on from step"):
+            continuations(ground, group, 2)
+    finally:
+        Brittle.broken = False
+
+
+def test_nothing_to_value():
+    truth = value_group(GROUND, Group(TASKS[0], ()), 4)
+    assert truth.q_HN.shape == truth.v_HN.shape == (2, 0) and truth.episodes == 0
