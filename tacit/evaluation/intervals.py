@@ -49,8 +49,8 @@ def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tup
     """Of the mean of S values that lie in [0, 1], such as graded scores; itself within [0, 1]. One value: (0, 1).
 
     The means μ that are no further from the measured one, p, than t standard errors of their own, where a value's variance is
-    taken to be proportional to μ(1−μ): |p − μ| ≤ t √(μ(1−μ) / N), N = p(1−p) · S / s². That is Wilson's interval of N trials with
-    Student's t of S − 1 degrees of freedom for z. Far from both ends, and with many values, it is `t_interval`.
+    taken to be proportional to μ(1−μ): |p − μ| ≤ t √(μ(1−μ) / N), N = p(1−p) · S / s². That is Wilson's interval of N trials
+    with Student's t of S − 1 degrees of freedom for z. Far from both ends, and with many values, it is `t_interval`.
     """
     _check(values_S, confidence)
     if min(values_S) < 0 or max(values_S) > 1:
