@@ -84,10 +84,6 @@ class Dictionary:
         if not self._known.issuperset(sequence):
             raise unknown("skill", str(next(s for s in sequence if s not in self._known)), self.skills)
 
-    def uses(self, corpus: Sequences) -> Counter[Phrase]:
-        """How often each phrase stands in the segmentations of the corpus."""
-        return Counter(phrase for sequence in corpus for phrase in self.segment(sequence))
-
     @cached_property
     def _phrases(self) -> frozenset[Phrase]:
         return frozenset(self.merged)
