@@ -4,7 +4,7 @@
     python benchmarks/credit.py --json
 
 Grouping: 128 trajectories × 50 steps (16 groups of 8), 3,584-dimensional features as the sampler hands them back, one array per
-step; greedy clustering, action keys and the Q form, beside Algorithm 1 written row by row. BiPACE reports 490 ms.
+step; greedy clustering, action keys and the Q form. BiPACE reports 490 ms.
 Features: a training step of BiPACE on a tiny policy in Countdown (rollout, credit, update), and its sampling with the prefill
 handing back hidden states and without, taking turns; beside them what a pass of its own would cost (BiPACE's: 11.3%).
 Times are CPU seconds of this process on one thread; features by the best of many, since they differ by less than the noise.
@@ -59,35 +59,11 @@ def make_iteration(kinds: int, seed: int = 0) -> tuple[list[Group], list[Rewards
     return groups, [Rewards.at_the_end(group, values) for group, values in zip(groups, outcomes, strict=True)]
 
 
-def row_by_row(features: list[np.ndarray], epsilon: float) -> list[int]:
-    """Algorithm 1 as it is printed, one row at a time."""
-    centroids: list[np.ndarray] = []
-    members: list[int] = []
-    part = []
-    for feature in features:
-        x = feature / np.linalg.norm(feature)
-        k = int(np.argmax([x @ c for c in centroids])) if centroids else -1
-        if k >= 0 and 1 - x @ centroids[k] <= epsilon:
-            members[k] += 1
-            moved = centroids[k] + (x - centroids[k]) / members[k]
-            centroids[k] = moved / np.linalg.norm(moved)
-        else:
-            k = len(centroids)
-            centroids.append(x)
-            members.append(1)
-        part.append(k)
-    return part
-
-
 def measure_grouping(kinds: int, repeats: int) -> dict[str, Any]:
     groups, rewards = make_iteration(kinds)
     term = ActionPeers(Clusters(ActorHidden(), Fixed(0.10)))
     done = term(groups, rewards, None)
     times = [timed(lambda: term(groups, rewards, None)) for _ in range(repeats)]
-    began = time.process_time()
-    slow = [row_by_row([s.completion.hidden for s in group.steps if s.completion.hidden is not None], 0.10) for group in groups]
-    slow_ms = 1e3 * (time.process_time() - began)
-    same = all(np.array_equal(a, marks["part"]) for a, marks in zip(slow, done.marks, strict=True))
     return {
         "states_per_group": kinds,
         "clusters": done.metrics["parts"],
@@ -95,8 +71,6 @@ def measure_grouping(kinds: int, repeats: int) -> dict[str, Any]:
         "cpu_ms": 1e3 * statistics.median(t[0] for t in times),
         "best_cpu_ms": 1e3 * min(t[0] for t in times),
         "wall_ms": 1e3 * statistics.median(t[1] for t in times),
-        "row_by_row_ms": slow_ms,
-        "same_parts": same,
     }
 
 
@@ -186,10 +160,7 @@ def main() -> None:
         return
     print(f"grouping and credit of {grouping[0]['steps']} steps, {WIDTH} dimensions, one core (paper: {PAPER_MS:.0f} ms)")
     for row in grouping:
-        print(
-            f"  {row['clusters']:5.0f} clusters  median {row['cpu_ms']:6.1f} ms  best {row['best_cpu_ms']:6.1f} ms   row by "
-            f"row {row['row_by_row_ms']:6.0f} ms   {'same parts' if row['same_parts'] else 'OTHER PARTS'}"
-        )
+        print(f"  {row['clusters']:5.0f} clusters  median {row['cpu_ms']:6.1f} ms  best {row['best_cpu_ms']:6.1f} ms")
     if features is not None:
         print(f"a training step of {features['turns']} turns takes {features['step_s']:.2f} s ({features['model']})")
         print(f"  hidden states from the prefill   {features['states_share']:+.2%} of it")

@@ -43,8 +43,8 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
         world, method, seeds (finished ones), missing (seeds that are not)
         start, final, peak, score, success_length, invalid, ineffective, area
                         each {mean, low, high, per_seed} or null. The interval of start, final and peak holds both the t
-                        interval over seeds and the Wilson interval over tasks; the others have the t interval
-                        alone, and null ends where there is one seed or all seeds are alike
+                        interval over seeds and the Wilson interval over tasks; the others have one over seeds
+                        alone, within their range, and null ends where there is one seed or all seeds are alike
         bootstrap       {low, high} of final success, resampling seeds and tasks, the same for all seeds; null without outcomes
         steps_to        [{threshold, reached, of, median}]: how many of the seeds got there, and the median iteration,
                         null where half of them or more did not

@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 
 from tacit.evaluation.curves import median_steps_to
-from tacit.evaluation.intervals import crossed_bootstrap, paired_interval_over_tasks, share_interval, t_interval, worth
+from tacit.evaluation.intervals import (
+    bounded_interval,
+    crossed_bootstrap,
+    paired_interval_over_tasks,
+    share_interval,
+    t_interval,
+    worth,
+)
 from tacit.evaluation.significance import holm, mcnemar, sign_flip
 
 Found = dict[str, Any]
 CONFIDENCE = 0.95
+UNIT = (0.0, 1.0)
 
 
 def make_table(
@@ -47,11 +55,11 @@ def _row(cells: Sequence[Found], world: str, method: str, thresholds: Sequence[f
         "start": _share([c["start"] for c in done]),
         "final": _share(finals),
         "peak": _share([c["peak"] for c in done]),
-        "score": _mean([e["score"] for e in finals]),
-        "success_length": _mean([e["success_steps"] if e["successes"] else None for e in finals]),
-        "invalid": _mean([e["invalid"] for e in finals], (0.0, 1.0)),
-        "ineffective": _mean([e["ineffective"] for e in finals], (0.0, 1.0)),
-        "area": _mean([c["area"] for c in done], (0.0, 1.0)),
+        "score": _mean([e["score"] for e in finals], UNIT),
+        "success_length": _mean([e["success_steps"] if e["successes"] else None for e in finals], (0.0, math.inf)),
+        "invalid": _mean([e["invalid"] for e in finals], UNIT),
+        "ineffective": _mean([e["ineffective"] for e in finals], UNIT),
+        "area": _mean([c["area"] for c in done], UNIT),
         "bootstrap": _bootstrap(done),
         "steps_to": [
             {
@@ -123,16 +131,23 @@ def _tries(evaluations: Sequence[Found]) -> list[list[bool]] | None:
     return [[digit == "1" for digit in task] for task in zip(*rows, strict=True)]
 
 
-def _mean(values: Sequence[float | None], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Found | None:
-    """With the t interval over seeds. Values that are all alike say nothing about their spread, so they have none."""
+def _mean(values: Sequence[float | None], bounds: tuple[float, float]) -> Found | None:
+    """With the interval over seeds. Values that are all alike say nothing about their spread, so they have none."""
     there = [v for v in values if v is not None]
     if not there:
         return None
-    low, high = (None, None)
-    if len(set(there)) > 1:
-        t_low, t_high = t_interval(there, CONFIDENCE)
-        low, high = max(bounds[0], t_low), min(bounds[1], t_high)
+    low, high = _over_seeds(there, bounds) if len(set(there)) > 1 else (None, None)
     return {"mean": float(np.mean(there)), "low": low, "high": high, "per_seed": list(values)}
+
+
+def _over_seeds(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float]:
+    """The t interval, within the bounds; a world whose score leaves them has it as it is."""
+    if min(values) < bounds[0] or max(values) > bounds[1]:
+        return t_interval(values, CONFIDENCE)
+    if bounds == UNIT:
+        return bounded_interval(values, CONFIDENCE)
+    low, high = t_interval(values, CONFIDENCE)
+    return max(bounds[0], low), min(bounds[1], high)
 
 
 def _bootstrap(done: Sequence[Found]) -> Found | None:

@@ -23,8 +23,8 @@ from tacit.core.protocols import Encoder
 from tacit.core.types import Group
 from tacit.credit.embedders import Embedder
 
-BLOCK = 32
-"""rows clustered against one matrix product; any number gives the same parts, this one is quick"""
+ROUNDING = 1e-6
+"""what a cosine in single precision may be off by: equal features are within any radius, 0 included"""
 
 
 def by_key(keys: Sequence[Hashable]) -> np.ndarray:
@@ -74,54 +74,29 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
         1 − xᵢ·c_k ≤ ε :  join k,  c_k ← normalize(c_k + (xᵢ − c_k) / |M_k|)  with |M_k| counting xᵢ
         otherwise      :  xᵢ begins a part of its own, with c = xᵢ
 
-    Rows are taken in blocks. Within one, every xᵢ·cⱼ comes from a matrix product, and a joining row moves its centroid by the
-    same linear step in three places at once: its products with the rest of the block, and its coefficients over (the
-    centroid before the block, the rows of the block), from which the centroids are rebuilt when the block is done.
+    Where x is c already, c stays as it is to the last bit; so it does where opposites cancel out and no direction is left.
     """
     check_radius(epsilon)
-    n = len(features)
-    if n == 0:
+    if not len(features):
         return np.zeros(0, dtype=np.int64)
-    width = len(features[0])
+    x_ND = _directions(features)
+    centroids_ND = np.empty_like(x_ND)
     part: list[int] = []
     members: list[int] = []
-    vectors_VD = np.empty((4 * BLOCK, width), np.float32)  # the centroids, and behind them the rows of the block
-    for start in range(0, n, BLOCK):
-        size, known = min(BLOCK, n - start), len(members)
-        if known + size > len(vectors_VD):
-            vectors_VD = np.concatenate([vectors_VD, np.empty_like(vectors_VD)])
-        x_BD = vectors_VD[known : known + size]
-        np.stack(list(features[start : start + size]), out=x_BD, casting="same_kind")
-        products_VB = vectors_VD[: known + size] @ x_BD.T
-        scale_B = 1.0 / _lengths(products_VB[known:].diagonal(), start)
-
-        # Columns: products with the block's rows | coefficients over them | coefficient of the centroid as it was.
-        row_BC = np.zeros((size, 2 * size + 1), np.float32)
-        row_BC[:, :size] = products_VB[known:] * scale_B * scale_B[:, None]
-        row_BC[np.arange(size), size + np.arange(size)] = scale_B
-        centroid_KC = np.zeros((known + size, 2 * size + 1), np.float32)
-        centroid_KC[:known, :size] = products_VB[:known] * scale_B
-        centroid_KC[:known, -1] = 1.0
-
-        for i in range(size):
-            if members:
-                cosines_K = centroid_KC[: len(members), i]
-                k = int(cosines_K.argmax())
-                cosine = cosines_K.item(k)
-                if 1.0 - cosine <= epsilon:
-                    before, members[k] = members[k], members[k] + 1
-                    part.append(k)
-                    length = max(before * before + 2.0 * before * cosine + 1.0, 0.0) ** 0.5  # of n c + x
-                    # Where x is c, c stays as it is to the last bit; where opposites cancel out, no direction is left.
-                    if cosine < 1.0 and length > 1e-3:
-                        centroid_C = centroid_KC[k]
-                        centroid_C *= before / length
-                        centroid_C += row_BC[i] * (1.0 / length)
-                    continue
-            centroid_KC[len(members)] = row_BC[i]
-            part.append(len(members))
+    for x_D in x_ND:
+        cosines_K = centroids_ND[: len(members)] @ x_D
+        k = int(cosines_K.argmax()) if members else 0
+        if members and 1.0 - cosines_K.item(k) <= epsilon + ROUNDING:
+            members[k] += 1
+            moved_D = centroids_ND[k] + (1 / members[k]) * (x_D - centroids_ND[k])
+            length = np.sqrt(moved_D @ moved_D)
+            if cosines_K.item(k) < 1.0 and length > 5e-4:
+                centroids_ND[k] = moved_D * (1 / length)
+        else:
+            k = len(members)
             members.append(1)
-        _rebuild(vectors_VD, centroid_KC[: len(members)], known, x_BD)
+            centroids_ND[k] = x_D
+        part.append(k)
     return np.array(part, dtype=np.int64)
 
 
@@ -130,28 +105,18 @@ def check_radius(epsilon: float) -> None:
         raise TacitError(f"epsilon = {epsilon} is no cosine distance: it must be between 0 (same direction) and 2 (opposite).")
 
 
-def _lengths(squares_B: np.ndarray, start: int) -> np.ndarray:
-    """Row lengths from the diagonal of the products; what is not finite in a row is not finite here."""
-    wrong = np.flatnonzero(~np.isfinite(squares_B) | (squares_B <= 0.0))
+def _directions(features: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    """x = f / ‖f‖, row by row."""
+    features_ND = np.asarray(features, np.float32)
+    squares_N = np.einsum("nd,nd->n", features_ND, features_ND)
+    wrong = np.flatnonzero(~np.isfinite(squares_N) | (squares_N <= 0.0))
     if len(wrong):
-        value = squares_B[wrong[0]]
-        reason = "is all zeros and has no direction" if value <= 0.0 else "holds NaN or infinite numbers"
+        reason = "is all zeros and has no direction" if squares_N[wrong[0]] <= 0.0 else "holds NaN or infinite numbers"
         raise TacitError(
-            f"the feature of step {start + wrong[0]} of a group {reason} ({len(wrong)} such in its block), so steps cannot be "
-            "clustered. Choose another layer or embedder; if the policy has diverged, go back to an earlier checkpoint."
+            f"the feature of step {wrong[0]} of a group {reason} ({len(wrong)} such there), so steps cannot be clustered. "
+            "Choose another layer or embedder; if the policy has diverged, go back to an earlier checkpoint."
         )
-    return np.sqrt(squares_B)
-
-
-def _rebuild(vectors_VD: np.ndarray, centroid_KC: np.ndarray, known: int, x_BD: np.ndarray) -> None:
-    """Centroids after a block, from their coefficients; those that no row joined stay as they are."""
-    size = len(x_BD)
-    moved = np.flatnonzero(centroid_KC[:, size:-1].any(axis=1))
-    fresh_MD = centroid_KC[moved, size:-1] @ x_BD
-    older = int(np.searchsorted(moved, known))  # those that were there before the block come first
-    fresh_MD[:older] += centroid_KC[moved[:older], -1:] * vectors_VD[moved[:older]]
-    fresh_MD *= (1.0 / np.sqrt(np.einsum("md,md->m", fresh_MD, fresh_MD)))[:, None]
-    vectors_VD[moved] = fresh_MD
+    return features_ND / np.sqrt(squares_N)[:, None]
 
 
 class Partition(Protocol):

@@ -1,9 +1,13 @@
-"""How sure a proportion, or a mean over a few seeds, is. Plain numbers in, (low, high) out."""
+"""How sure a proportion, or a mean over a few seeds, is. Plain numbers in, (low, high) out.
+
+SciPy is imported where a quantile is asked for: it takes longer to load than everything else here.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -37,8 +41,28 @@ def t_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[flo
     n, mean = len(values_S), float(np.mean(values_S))
     if n == 1:
         return -math.inf, math.inf
-    half = t_quantile((1 + confidence) / 2, n - 1) * float(np.std(values_S, ddof=1)) / math.sqrt(n)
+    half = _t_quantile(confidence, n - 1) * float(np.std(values_S, ddof=1)) / math.sqrt(n)
     return mean - half, mean + half
+
+
+def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Of the mean of S values that lie in [0, 1], such as graded scores; itself within [0, 1]. One value: (0, 1).
+
+    The means μ that are no further from the measured one, p, than t standard errors of their own, where a value's variance is
+    taken to be proportional to μ(1−μ): |p − μ| ≤ t √(μ(1−μ) / N), N = p(1−p) · S / s². That is Wilson's interval of N trials
+    with Student's t of S − 1 degrees of freedom for z. Far from both ends, and with many values, it is `t_interval`.
+    """
+    _check(values_S, confidence)
+    if min(values_S) < 0 or max(values_S) > 1:
+        raise ValueError(f"values from {min(values_S):g} to {max(values_S):g} do not lie in [0, 1]")
+    n, p = len(values_S), float(np.mean(values_S))
+    if n == 1:
+        return 0.0, 1.0
+    variance = float(np.var(values_S, ddof=1))
+    if variance == 0:
+        return p, p
+    trials = p * (1 - p) * n / variance
+    return wilson(p * trials, trials, _t_quantile(confidence, n - 1))
 
 
 def worth(shares_T: Sequence[float], variance: float, most: float) -> float:
@@ -63,7 +87,7 @@ def share_interval(shares_S: Sequence[float], episodes: float, confidence: float
     One seed has the Wilson interval alone.
     """
     p = float(np.mean(shares_S))
-    low, high = wilson(p * episodes, episodes, normal_quantile((1 + confidence) / 2))
+    low, high = wilson(p * episodes, episodes, _normal_quantile(confidence))
     if len(shares_S) > 1:
         t_low, t_high = t_interval(shares_S, confidence)
         low, high = min(low, t_low), max(high, t_high)
@@ -79,7 +103,7 @@ def paired_interval(won: float, lost: float, trials: float, confidence: float = 
     if trials == 0:
         return -1.0, 1.0
     n, gap = trials + 2, won - lost
-    half = normal_quantile((1 + confidence) / 2) * math.sqrt(won + lost + 1 - gap * gap / n) / n
+    half = _normal_quantile(confidence) * math.sqrt(won + lost + 1 - gap * gap / n) / n
     return max(-1.0, gap / n - half), min(1.0, gap / n + half)
 
 
@@ -94,17 +118,6 @@ def mean_interval(shares_F: Sequence[float], intervals_F: Sequence[tuple[float, 
     above = math.hypot(*(high - p for p, (_, high) in zip(shares_F, intervals_F, strict=True)))
     count, mean = len(shares_F), sum(shares_F) / len(shares_F)
     return max(0.0, mean - below / count), min(1.0, mean + above / count)
-
-
-def bootstrap(
-    values_S: Sequence[float], confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile interval of the mean over resampled values. With fewer than about ten values it is too narrow."""
-    _check(values_S, confidence)
-    values = np.asarray(values_S, float)
-    rng = np.random.default_rng(seed)
-    means_B = values[rng.integers(len(values), size=(resamples, len(values)))].mean(1)
-    return _percentiles(means_B, confidence)
 
 
 def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: float = 0.95) -> tuple[float, float]:
@@ -130,72 +143,20 @@ def crossed_bootstrap(
     seeds, tasks = outcomes_ST.shape
     rows_BS, columns_BT = rng.integers(seeds, size=(resamples, seeds)), rng.integers(tasks, size=(resamples, tasks))
     means_B = np.array([outcomes_ST[np.ix_(s, t)].mean() for s, t in zip(rows_BS, columns_BT, strict=True)])
-    return _percentiles(means_B, confidence)
-
-
-def normal_quantile(p: float) -> float:
-    """Where the standard normal distribution has the share `p` below it."""
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(p)
-
-
-def t_quantile(p: float, freedom: int) -> float:
-    """Where Student's t distribution has the share `p` below it; found by bisection of its distribution function.
-
-    >>> round(t_quantile(0.975, 4), 3)
-    2.776
-    """
-    if not 0 < p < 1 or freedom < 1:
-        raise ValueError(f"no quantile {p} of Student's t with {freedom} degrees of freedom")
-    if p < 0.5:
-        return -t_quantile(1 - p, freedom)
-    low, high = 0.0, 1.0
-    while t_below(high, freedom) < p:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if t_below(middle, freedom) < p else (low, middle)
-    return high
-
-
-def t_below(t: float, freedom: int) -> float:
-    """P(T ≤ t) of Student's t = 1 − ½ I_x(ν/2, ½) with x = ν / (ν + t²), for t ≥ 0."""
-    if t < 0:
-        return 1 - t_below(-t, freedom)
-    return 1 - 0.5 * incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
-
-
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (Lentz's method)."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
-        return 1 - incomplete_beta(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
-    tiny = 1e-300
-    c, d, fraction = 1.0, 0.0, 1.0
-    for i in range(1000):
-        m = i // 2
-        if i == 0:
-            term = 1.0
-        elif i % 2 == 0:
-            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        else:
-            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        d = 1 / (1 + term * d or tiny)
-        c = 1 + term / c or tiny
-        fraction *= c * d
-        if abs(1 - c * d) < 1e-15:
-            break
-    return front * (fraction - 1)
-
-
-def _percentiles(means_B: np.ndarray, confidence: float) -> tuple[float, float]:
     low, high = np.percentile(means_B, [50 * (1 - confidence), 50 * (1 + confidence)])
     return float(low), float(high)
+
+
+def _normal_quantile(confidence: float) -> float:
+    """z: the standard normal distribution has this share of itself between −z and z."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _t_quantile(confidence: float, freedom: int) -> float:
+    """The same of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + confidence) / 2))
 
 
 def _check(values_S: Sequence[float], confidence: float) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
-
-EXACT_UNITS = 16
-"""up to this many differences all 2ⁿ sign patterns are tried"""
 
 
 def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, float]:
@@ -17,39 +13,41 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, fl
     Episodes both won or both lost say nothing. Under the null hypothesis each of the n others is a fair coin:
     p = min(1, 2 · P(Binomial(n, ½) ≤ min(b, c))). No such episode: p = 1.
     """
+    from scipy.special import bdtr
+
     if len(first) != len(second):
         raise ValueError(f"{len(first)} episodes cannot be paired with {len(second)}")
     b = sum(bool(x) and not y for x, y in zip(first, second, strict=True))
     c = sum(bool(y) and not x for x, y in zip(first, second, strict=True))
-    # Whole numbers to the end: 2ⁿ leaves the range of floats at a thousand episodes.
-    ways = tail = 1
-    for k in range(min(b, c)):
-        ways = ways * (b + c - k) // (k + 1)
-        tail += ways
-    return b, c, min(1.0, 2 * tail / (1 << (b + c)))
+    return b, c, min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
 
 
 def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: int = 0) -> float:
     """Two-sided p of a paired permutation test of mean difference 0: were the two agents alike, each unit's difference could
     as well have had the other sign. The share of sign patterns whose mean is at least as far from 0.
 
-    A unit is what was drawn independently: a seed, or a task. All patterns are tried for up to 16 units, else `resamples`
-    random ones, of which the observed one counts as one: p is never 0. So few units cannot be significant: the smallest p of
-    n exact ones is 2 / 2ⁿ, which is 0.0625 for five seeds.
+    A unit is what was drawn independently: a seed, or a task. All patterns are tried where there are no more than `resamples`,
+    so up to 16 units; else that many random ones, of which the observed one counts as one: p is never 0. So few units cannot be
+    significant: the smallest p of n exact ones is 2 / 2ⁿ, which is 0.0625 for five seeds.
     """
+    from scipy.stats import permutation_test
+
     values = np.asarray(differences_U, float)
     if values.ndim != 1 or not len(values):
         raise ValueError("a paired test needs at least one difference")
-    observed = abs(values.sum()) * (1 - 1e-9)  # sums of the same numbers in another order are as far
-    if len(values) <= EXACT_UNITS:
-        signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(values))))
-        return float(np.mean(np.abs(signs @ values) >= observed))
-    rng = np.random.default_rng(seed)
-    hits, chunk = 0, max(1, 4_000_000 // len(values))
-    for start in range(0, resamples, chunk):
-        signs = rng.integers(0, 2, (min(chunk, resamples - start), len(values))) * 2.0 - 1.0
-        hits += int(np.sum(np.abs(signs @ values) >= observed))
-    return (1 + hits) / (1 + resamples)
+    if len(values) == 1:
+        return 1.0
+    found = permutation_test(
+        (values,),
+        lambda flipped, axis: np.abs(flipped.sum(axis)).round(12),  # sums of the same numbers in another order are as far
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=resamples,
+        batch=10_000,
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    return float(found.pvalue)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -52,7 +52,7 @@ def test_description_length_by_hand():
     """Eq. 3: ABAB is two phrases, C one; |C| = 4 takes two bits a phrase."""
     code = Dictionary(ABC, phrases_of("AB"))
     assert code.description_length([tuple("ABAB"), ("C",)]) == pytest.approx((3 * (log2(3) + 2) + 2 * log2(3) + 2) / 2 + 3)
-    assert code.uses([tuple("ABAB"), ("C",)]) == {("A", "B"): 2, ("C",): 1}
+    assert code.segment(tuple("ABAB")) == (("A", "B"), ("A", "B")) and code.segment(("C",)) == (("C",),)
 
 
 @given(st.lists(st.sampled_from(ABC), min_size=1, max_size=30).map(tuple))

@@ -26,7 +26,7 @@ def test_figures_as_json(tmp_path):
     uniform, reuse = told["f1"]["uniform"], told["e_step"]["reuse"]
     assert 0 < uniform["greedy_ms"] < uniform["all_singletons_ms"] < uniform["original_ms"]
     assert uniform["greedy_bits"] >= uniform["all_singletons_bits"] and reuse["merged"] > 20
-    assert reuse["ms"] < 500, "50 ms on an idle core; ten times that is a mistake, not a busy machine"
+    assert reuse["ms"] < 1500, "150 ms on an idle core; ten times that is a mistake, not a busy machine"
     assert told["share"]["share_percent"] == 0.2
 
 

@@ -6,8 +6,8 @@ import random
 
 import literal
 import pytest
+from exhaustive import all_singletons, disjoint, original
 
-from tacit.companions.dictionary.exhaustive import all_singletons, disjoint, original
 from tacit.companions.dictionary.merging import merge
 from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.errors import TacitError

@@ -13,7 +13,7 @@ from tacit.comparison.pages import cells_of, columns, csv_text, markdown, p_text
 from tacit.comparison.plots import apart, draw, look
 from tacit.comparison.table import make_table
 from tacit.core.errors import TacitError
-from tacit.evaluation.intervals import share_interval, t_interval, wilson
+from tacit.evaluation.intervals import bounded_interval, share_interval, t_interval, wilson
 
 THRESHOLDS = [0.25, 0.75]
 
@@ -74,7 +74,22 @@ def test_final_and_peak_are_kept_apart_and_the_start_is_one_measurement(rows):
 
 def test_values_that_agree_have_no_interval_of_their_own(rows):
     assert rows["better"]["score"] == {"mean": 0.75, "low": None, "high": None, "per_seed": [0.75, 0.75]}
-    assert rows["grpo"]["score"]["low"] == pytest.approx(t_interval([0.25, 0.5])[0])
+    assert (rows["grpo"]["score"]["low"], rows["grpo"]["score"]["high"]) == bounded_interval([0.25, 0.5])
+
+
+def test_intervals_stay_where_their_values_can_be(rows):
+    assert t_interval([0.25, 0.5])[0] < 0 and t_interval([0.25, 0.5])[1] > 1, "two seeds: the plain interval leaves [0, 1]"
+    for name in ("score", "invalid"):
+        assert 0 <= rows["grpo"][name]["low"] < rows["grpo"][name]["mean"] < rows["grpo"][name]["high"] <= 1
+    assert t_interval([2.0, 3.0])[0] < 0 == rows["grpo"]["success_length"]["low"]
+
+
+def test_a_world_whose_score_leaves_its_range_still_has_a_table():
+    cells = [make_cell("grpo", seed, "1000") for seed in (0, 1)]
+    for cell, score in zip(cells, (0.5, 7.0), strict=True):
+        cell["final"] = {**cell["final"], "score": score}
+    found = make_table(cells, ["w"], ["grpo"], THRESHOLDS)[0]["score"]
+    assert (found["low"], found["high"]) == t_interval([0.5, 7.0])
 
 
 def test_what_is_missing_is_said(rows):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from stepwise import make_group, make_step, seen, slow_cosine, slow_similarity
 
 from tacit.core.errors import TacitError
-from tacit.credit import partitions
 from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
 from tacit.credit.partitions import (
     Clusters,
@@ -73,7 +72,7 @@ def test_cosine_clustering_by_hand():
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 150), st.integers(2, 24), st.integers(1, 30), st.sampled_from([0.02, 0.1, 0.3, 1.0]), st.integers(0, 999))
-def test_blocks_give_what_algorithm_1_gives_row_by_row(n, width, kinds, epsilon, seed):
+def test_clusters_are_those_of_algorithm_1_in_double_precision(n, width, kinds, epsilon, seed):
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(kinds, width))
     features = (centres[rng.integers(kinds, size=n)] + 0.15 * rng.normal(size=(n, width))).astype(np.float32)
@@ -84,18 +83,15 @@ def test_blocks_give_what_algorithm_1_gives_row_by_row(n, width, kinds, epsilon,
     assert by_cosine(list(features), epsilon).tolist() == expected
 
 
+@given(st.integers(1, 60), st.integers(8, 200), st.integers(1, 12), st.integers(0, 999))
+def test_equal_features_are_together_at_radius_zero(n, width, kinds, seed):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(kinds, width))[rng.integers(kinds, size=n)]
+    assert by_cosine(features, 0.0).tolist() == by_key([row.tobytes() for row in features]).tolist()
+
+
 def _borderline(features, epsilon) -> bool:
     return slow_cosine(features, epsilon - 2e-6) != slow_cosine(features, epsilon + 2e-6)
-
-
-def test_the_block_size_changes_nothing(monkeypatch):
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(20, 64))[rng.integers(20, size=300)] + 0.2 * rng.normal(size=(300, 64))
-    answers = []
-    for block in (1, 7, 32, 1000):
-        monkeypatch.setattr(partitions, "BLOCK", block)
-        answers.append(by_cosine(features, 0.1).tolist())
-    assert answers[0] == answers[1] == answers[2] == answers[3]
 
 
 @pytest.mark.parametrize("epsilon", [-0.1, 2.5, float("nan")])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from itertools import count
+import time
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -25,8 +27,14 @@ from tacit.rollout.worlds import InPlace
 HELLO = [{"role": "user", "content": "hello"}]
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    """A tenth of what the client waits, so that pauses are real and short."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.05)
+
+
 def client(server, **more) -> ChatClient:
-    return ChatClient(server.url, "some-model", sleep=more.pop("sleep", lambda seconds: None), **more)
+    return ChatClient(server.url, "some-model", **more)
 
 
 def requests(policy, *texts: str) -> list[Request]:
@@ -75,20 +83,24 @@ def test_a_refused_prompt_gives_the_servers_own_words():
 
 @pytest.mark.parametrize("trouble", [(429, {}), (500, {}), (503, b"busy"), (0, b"")])
 def test_what_may_pass_is_asked_again_after_growing_pauses(trouble):
-    number, pauses = count(), []
-    with serving(lambda body: trouble if next(number) < 3 else (200, says("at last"))) as server:
-        assert client(server, sleep=pauses.append).complete(HELLO).text == "at last"
-    assert len(server.asked) == 4 and len(pauses) == 3
-    for attempt, pause in enumerate(pauses):
-        assert 2**attempt <= pause <= 1.5 * 2**attempt
+    asked: list[float] = []
+
+    def reply(body):
+        asked.append(time.monotonic())
+        return trouble if len(asked) < 4 else (200, says("at last"))
+
+    with serving(reply) as server:
+        assert client(server).complete(HELLO).text == "at last"
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert len(asked) == 4 and all(pause >= 0.75 * 0.05 * 2**attempt for attempt, pause in enumerate(pauses))
 
 
 def test_a_server_says_itself_how_long_to_wait():
-    number, pauses = count(), []
-    late = (429, {}, {"Retry-After": "7"})
+    number, began = count(), time.monotonic()
+    late = (429, {}, {"Retry-After": "0.6"})
     with serving(lambda body: late if next(number) < 1 else (200, says("hi"))) as server:
-        client(server, sleep=pauses.append).complete(HELLO)
-    assert pauses == [7.0]
+        client(server).complete(HELLO)
+    assert time.monotonic() - began >= 0.6
 
 
 def test_a_server_that_does_not_answer_in_time():
@@ -122,10 +134,10 @@ def test_what_will_never_work_stops_at_once(status, message):
 def test_nobody_there():
     with serving(lambda body: (200, says("hi"))) as server:
         url = server.url
-    pauses: list[float] = []
+    began = time.monotonic()
     with pytest.raises(TacitError, match=r"nobody answers at http://127.0.0.1:\d+/v1: .*Is the server running"):
-        ChatClient(url, "m", retries=2, sleep=pauses.append).complete(HELLO)
-    assert len(pauses) == 2
+        ChatClient(url, "m", retries=2).complete(HELLO)
+    assert time.monotonic() - began >= 0.75 * (0.05 + 0.1), "it may have been starting: asked three times"
 
 
 def test_a_server_that_only_fails_is_given_up():
@@ -144,6 +156,19 @@ def test_a_server_that_only_fails_is_given_up():
 def test_addresses_that_are_none(url, model, message):
     with pytest.raises(TacitError, match=message):
         ChatClient(url, model)
+
+
+@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
+def test_an_address_may_end_where_it_likes(ending):
+    with serving(lambda body: (200, says("hi"))) as server:
+        assert ChatClient(server.url.removesuffix("/v1") + ending, "m").complete(HELLO).text == "hi"
+    assert server.asked[0]["path"] == "/v1/chat/completions"
+
+
+def test_without_the_package_the_remedy_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(TacitError, match=r"pip install tacit\[endpoints\]"):
+        ChatClient("http://localhost", "m")
 
 
 def test_a_policy_asks_in_parallel_and_answers_in_order():

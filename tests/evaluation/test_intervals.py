@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 from tacit.evaluation.intervals import (
-    bootstrap,
+    bounded_interval,
     crossed_bootstrap,
-    incomplete_beta,
     mean_interval,
     paired_interval,
     paired_interval_over_tasks,
     share_interval,
-    t_below,
     t_interval,
-    t_quantile,
     wilson,
     worth,
 )
@@ -44,32 +41,12 @@ def test_wilson_knows_nothing_without_trials_and_is_whole_at_the_ends():
     # Any table of Student's t: two-sided 95% and 99%.
     [(1, 12.706, 63.657), (2, 4.303, 9.925), (3, 3.182, 5.841), (4, 2.776, 4.604), (9, 2.262, 3.250), (30, 2.042, 2.750)],
 )
-def test_t_quantiles_are_those_of_the_tables(freedom, ninety_five, ninety_nine):
-    assert t_quantile(0.975, freedom) == pytest.approx(ninety_five, abs=5e-4)
-    assert t_quantile(0.995, freedom) == pytest.approx(ninety_nine, abs=5e-4)
-    assert t_quantile(0.025, freedom) == -t_quantile(0.975, freedom)
-
-
-def test_t_agrees_with_its_closed_forms_and_tends_to_the_normal():
-    for t in (0.0, 0.3, 1.0, 4.0, 50.0):
-        assert t_below(t, 1) == pytest.approx(0.5 + math.atan(t) / math.pi, abs=1e-13)
-        assert t_below(t, 2) == pytest.approx(0.5 + t / (2 * math.sqrt(2 + t * t)), abs=1e-13)
-        assert t_below(-t, 2) == pytest.approx(1 - t_below(t, 2))
-    assert t_quantile(0.975, 10_000_000) == pytest.approx(1.959964, abs=1e-5)
-
-
-def test_t_agrees_with_scipy():
-    stats = pytest.importorskip("scipy.stats")
-    for freedom in (1, 2, 3, 4, 7, 19, 200):
-        for p in (0.51, 0.6, 0.9, 0.975, 0.9999):
-            assert t_quantile(p, freedom) == pytest.approx(stats.t.ppf(p, freedom), rel=1e-9)
-
-
-def test_incomplete_beta_has_its_closed_forms():
-    for x in (0.0, 0.01, 0.3, 0.5, 0.9, 1.0):
-        assert incomplete_beta(x, 1, 3) == pytest.approx(1 - (1 - x) ** 3, abs=1e-14)
-        assert incomplete_beta(x, 2, 1) == pytest.approx(x * x, abs=1e-14)
-        assert incomplete_beta(x, 0.5, 0.5) == pytest.approx(2 / math.pi * math.asin(math.sqrt(x)), abs=1e-13)
+def test_t_intervals_are_as_wide_as_the_tables_say(freedom, ninety_five, ninety_nine):
+    values = np.random.default_rng(freedom).normal(size=freedom + 1)
+    error = values.std(ddof=1) / math.sqrt(len(values))
+    for confidence, t in ((0.95, ninety_five), (0.99, ninety_nine)):
+        low, high = t_interval(values.tolist(), confidence)
+        assert (values.mean() - low, high - values.mean()) == pytest.approx((t * error, t * error), abs=5e-4 * error)
 
 
 def test_t_interval_of_three_seeds_worked_out_by_hand():
@@ -78,6 +55,33 @@ def test_t_interval_of_three_seeds_worked_out_by_hand():
     assert t_interval([0.4]) == (-math.inf, math.inf)
     with pytest.raises(ValueError, match="at least one"):
         t_interval([])
+
+
+def test_a_bounded_interval_by_hand():
+    # p = 0.5, s² = 0.08, so N = 0.25 · 2 / 0.08 = 6.25; t₁ = 12.706, t²/N = 25.83:
+    # half = 12.706 / 26.83 · √(0.25 / 6.25 + 25.83 / 25) = 0.4906
+    assert bounded_interval([0.3, 0.7]) == pytest.approx((0.0094, 0.9906), abs=1e-4)
+    assert bounded_interval([0.25]) == (0.0, 1.0) and bounded_interval([0.4, 0.4]) == (0.4, 0.4)
+    assert bounded_interval([0.0, 1.0])[0] > 0.0, "both ends were seen: the mean is neither"
+    with pytest.raises(ValueError, match="do not lie in"):
+        bounded_interval([0.5, 1.2])
+
+
+def test_far_from_both_ends_and_with_many_values_bounds_do_not_matter():
+    values = np.random.default_rng(0).normal(0.5, 0.05, 200)
+    assert bounded_interval(values.tolist()) == pytest.approx(t_interval(values.tolist()), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "seeds", "least"), [((2, 3), 5, 0.93), ((8, 2), 3, 0.93), ((1, 8), 5, 0.91), ((20, 20), 2, 0.93)]
+)
+def test_a_bounded_interval_holds_the_truth_and_stays_inside(shape, seeds, least):
+    rng, held = np.random.default_rng(0), 0
+    for values in rng.beta(*shape, (1000, seeds)):
+        low, high = bounded_interval(values.tolist())
+        assert 0.0 <= low < values.mean() < high <= 1.0
+        held += low <= shape[0] / sum(shape) <= high
+    assert held / 1000 > least
 
 
 def test_share_interval_is_never_narrower_than_either_source_of_doubt():
@@ -143,20 +147,13 @@ def test_paired_interval_covers_the_truth_about_as_often_as_it_says():
     assert 0.93 < np.mean(inside) < 0.98
 
 
-def test_bootstrap_is_that_of_all_resamples():
-    values = [0.1, 0.4, 0.9, 0.5]
-    means = [np.mean(resample) for resample in itertools.product(values, repeat=4)]
-    exact = np.percentile(means, [2.5, 97.5])
-    assert bootstrap(values, resamples=40_000) == pytest.approx(tuple(exact), abs=0.013)
-    assert bootstrap(values, seed=1) == bootstrap(values, seed=1)
-    assert bootstrap([0.3]) == (0.3, 0.3)
-
-
 def test_crossed_bootstrap_is_the_plain_one_where_only_one_level_varies():
-    seeds_only = np.repeat(np.array([[0.0], [0.5], [1.0]]), 5, axis=1)
-    assert crossed_bootstrap(seeds_only) == pytest.approx(bootstrap([0.0, 0.5, 1.0]), abs=0.02)
-    tasks_only = np.tile([0.0, 0.0, 1.0, 1.0], (1, 1))
-    assert crossed_bootstrap(tasks_only) == pytest.approx(bootstrap([0.0, 0.0, 1.0, 1.0]), abs=1e-9)
+    values = np.array([0.1, 0.4, 0.9, 0.5])
+    exact = np.percentile([np.mean(resample) for resample in itertools.product(values, repeat=4)], [2.5, 97.5])
+    assert crossed_bootstrap(values[:, None]) == pytest.approx(tuple(exact), abs=0.013), "one task"
+    assert crossed_bootstrap(values[None]) == pytest.approx(tuple(exact), abs=0.013), "one seed"
+    assert crossed_bootstrap(np.repeat(values[:, None], 5, axis=1)) == pytest.approx(tuple(exact), abs=0.02), "tasks alike"
+    assert crossed_bootstrap(values[None], seed=1) == crossed_bootstrap(values[None], seed=1)
 
 
 def test_crossed_bootstrap_is_that_of_all_resamples():

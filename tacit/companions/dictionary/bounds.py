@@ -12,8 +12,7 @@ iterations, so there the bound is a reading of how well the dictionary fits, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import log, log1p, log2, sqrt
+from math import log, log2, sqrt
 
 from tacit.companions.dictionary.segmentation import Dictionary, Sequences
 from tacit.core.errors import TacitError
@@ -73,22 +72,3 @@ def proposition_4(
         raise TacitError(f"K* = {most}, but a success of the corpus takes {max(segments)} segments: Assumption 2 fails.")
     largest = budget / m + most * log2(len(dictionary))
     return dictionary.description_length(corpus) + largest * complexity(budget, m, delta)
-
-
-def log_normaliser(alphabet: int, max_phrase: int) -> float:
-    """ln Z of the prior P(C) = 2^−L_dict(C) / Z over all dictionaries that hold every single skill. Never above zero:
-
-    Z = (1 / LK)^K ∏_{l = 2 … L} (1 + 1 / (L K^l))^(K^l)
-    """
-    if alphabet < 1 or max_phrase < 1:
-        raise TacitError(f"K = {alphabet}, L = {max_phrase}: a dictionary needs a skill, and phrases of at least one.")
-    longer = (alphabet**length * log1p(1 / (max_phrase * alphabet**length)) for length in range(2, max_phrase + 1))
-    return -alphabet * log(max_phrase * alphabet) + sum(longer)
-
-
-def mean_loss(corpus: Sequence[tuple[str, ...]], dictionary: Dictionary, horizon: int) -> float:
-    """The empirical side of Eq. 7: mean ℓ̃_m over the m sequences of the corpus."""
-    losses = [normalised_loss(dictionary.seg(s), dictionary, len(corpus), horizon) for s in corpus]
-    if not losses:
-        raise TacitError("a mean loss needs at least one success.")
-    return sum(losses) / len(losses)

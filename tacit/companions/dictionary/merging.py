@@ -5,26 +5,25 @@
             go through them by count, ties by the pair's text, and add the first p = a∘b that fits L, is not in C and
             strictly lowers L_BDL; until none does
 
-Most pairs need no dynamic programme to be judged. Each use of a new phrase a∘b can be undone at the price of one more
-phrase, so what it saves is at most how often it occurs in the corpus (and at least how often a and b now stand together,
-where a ≠ b). Pairs that cannot pay for themselves are never tried.
+A skill is written as one letter here: a sequence is a word, and a phrase is a piece of it that is quickly found. Words without
+p stay cut as they are. And most pairs need not be tried: each use of p can be undone at the price of one more phrase, so it
+saves at most as many as it has occurrences.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import log2
 
-from tacit.companions.dictionary.ledger import Ledger, rank
-from tacit.companions.dictionary.merging_columns import merge_many
-from tacit.companions.dictionary.segmentation import Dictionary, Phrase, Sequences
+from tacit.companions.dictionary.segmentation import Dictionary, Phrase, Sequences, minimum_cut, phrase_bits, spell
 from tacit.core.errors import TacitError
 
-FEW_SKILLS = 600
-"""up to here plain Python is done before arrays have been set up"""
+STRICTLY = 1e-9
+"""bits a merge must save: less is rounding, and would differ between machines"""
 
 
 @dataclass(frozen=True)
@@ -48,56 +47,71 @@ class Extraction:
 
 
 def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extraction:
-    """The dictionary of a corpus. Equal sequences are handled once, however many there are."""
+    """The dictionary of a corpus. Equal sequences are cut once, however many there are."""
     if not corpus:
         raise TacitError("a dictionary is extracted from successes, and there are none.")
-    weights = Counter(corpus)
-    Dictionary(tuple(skills), (), max_phrase).check_known(set().union(*weights))
-    if sum(map(len, weights)) <= FEW_SKILLS:
-        dictionary, uses = merge_few(weights, tuple(skills), max_phrase)
-    else:
-        dictionary, uses = merge_many(weights, tuple(skills), max_phrase)
-    return Extraction(dictionary, len(corpus), sum(uses.values()), sum(map(len, corpus)), uses)
+    Dictionary(tuple(skills), (), max_phrase).check_known(set().union(*corpus))
+    letters = {skill: chr(i) for i, skill in enumerate(skills)}
+    words = ["".join(letters[skill] for skill in sequence) for sequence in corpus]
+    occurrences = Counter(w[i : i + n] for w in words for n in range(2, max_phrase + 1) for i in range(len(w) - n + 1))
+    times, cuts, merged = Counter(words), {word: Cut.into_letters(word) for word in words}, list[str]()
 
+    def in_skills(phrase: str) -> Phrase:
+        return tuple(skills[ord(letter)] for letter in phrase)
 
-def merge_few(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> tuple[Dictionary, Counter[Phrase]]:
-    """The dictionary of sequences with their multiplicities, and its uses; for corpora of some hundred skills."""
-    ledger = Ledger(len(skills), max_phrase)
-    occurrences = count_subsequences(weights, max_phrase)
-    code = Dictionary(skills, (), max_phrase)
-    segmented: dict[Phrase, tuple[Phrase, ...]] = {s: tuple(zip(s, strict=True)) for s in weights}  # phrases of one skill
+    def rank(pair: tuple[str, str]) -> tuple[int, str, str, Phrase, Phrase]:
+        a, b = map(in_skills, pair)
+        return -pairs[pair], spell(a), spell(b), a, b  # skills may have spaces in their names, and then two pairs read alike
+
     while True:
-        segments = _total(weights, segmented)
-        needed = {length: ledger.least_saving(segments, len(code), length) for length in range(2, max_phrase + 1)}
-        could_pay = {p for p, count in occurrences.items() if count >= needed[len(p)] and p not in code}
-        pairs: Counter[tuple[Phrase, Phrase]] = Counter()
-        for sequence, weight in weights.items() if could_pay else ():
-            for a, b in pairwise(segmented[sequence]):
-                if a + b in could_pay:
-                    pairs[a, b] += weight
-        for a, b in sorted(pairs, key=lambda pair: rank(pairs[pair], *pair)):
-            longer = Dictionary(skills, (*code.merged, a + b), max_phrase)
-            trial = {s: longer.segment(s) for s in weights}
-            if ledger.pays(segments, len(code), segments - _total(weights, trial), len(a + b)):
-                code, segmented = longer, trial
+        segments, size = sum(times[w] * len(cut.phrases) for w, cut in cuts.items()), len(skills) + len(merged)
+        least = [least_saving(segments, size, phrase_bits(n, len(skills), max_phrase)) for n in range(max_phrase + 1)]
+        pairs = Counter(chain.from_iterable(pairwise(cuts[word].phrases) for word in words))
+        could_pay = [(a, b) for a, b in pairs if len(p := a + b) <= max_phrase and occurrences[p] >= least[len(p)]]
+        for a, b in sorted((pair for pair in could_pay if "".join(pair) not in merged), key=rank):
+            p = a + b
+            fresh = {word: cut.with_phrase(p) for word, cut in cuts.items() if p in word}
+            saved = sum(times[w] * (len(cuts[w].phrases) - len(cut.phrases)) for w, cut in fresh.items())
+            if saved >= least[len(p)]:
+                merged.append(p)
+                cuts |= fresh
                 break
         else:
-            uses: Counter[Phrase] = Counter()
-            for sequence, weight in weights.items():
-                for phrase in segmented[sequence]:
-                    uses[phrase] += weight
-            return code, uses
+            code = Dictionary(tuple(skills), tuple(map(in_skills, merged)), max_phrase)
+            uses = Counter(chain.from_iterable(cuts[word].phrases for word in words))
+            told = {in_skills(phrase): count for phrase, count in uses.items()}
+            return Extraction(code, len(corpus), segments, sum(map(len, corpus)), told)
 
 
-def count_subsequences(weights: Mapping[Phrase, int], max_phrase: int) -> Counter[Phrase]:
-    """Every run of two to L skills, with how often it occurs, overlapping ones included."""
-    found: Counter[Phrase] = Counter()
-    for sequence, weight in weights.items():
-        for length in range(2, min(max_phrase, len(sequence)) + 1):
-            for start in range(len(sequence) - length + 1):
-                found[sequence[start : start + length]] += weight
-    return found
+def gain(segments: int, size: int, saved: int, bits: float) -> float:
+    """−|B| Δ_BDL: what a phrase of so many bits gains a code of `size` phrases if it saves `saved` of the corpus's segments."""
+    after = (segments - saved) * log2(size + 1) + bits
+    return segments * log2(size) - after
 
 
-def _total(weights: Mapping[Phrase, int], segmented: Mapping[Phrase, Sequence[Phrase]]) -> int:
-    return sum(weight * len(segmented[s]) for s, weight in weights.items())
+def least_saving(segments: int, size: int, bits: float) -> int:
+    """The fewest segments such a phrase must save to pay; more than there are where it never would."""
+    return bisect_left(range(segments + 1), True, key=lambda saved: gain(segments, size, saved, bits) > STRICTLY)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A word under a code."""
+
+    word: str
+    ways: list[tuple[int, ...]]
+    """for each letter, the lengths of the phrases of two or more that end with it, shortest first"""
+    phrases: list[str]
+    """the minimum segmentation"""
+
+    @classmethod
+    def into_letters(cls, word: str) -> Cut:
+        return cls(word, [()] * len(word), list(word))
+
+    def with_phrase(self, phrase: str) -> Cut:
+        ways, start = self.ways.copy(), self.word.find(phrase)
+        while start >= 0:
+            end = start + len(phrase) - 1
+            ways[end] = tuple(sorted((*ways[end], len(phrase))))
+            start = self.word.find(phrase, start + 1)
+        return Cut(self.word, ways, [self.word[a:b] for a, b in pairwise(minimum_cut(ways))])

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import log2
 
 from tacit.core.errors import TacitError, unknown
@@ -67,20 +68,11 @@ class Dictionary:
         """A minimum segmentation: of several, the one with the longest last phrase, then the longest before it, …"""
         sequence = tuple(sequence)
         self.check_known(sequence)
-        fewest, last = [0], [0]
-        """of each prefix: how few phrases, and how long the last one is"""
-        for end in range(1, len(sequence) + 1):
-            best, length = fewest[end - 1], 1
-            for longer in self._lengths.get(sequence[end - 1], ()):
-                if longer <= end and fewest[end - longer] <= best and sequence[end - longer : end] in self._phrases:
-                    best, length = fewest[end - longer], longer
-            fewest.append(best + 1)
-            last.append(length)
-        phrases, end = [], len(sequence)
-        while end:
-            phrases.append(sequence[end - last[end] : end])
-            end -= last[end]
-        return tuple(reversed(phrases))
+        ways = [
+            [n for n in self._lengths.get(skill, ()) if n <= end and sequence[end - n : end] in self._phrases]
+            for end, skill in enumerate(sequence, 1)
+        ]
+        return tuple(sequence[a:b] for a, b in pairwise(minimum_cut(ways)))
 
     def description_length(self, corpus: Sequences) -> float:
         """L_BDL(B, C), Eq. 3: bits per sequence."""
@@ -91,10 +83,6 @@ class Dictionary:
     def check_known(self, sequence: Collection[str]) -> None:
         if not self._known.issuperset(sequence):
             raise unknown("skill", str(next(s for s in sequence if s not in self._known)), self.skills)
-
-    def uses(self, corpus: Sequences) -> Counter[Phrase]:
-        """How often each phrase stands in the segmentations of the corpus."""
-        return Counter(phrase for sequence in corpus for phrase in self.segment(sequence))
 
     @cached_property
     def _phrases(self) -> frozenset[Phrase]:
@@ -111,6 +99,25 @@ class Dictionary:
         for phrase in self.merged:
             lengths.setdefault(phrase[-1], set()).add(len(phrase))
         return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
+
+
+def minimum_cut(ways_T: Sequence[Sequence[int]]) -> list[int]:
+    """Where a minimum segmentation of T skills cuts them, 0 and T included. `ways_T` has, for each skill, the lengths of the
+    phrases of two or more that end with it, shortest first; a single skill is always a phrase.
+
+    fewest[t] = 1 + min over those lengths n, and 1, of fewest[t − n]; of equals the longest
+    """
+    fewest, last, best = [0], [1] * (len(ways_T) + 1), 0
+    for end, ways in enumerate(ways_T, 1):
+        for longer in ways:
+            if fewest[end - longer] <= best:
+                best, last[end] = fewest[end - longer], longer
+        best += 1
+        fewest.append(best)
+    cuts = [len(ways_T)]
+    while cuts[-1]:
+        cuts.append(cuts[-1] - last[cuts[-1]])
+    return cuts[::-1]
 
 
 def phrase_bits(length: int, alphabet: int, max_phrase: int) -> float:

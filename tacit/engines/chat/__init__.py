@@ -1,1 +1,1 @@
-"""Models behind an OpenAI-compatible HTTP endpoint: a client, and a policy that can only sample. Standard library only."""
+"""Models behind an OpenAI-compatible HTTP endpoint: a client, and a policy that can only sample."""

@@ -15,7 +15,6 @@ from tacit.environments.alfworld.household import APPLIANCES, Household
 NEVER_PICKED = "never_picked_target"
 PARTIAL_DELIVERY = "two_partial_deliver"
 NOT_TRANSFORMED = "picked_no_transform"
-LABELS = (NEVER_PICKED, PARTIAL_DELIVERY, NOT_TRANSFORMED, "timeout")
 
 
 def failure(trajectory: Trajectory) -> str:

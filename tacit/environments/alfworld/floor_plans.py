@@ -37,10 +37,6 @@ class FloorPlan:
     """receptacle kind -> indices"""
 
     @property
-    def layout(self) -> Layout:
-        return tuple((kind, len(indices)) for kind, indices in self.of_kind.items())
-
-    @property
     def unseen(self) -> bool:
         return self.number % KEPT_BACK == KEPT_BACK - 1
 

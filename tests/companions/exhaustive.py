@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log2
 
-from tacit.companions.dictionary.ledger import STRICTLY
-from tacit.companions.dictionary.merging import count_subsequences
+from plain import count_subsequences
+
+from tacit.companions.dictionary.merging import STRICTLY
 from tacit.companions.dictionary.segmentation import Phrase, Sequences, phrase_bits
 from tacit.core.errors import TacitError
 

@@ -1,0 +1,51 @@
+"""Greedy merging sequence by sequence, without words or letters: slow, and what `merge` is held against on long sequences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from math import log2
+
+from tacit.companions.dictionary.merging import STRICTLY
+from tacit.companions.dictionary.segmentation import Dictionary, Phrase, phrase_bits, spell
+
+
+def merge(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> Dictionary:
+    """The dictionary of sequences with their multiplicities."""
+    occurrences = count_subsequences(weights, max_phrase)
+    code = Dictionary(skills, (), max_phrase)
+    while True:
+        segmented = {s: code.segment(s) for s in weights}
+        segments, size = total(weights, code), len(code)
+
+        def pays(saved: int, length: int, segments=segments, size=size) -> bool:
+            after = (segments - saved) * log2(size + 1) + phrase_bits(length, len(skills), max_phrase)
+            return segments * log2(size) - after > STRICTLY
+
+        pairs: Counter[tuple[Phrase, Phrase]] = Counter()
+        for sequence, weight in weights.items():
+            for a, b in pairwise(segmented[sequence]):
+                if a + b in occurrences and a + b not in code and pays(occurrences[a + b], len(a + b)):
+                    pairs[a, b] += weight
+        for a, b in sorted(pairs, key=lambda pair: (-pairs[pair], *map(spell, pair), *pair)):
+            longer = Dictionary(skills, (*code.merged, a + b), max_phrase)
+            if pays(segments - total(weights, longer), len(a + b)):
+                code = longer
+                break
+        else:
+            return code
+
+
+def total(weights: Mapping[Phrase, int], code: Dictionary) -> int:
+    return sum(weight * code.seg(sequence) for sequence, weight in weights.items())
+
+
+def count_subsequences(weights: Mapping[Phrase, int], max_phrase: int) -> Counter[Phrase]:
+    """Every run of two to L skills, with how often it occurs, overlapping ones included."""
+    found: Counter[Phrase] = Counter()
+    for sequence, weight in weights.items():
+        for length in range(2, min(max_phrase, len(sequence)) + 1):
+            for start in range(len(sequence) - length + 1):
+                found[sequence[start : start + length]] += weight
+    return found
