@@ -27,6 +27,7 @@ from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Pooling, SentenceEncoder
 from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, settle
+from tacit.credit.keys import Key
 from tacit.credit.pace import ActionKey, ActionPeers, Form
 from tacit.credit.partitions import Clusters, Fixed
 from tacit.credit.step_relative import StepRelative
@@ -49,6 +50,8 @@ class BiGPO(GRPO):
     """divide step-level credit by the deviation of its cluster: population, sample, or none"""
     embedder: Literal["actor", "ngram", "identity", "sentence"] = "actor"
     """what steps are compared by: the actor's hidden state, character n-grams, the exact observation, a sentence encoder"""
+    text_key: Key = "observation"
+    """what n-grams and identity compare: the observation, the state (block and observation as they are told), or the whole prompt"""
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
     """the sentence encoder, where steps are compared by one: a directory or a hub id"""
     layer: int | None = None
@@ -90,7 +93,7 @@ class BiGPO(GRPO):
             return ActorHidden(layer, self.pooling or "last")
         if self.embedder == "sentence":
             return SentenceEncoder(tools.sentences(self.encoder))
-        return HashNgram() if self.embedder == "ngram" else Identity()
+        return HashNgram(key=self.text_key) if self.embedder == "ngram" else Identity(self.text_key)
 
     def step_credit(self, clusters: Clusters) -> CreditTerm:
         """w · Âₛ of Eq. 2."""

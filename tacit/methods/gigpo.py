@@ -14,10 +14,12 @@ from typing import Annotated, ClassVar, Literal
 
 from tacit.core.bounds import Bound, NotNegative, Share
 from tacit.core.composition import Part, adds
+from tacit.core.errors import TacitError
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
-from tacit.credit.partitions import Partition, SameObservation, SimilarObservation
-from tacit.credit.step_relative import StepRelative
+from tacit.credit.keys import Key
+from tacit.credit.partitions import Partition, SimilarObservation
+from tacit.credit.step_relative import Same, StepRelative
 from tacit.methods.grpo import GRPO
 
 Similarity = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1, where observations must be equal")]
@@ -35,10 +37,14 @@ class GiGPO(GRPO):
     """w of the step-level credit; 0 is GRPO"""
     step_std: Literal["population", "sample", "none"] = "population"
     """divide step-level credit by the deviation of its peers: population, sample (as verl-agent's code), or none (mean only)"""
+    key: Key = "observation"
+    """by what steps are the same: the observation, the state (block and observation as they are told), or the whole prompt"""
     similarity: Similarity = 1.0
     """observations this alike (difflib ratio) count as the same; 1 means equal, worlds that never repeat use 0.9"""
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
-        same: Partition = SameObservation() if self.similarity == 1.0 else SimilarObservation(self.similarity)
+        if self.similarity < 1.0 and self.key != "observation":
+            raise TacitError(f"similarity = {self.similarity} compares observations; leave key = {self.key} out, or it.")
+        same: Partition = Same(self.key) if self.similarity == 1.0 else SimilarObservation(self.similarity)
         std = None if self.step_std == "none" else self.step_std
         return (adds("credits", "step credit", StepRelative(same, self.step_weight, self.gamma, std)),)

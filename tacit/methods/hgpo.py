@@ -17,6 +17,7 @@ from tacit.core.composition import Part, adds, replaces
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
 from tacit.credit.hgpo import HistoryHierarchy
+from tacit.credit.keys import Key
 from tacit.methods.grpo import GRPO
 
 
@@ -30,6 +31,8 @@ class HGPO(GRPO):
     """discount per turn of the step returns"""
     alpha: float = 1.0
     """how much deeper levels of shared history weigh: (k + 1)^alpha"""
+    key: Key = "observation"
+    """by what steps are the same: the observation, the state (block and observation as they are told), or the whole prompt"""
     base: bool = False
     """add the episode-level advantage as the shallowest level"""
     step_std: Literal["population", "sample", "none"] = "population"
@@ -40,5 +43,5 @@ class HGPO(GRPO):
         std = None if self.step_std == "none" else self.step_std
         return (
             replaces("credits", "episode credit"),  # it is the shallowest level of the hierarchy, or not there
-            adds("credits", "step credit", HistoryHierarchy(depth, self.alpha, self.base, self.gamma, std)),
+            adds("credits", "step credit", HistoryHierarchy(depth, self.alpha, self.base, self.gamma, std, key=self.key)),
         )
