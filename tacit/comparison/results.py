@@ -1,14 +1,18 @@
-"""comparison.json, table.md and table.csv from the run directories, as far as they have come."""
+"""What a comparison comes to: its runs done, and comparison.json, table.md and table.csv from them as far as they have come."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tacit.comparison.carry_out import Happening, carry_out
 from tacit.comparison.collect import check_alike, read_cell, read_start
 from tacit.comparison.pages import csv_text, markdown
 from tacit.comparison.plan import Plan, Planned
+from tacit.comparison.plots import draw
+from tacit.comparison.processes import Processes
 from tacit.comparison.table import CONFIDENCE, make_table
 from tacit.runs.directory import versions
 from tacit.runs.files import write_json, write_text
@@ -24,6 +28,29 @@ class Results:
         self.plan, self.directory, self.file, self.command = plan, directory, file, list(command)
         self._versions = versions()
         self._finished: dict[Path, Found] = {}
+
+    def carry_out(
+        self, wanted: Sequence[Planned], processes: Processes, tell: Callable[[Happening], None]
+    ) -> tuple[list[Planned], Found, list[Path]]:
+        """Do the wanted runs, with everything written anew whenever one ends: (those that failed, all that is known, plots)."""
+
+        def heard(event: Happening) -> None:
+            if event.kind in ("finished", "failed"):
+                self.write()
+            tell(event)
+
+        self.gather()  # what is there already must fit in one table before more is added to it
+        # A polite request to end is answered like Ctrl-C: the runs are told too, and the table is written.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            failed = carry_out(self.plan, wanted, self.directory, processes, heard)
+        except KeyboardInterrupt:
+            self.write()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        found = self.write()
+        return failed, found, draw(found, self.directory / "plots")
 
     def gather(self) -> Found:
         """Everything, in the layout of comparison.json (see `tacit.comparison`)."""
