@@ -89,16 +89,19 @@ class Story:
             (step, {p: count / successes[step] for p, count in uses.items()}) for step, uses in history if step in successes
         ]
 
+    def lives(self) -> dict[Phrase, dict[int, float]]:
+        """phrase -> (iteration -> its uses per success), those used most over all iterations first"""
+        found: dict[Phrase, dict[int, float]] = {}
+        for step, uses in self.rates():
+            for phrase, rate in uses.items():
+                found.setdefault(phrase, {})[step] = rate
+        return dict(sorted(found.items(), key=lambda life: (-sum(life[1].values()), life[0])))
+
     def gone(self) -> list[tuple[Phrase, int]]:
         """Phrases no longer in the dictionary with the last iteration they were there, those once used most first."""
-        rates = self.rates()
-        used: dict[Phrase, float] = {}
-        last: dict[Phrase, int] = {}
-        for step, uses in rates:
-            for phrase, rate in uses.items():
-                used[phrase], last[phrase] = used.get(phrase, 0.0) + rate, step
-        now = rates[-1][1] if rates else {}
-        return [(p, last[p]) for p in sorted(used, key=lambda p: (-used[p], p)) if p not in now]
+        lives = self.lives()
+        now = max((step for step, _ in self.rates()), default=0)
+        return [(phrase, max(life)) for phrase, life in lives.items() if max(life) < now]
 
     def phrases(self) -> list[dict[str, Any]]:
         """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
