@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.assembly.flags import Parser, options_of
 from tacit.assembly.geometry import place_of
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
-from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
 from tacit.core.errors import TacitError, unknown
 from tacit.core.seeds import derive
 from tacit.core.types import Task
