@@ -20,6 +20,7 @@ from tacit.evaluation.evaluate import play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel
 from tacit.evaluation.scores import PanelScore, Prices, score_panel
+from tacit.evaluation.token_plot import plot_tokens
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
 from tacit.rollout.episodes import EpisodePlan
 from tacit.runs.directory import code_version, find_summary, read_settings
@@ -105,13 +106,22 @@ class Sitting:
         }
         return Measured(played, score, how, earlier, result)
 
-    def place(self, measured: Measured) -> Path | None:
-        """Where the result is kept: beside the episodes, under a name of its own for each way of measuring."""
-        return self.directory / _result_name(measured.result) if self.directory else None
+    def account(self, measured: Measured) -> tuple[list[TokenUse], Path | None]:
+        """Count what ReAct would have read on the same episodes: in the result from now on, and drawn beside it."""
+        uses = _token_uses(self.target, measured.played)
+        measured.result["tokens"] = [use.to_json() for use in uses]
+        if self.directory is None:
+            return uses, None
+        picture = (self.directory / _result_name(measured.result)).with_suffix(".tokens.png")
+        plot_tokens(picture, f"{self.target.label}: what is read at each turn", uses)
+        return uses, picture
 
     def keep(self, measured: Measured) -> Path | None:
-        if (place := self.place(measured)) is not None:
-            write_json(place, measured.result)
+        """The result beside the episodes, under a name of its own for each way of measuring."""
+        if self.directory is None:
+            return None
+        place = self.directory / _result_name(measured.result)
+        write_json(place, measured.result)
         return place
 
 
@@ -132,7 +142,7 @@ def check_tokens(target: Target) -> None:
         )
 
 
-def token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
+def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
     """The target's own context, then ReAct-1step and ReAct-full in the same wording, on the episodes just played.
 
     Those that were read back from a recording are played again in the world, for the actions it listed. Where skill modules

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tacit.assembly.flags import Parser, check_at_least_one
-from tacit.assembly.measuring import Sitting, check_tokens, token_uses
+from tacit.assembly.measuring import Sitting, check_tokens
 from tacit.assembly.panel_choice import with_panel
 from tacit.assembly.players import Endpoint, Target, open_endpoint
 from tacit.assembly.recipe import Said
@@ -21,7 +21,6 @@ from tacit.cli.terminal import make_console, say
 from tacit.core.errors import TacitError
 from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
 from tacit.evaluation.scores import Prices
-from tacit.evaluation.token_plot import plot_tokens
 from tacit.modules.players import open_player
 from tacit.runs.files import write_json
 
@@ -55,12 +54,10 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"note: {note}")
     show(console, target, measured)
     if arguments.tokens:
-        uses = token_uses(target, measured.played)
+        uses, picture = sitting.account(measured)
         show_tokens(console, uses)
-        if (place := sitting.place(measured)) is not None:
-            plot_tokens(picture := place.with_suffix(".tokens.png"), f"{target.label}: what is read at each turn", uses)
+        if picture is not None:
             print(f"drawn in {picture}")
-        measured.result["tokens"] = [use.to_json() for use in uses]
     if (place := sitting.keep(measured)) is not None:
         print(f"written to {place}")
     if arguments.json == PRINTED:

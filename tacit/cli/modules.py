@@ -136,18 +136,9 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
     rows = []
     for skill, module in modules.items():
         measured = module.scores.get("rl") or module.scores.get("sft")
-        rows.append(
-            (
-                skill,
-                ", ".join(module.families),
-                f"{module.base.model} {module.fingerprint[:12]}" if module.adapter else "own weights",
-                module.tracker or "-",
-                _score(module.scores.get("sft")),
-                _score(module.scores.get("rl")),
-                str(measured["episodes"]) if measured else "-",
-                _bytes(module.size),
-            )
-        )
+        base = f"{module.base.model} {module.fingerprint[:12]}" if module.adapter else "own weights"
+        scores, episodes = [_score(module.scores.get(s)) for s in ("sft", "rl")], str(measured["episodes"]) if measured else "-"
+        rows.append((skill, ", ".join(module.families), base, module.tracker or "-", *scores, episodes, _bytes(module.size)))
     console.print(table("", columns, rows, numbers=("after SFT", "after RL", "episodes", "size")))
     for panel in dict.fromkeys((s["panel"], s["panel_hash"]) for m in modules.values() for s in m.scores.values()):
         say(console, f"panel {panel[0]} (hash {panel[1]})", style="dim")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tacit.comparison.carry_out import Happening, carry_out
 from tacit.comparison.collect import check_alike, read_cell, read_start
 from tacit.comparison.pages import csv_text, markdown
-from tacit.comparison.plan import Plan, Planned
+from tacit.comparison.plan import START, Plan, Planned
 from tacit.comparison.plots import draw
 from tacit.comparison.processes import Processes
 from tacit.comparison.table import CONFIDENCE, make_table
@@ -55,14 +56,10 @@ class Results:
     def gather(self) -> Found:
         """Everything, in the layout of comparison.json (see `tacit.comparison`)."""
         plan = self.plan
-        starts = {start.world: self._start(start) for start in plan.starts}
+        starts = {start.world: self._read(start, None) for start in plan.starts}
         order = {(cell.world, cell.method, cell.seed): cell for cell in plan.cells}
-        cells = [
-            self._cell(order[world, method, seed], starts.get(world))
-            for world in plan.worlds
-            for method in plan.methods
-            for seed in plan.seeds
-        ]
+        places = product(plan.worlds, plan.methods, plan.seeds)
+        cells = [self._read(order[place], starts.get(place[0])) for place in places]
         panels = {world: check_alike(world, _measured(world, cells, starts)) for world in plan.worlds}
         return {
             "format": FORMAT,
@@ -93,14 +90,13 @@ class Results:
         write_text(self.directory / "table.csv", csv_text(found))
         return found
 
-    def _start(self, start: Planned) -> Found:
-        return self._once(start, lambda: read_start(start, self.directory))
-
-    def _cell(self, cell: Planned, started: Found | None) -> Found:
-        return self._once(cell, lambda: read_cell(cell, self.plan, self.directory, started))
-
-    def _once(self, run: Planned, read: Callable[[], Found]) -> Found:
-        found = self._finished.get(run.place) or read()
+    def _read(self, run: Planned, started: Found | None) -> Found:
+        if run.place in self._finished:
+            return self._finished[run.place]
+        if run.method == START:
+            found = read_start(run, self.directory)
+        else:
+            found = read_cell(run, self.plan, self.directory, started)
         if found["status"] == "finished":
             self._finished[run.place] = found
         return found
