@@ -196,3 +196,9 @@ def _metavar(kind: Any) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         return "VALUE"
     return {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}.get(kind, "VALUE")
+
+
+def check_at_least_one(arguments: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if (value := getattr(arguments, name)) < 1:
+            raise TacitError(f"--{name.replace('_', '-')} {value} must be at least 1.")

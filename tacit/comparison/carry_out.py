@@ -9,10 +9,12 @@ import fcntl
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
 
+from tacit.assembly.recipe import Recipe
+from tacit.assembly.resuming import fixed_differences
 from tacit.comparison.plan import Plan, Planned
 from tacit.comparison.processes import Command, Processes
 from tacit.core.errors import TacitError
@@ -27,7 +29,7 @@ PATIENCE_S = 20.0
 Status = Literal["finished", "failed", "unfinished", "missing"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Happening:
     """Something to tell whoever waits."""
 
@@ -35,8 +37,11 @@ class Happening:
     run: Planned
     seconds: float = 0.0
     reason: str = ""
+    """why it failed"""
     running: int = 0
     left: int = 0
+    success: float | None = None
+    """of its last evaluation, where it finished"""
 
 
 @dataclass
@@ -59,6 +64,24 @@ def failure_of(path: Path) -> str | None:
     return file.read_text(encoding="utf-8").strip() if file.exists() else None
 
 
+def check_stored(plan: Plan, directory: Path) -> None:
+    """Runs that are already there must be the ones the file asks for; only what may change on resuming may have."""
+    for planned in (*plan.starts, *plan.cells):
+        path = directory / planned.place
+        if not (path / SETTINGS).exists():
+            continue
+        # Read as a recipe: a setting that came into being since is then at its default.
+        before = {key: value for key, value in Recipe.from_json(read_settings(path)).to_json().items() if key != "out"}
+        after = planned.with_start(directory)
+        if planned.starts_from and before["model"].endswith(f"/{planned.start_place.as_posix()}"):
+            before["model"] = after["model"]  # the comparison may have been moved since
+        if changed := fixed_differences(before, after):
+            raise TacitError(
+                f"{path} was made with other settings than the file now asks for ({', '.join(changed)}). Take the change back, "
+                "delete that run to do it again, or name another --out."
+            )
+
+
 def words_for(run: Planned, directory: Path) -> list[str]:
     """The command that does a run, or goes on with it."""
     path = directory / run.place
@@ -69,14 +92,13 @@ def words_for(run: Planned, directory: Path) -> list[str]:
 
 
 def carry_out(
-    plan: Plan, wanted: Sequence[Planned], directory: Path, jobs: int, tell: Callable[[Happening], None]
+    plan: Plan, wanted: Sequence[Planned], directory: Path, processes: Processes, tell: Callable[[Happening], None]
 ) -> list[Planned]:
-    """Do the wanted runs, and the starts they need, `jobs` at a time; returns those that failed."""
+    """Do the wanted runs, and the starts they need, as many at a time as there may be processes; returns those that failed."""
     lock = _lock(directory)
     waiting = _undone(wanted, directory)
     waiting = [*_undone([s for s in plan.starts if any(plan.start_of(run) is s for run in waiting)], directory), *waiting]
     _check_starts(plan, waiting, directory)
-    processes = Processes(jobs)
     working: list[_Working] = []
     failed: list[Planned] = []
     try:
@@ -88,7 +110,7 @@ def carry_out(
                 tell(Happening("failed", run, 0.0, "the run it starts from failed", len(working), len(waiting)))
             undone = [*waiting, *(work.run for work in working)]
             ready = [run for run in waiting if plan.start_of(run) not in undone]
-            for run in ready[: max(0, jobs - len(working))]:
+            for run in ready[: max(0, processes.most - len(working))]:
                 waiting.remove(run)
                 resumed = (directory / run.place / SETTINGS).exists()
                 working.append(_begin(run, directory, processes))
@@ -96,12 +118,11 @@ def carry_out(
             ended = [w for w in working if w.command.code is not None]
             for work in ended:
                 working.remove(work)
-                seconds, path = time.monotonic() - work.began, directory / work.run.place
-                reason = _outcome(work, path)
-                if reason:
+                event = _ended(work, directory / work.run.place)
+                if event.kind == "failed":
                     failed.append(work.run)
-                    _note_failure(path, reason)
-                tell(Happening("failed" if reason else "finished", work.run, seconds, reason or "", len(working), len(waiting)))
+                    _note_failure(directory / work.run.place, event.reason)
+                tell(replace(event, running=len(working), left=len(waiting)))
             if not ended:
                 time.sleep(POLL_S)
     finally:
@@ -155,11 +176,16 @@ def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:
     return _Working(run, processes.start(words_for(run, directory), path / LOG))
 
 
-def _outcome(work: _Working, path: Path) -> str | None:
-    """Why a run that ended is not finished; None where it is."""
-    code = work.command.code or 0
+def _ended(work: _Working, path: Path) -> Happening:
+    code, seconds = work.command.code or 0, time.monotonic() - work.began
     if code == 0 and status_of(path, work.run.iterations) == "finished":
-        return None
+        final = (find_summary(path) or {}).get("final") or {}
+        return Happening("finished", work.run, seconds, success=final.get("success"))
+    return Happening("failed", work.run, seconds, _reason(code, path))
+
+
+def _reason(code: int, path: Path) -> str:
+    """Why a run that ended is not finished."""
     lines = [line.strip() for line in (path / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
     if code < 0:

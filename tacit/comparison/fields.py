@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tacit.assembly.recipe import Document, method_options
 from tacit.core.errors import TacitError, unknown
 
-Document = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
@@ -73,3 +73,33 @@ def check_known(document: Document, keys: Iterable[str], where: str) -> None:
     for key in document:
         if key not in keys:
             raise unknown(f"key in {where}", key, keys)
+
+
+def merge(*documents: Mapping[str, Any]) -> Document:
+    """Later ones win, table by table."""
+    merged: Document = {}
+    for document in documents:
+        for key, value in document.items():
+            before = merged.get(key)
+            merged[key] = merge(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def having(settings: Mapping[str, Any], method: str) -> Document:
+    """Those of the settings that a method has."""
+    own = _settings_of(method)
+    return {key: value for key, value in settings.items() if key in own}
+
+
+def check_shared_settings(shared: Document, methods: Iterable[str], world: str) -> None:
+    """Settings for all methods are passed over where a method has no such thing, but one that none has is a mistake."""
+    known = set().union(*map(_settings_of, methods))
+    for key in shared.get("method", {}):
+        if key == "name":
+            raise TacitError("methods are named under [methods]; [common.method] and [worlds.….method] hold their settings.")
+        if key not in known:
+            raise unknown(f"setting of the methods in world {world!r}", key, known)
+
+
+def _settings_of(method: str) -> set[str]:
+    return {option.place[1] for option in method_options(method) if option.place[0] == "method"}

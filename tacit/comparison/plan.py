@@ -26,16 +26,19 @@ What is said more closely wins: common, then world, then method, then the method
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tacit.assembly.checks import prepare
+from tacit.assembly.recipe import Document, Recipe
 from tacit.comparison.fields import (
-    Document,
     check_known,
     check_name,
+    check_shared_settings,
+    having,
+    merge,
     read_seeds,
     read_shared,
     read_table,
@@ -44,10 +47,6 @@ from tacit.comparison.fields import (
     read_thresholds,
 )
 from tacit.core.errors import TacitError, unknown
-from tacit.methods import get_method
-
-Resolve = Callable[[Document], Document]
-"""makes a train document complete, or refuses it with the reason"""
 
 TOP = ("name", "description", "seeds", "thresholds", "common", "worlds", "methods")
 SECTIONS = ("schedule", "sft", "engine")
@@ -125,9 +124,18 @@ class Plan:
     def start_of(self, cell: Planned) -> Planned | None:
         return next((s for s in self.starts if s.world == cell.world), None) if cell.starts_from else None
 
+    def choose(self, only: str) -> list[Planned]:
+        """The cells that are meant: all, or those with any of the names."""
+        names = [name.strip() for name in only.split(",") if name.strip()]
+        meant = [{c.world, c.method, f"{c.world}/{c.method}", f"{c.method}/{c.seed}", c.label} for c in self.cells]
+        for name in names:
+            if not any(name in own for own in meant):
+                raise unknown("world, method or run of this comparison", name, [*self.worlds, *self.methods])
+        return [cell for cell, own in zip(self.cells, meant, strict=True) if not names or own & set(names)]
 
-def make_plan(document: Document, resolve: Resolve, default_name: str = "comparison") -> Plan:
-    """Everything the file stands for. Each world × method is resolved, so that what cannot work is refused here."""
+
+def make_plan(document: Document, default_name: str = "comparison") -> Plan:
+    """Everything the file stands for. Each world × method is made complete, so that what cannot work is refused here."""
     check_known(document, TOP, "the file")
     seeds = read_seeds(document.get("seeds"))
     worlds, methods = read_tables(document, "worlds"), read_tables(document, "methods")
@@ -143,12 +151,12 @@ def make_plan(document: Document, resolve: Resolve, default_name: str = "compari
             if name not in methods:
                 raise unknown(f"method in [worlds.{world}.methods]", name, methods)
         shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
-        start = None if begin is None else _start(world, shared, begin, resolve)
+        start = None if begin is None else _start(world, shared, begin)
         starts += [start] if start else []
         for method, table in methods.items():
             cell = _cell_document(method, shared, [table, special.get(method, {})], f"{world}/{method}", start)
-            resolved[world, method] = _resolved(resolve, cell, f"{world}/{method}")
-        _check_shared_settings(shared, [m["method"]["name"] for (w, _), m in resolved.items() if w == world], world)
+            resolved[world, method] = _complete(cell, f"{world}/{method}")
+        check_shared_settings(shared, [m["method"]["name"] for (w, _), m in resolved.items() if w == world], world)
     cells = [
         Planned(world, method, seed, {**resolved[world, method], "seed": seed}, _checkpoint(starts, world))
         for seed in seeds
@@ -165,17 +173,7 @@ def make_plan(document: Document, resolve: Resolve, default_name: str = "compari
     )  # fmt: skip
 
 
-def merge(*documents: Mapping[str, Any]) -> Document:
-    """Later ones win, table by table."""
-    merged: Document = {}
-    for document in documents:
-        for key, value in document.items():
-            before = merged.get(key)
-            merged[key] = merge(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-def _start(world: str, shared: Document, begin: Any, resolve: Resolve) -> Planned:
+def _start(world: str, shared: Document, begin: Any) -> Planned:
     """The imitation every cell of the world starts from, told what the world's cells are told."""
     own = read_table(begin, f"worlds.{world}.{START}")
     seed = own.pop("seed", 0)
@@ -184,10 +182,10 @@ def _start(world: str, shared: Document, begin: Any, resolve: Resolve) -> Planne
     method = own.pop("method", {})
     method = {"name": method} if isinstance(method, str) else read_table(method, f"worlds.{world}.{START}.method")
     name = method.get("name", "grpo")
-    told = _having(shared.get("method", {}), name)
+    told = having(shared.get("method", {}), name)
     document = merge(shared, {"method": None}, own, {"seed": seed, "method": {**told, "name": name, **method}})
     document["schedule"] = {**document.get("schedule", {}), "iterations": own.get("schedule", {}).get("iterations", 0)}
-    complete = _resolved(resolve, document, f"{world}/{START}")
+    complete = _complete(document, f"{world}/{START}")
     if complete["engine"]["lora_rank"]:
         raise TacitError(
             f"[worlds.{world}.{START}] trains LoRA adapters, which are no model to start from; set engine.lora_rank = 0 there "
@@ -212,44 +210,28 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
                 own[key] = value
     if not isinstance(own["name"], str):
         raise TacitError(f"the name of method {method!r} must be text, not {own['name']!r}.")
-    told = _having(shared.get("method", {}), own["name"])
+    told = having(shared.get("method", {}), own["name"])
     if start is not None:
         read = {key: start.document["method"][key] for key in CONTEXT if key in start.document["method"]}
-        told = {**_having(read, own["name"]), **told}
+        told = {**having(read, own["name"]), **told}
         # The start has done the imitation and was measured: each run goes on from there.
         begun = {"sft": {"steps": 0}, "evaluation": {"untrained": shared.get("evaluation", {}).get("untrained", False)}}
         shared = merge(shared, begun)
     return merge(shared, {"method": None}, sections, {"method": {**told, **own}, "seed": 0})
 
 
-def _resolved(resolve: Resolve, document: Document, where: str) -> Document:
+def _complete(document: Document, where: str) -> Document:
+    """With everything said, as `tacit train` would understand it; refused with the reason where it cannot work."""
     try:
-        complete = resolve(document)
+        recipe = prepare(Recipe.from_json(document)).recipe
     except TacitError as error:
         raise TacitError(f"{where}: {error}") from error
-    if complete["wandb"]:
+    if recipe.train.wandb:
         # There a run is known by the name of its directory, and those here are called 0, 1, 2.
         raise TacitError(
             "wandb would take all runs of a seed for one; leave it out of a comparison, which keeps its own records."
         )
-    return {key: value for key, value in complete.items() if key != "out"}
-
-
-def _having(table: Any, method: str) -> Document:
-    """Those of the settings that a method has."""
-    cls = get_method(method)
-    names = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-    return {key: value for key, value in table.items() if key in names}
-
-
-def _check_shared_settings(shared: Document, methods: Iterable[str], world: str) -> None:
-    """Settings for all methods are passed over where a method has no such thing, but one that none has is a mistake."""
-    known = {f.name for method in methods for f in dataclasses.fields(get_method(method))} - {"schedule"}
-    for key in shared.get("method", {}):
-        if key == "name":
-            raise TacitError("methods are named under [methods]; [common.method] and [worlds.….method] hold their settings.")
-        if key not in known:
-            raise unknown(f"setting of the methods in world {world!r}", key, known)
+    return {key: value for key, value in recipe.to_json().items() if key != "out"}
 
 
 def _budget_notes(world: str, cells: Iterable[Planned]) -> list[str]:

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -16,20 +16,23 @@ from typing import Any
 
 
 class Processes:
-    """Starts commands. Made before anything heavy is imported, so that the environment it sets is the one they see."""
+    """Starts commands, `most` of them at a time. Made before anything heavy is imported, so that the environment it sets is the
+    one they see."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, main: Callable[[list[str]], int], most: int) -> None:
+        """`main` does a command, given its words; each new process finds it by its name."""
+        self._main, self.most = main, most
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         # A library that only asks whether there is a GPU must not begin to use it: a driver in use does not survive a fork.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        if jobs > 1:
+        if most > 1:
             # Several runs on the same cores: threads of one would only wait for those of another.
             os.environ["OMP_NUM_THREADS"] = "1"
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tacit.comparison.warm"])
 
     def start(self, words: Sequence[str], log: Path) -> Command:
-        process = self._context.Process(target=_run, args=(list(words), str(log)), name=" ".join(words))
+        process = self._context.Process(target=_run, args=(self._main, list(words), str(log)), name=" ".join(words))
         with _without_our_main():
             process.start()
         return Command(process)
@@ -69,10 +72,8 @@ def _without_our_main() -> Iterator[None]:
         sys.modules["__main__"] = ours
 
 
-def _run(words: list[str], log: str) -> None:
+def _run(main: Callable[[list[str]], int], words: list[str], log: str) -> None:
     """In the new process: one command, whatever it prints going to the log."""
-    from importlib import import_module
-
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     sys.stdout.flush()
@@ -80,8 +81,7 @@ def _run(words: list[str], log: str) -> None:
     for stream in (1, 2):
         os.dup2(file, stream)
     os.write(file, f"$ tacit {' '.join(words)}\n".encode())
-    # By name: whoever trains lies above this layer, and is only ever met in a process of its own.
-    code = import_module("tacit.cli.main").main(words)
+    code = main(words)
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

@@ -20,6 +20,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
+from tacit.runs.files import disk_errors
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 
 FORMAT = 1
@@ -169,13 +170,8 @@ class Journal:
 
     def _append(self, records: Any, newline: bool = False) -> None:
         text = ("\n" if newline else "") + "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise TacitError(
-                f"cannot write {self.path}: {error.strerror}. What was played before is kept; run the command again to go on."
-            ) from error
+        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
 
 
 def split_lines(text: str) -> list[str]:

@@ -51,7 +51,7 @@ class BiGPO(GRPO):
     embedder: Literal["actor", "ngram", "identity", "sentence"] = "actor"
     """what steps are compared by: the actor's hidden state, character n-grams, the exact observation, a sentence encoder"""
     text_key: Key = "observation"
-    """what n-grams and identity compare: the observation, the state (block and observation as they are told), or the whole prompt"""
+    """what n-grams and identity compare: the observation, the state (block and observation as told), or the whole prompt"""
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
     """the sentence encoder, where steps are compared by one: a directory or a hub id"""
     layer: int | None = None

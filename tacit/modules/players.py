@@ -29,10 +29,20 @@ def open_player(
     fallback: str | None = None,
 ) -> Target:
     """Whoever `open_target` knows, or skill modules; `base` and `fallback` are for those."""
-    path = Path(name).expanduser()
+    path = home_of_modules(Path(name).expanduser())
     if actor is None and not checkpoint and is_modules(path):
         return open_modules(path, said, base, fallback)
     return open_target(name, said, checkpoint, actor)
+
+
+def home_of_modules(path: Path) -> Path:
+    """Where the modules are: here, or in the one directory here that holds some."""
+    if is_modules(path) or not path.is_dir():
+        return path
+    homes = [inside for inside in sorted(path.iterdir()) if not inside.name.startswith(".") and is_modules(inside)]
+    if len(homes) > 1:
+        raise TacitError(f"{path} holds several directories of modules; name one of them: {', '.join(map(str, homes))}.")
+    return homes[0] if homes else path
 
 
 def open_modules(path: Path, said: Said, base: str | None, fallback: str | None) -> Target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from tacit.core.seeds import derive
-from tacit.core.world import Environment
+from tacit.environments import get_environment
 from tacit.pretraining.corpus import documents
 
 EPISODES_PER_SHARD = 500
-Opener = Callable[[str], Environment]
-"""a world by name; workers open their own"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,22 +35,20 @@ class Corpus:
         return self.tokens[self.starts[i] : self.starts[i + 1]].astype(np.int64)
 
 
-def sample_texts(worlds: Mapping[str, int], open_world: Opener, seed: int, each: int = 4000) -> list[str]:
+def sample_texts(worlds: Iterable[str], seed: int, each: int = 4000) -> list[str]:
     """Documents to train the tokenizer on, and every world's own example texts."""
     texts: list[str] = []
     for name in worlds:
-        world = open_world(name)
+        world = get_environment(name)
         texts += [f"{d.prompt} {d.answer}" for d in islice(documents(world, each, derive(seed, "tokenizer")), each)]
         texts += list(world.example_texts(0))[:each] if world.example_texts else []
     return texts
 
 
-def make_corpus(
-    worlds: Mapping[str, int], open_world: Opener, tokenizer: Path, end: int, limit: int, seed: int, processes: int
-) -> Corpus:
+def make_corpus(worlds: Mapping[str, int], tokenizer: Path, end: int, limit: int, seed: int, processes: int) -> Corpus:
     """`worlds` says how many episodes of each; documents over `limit` tokens are left out. The same for any `processes`."""
     plans = [
-        (name, min(EPISODES_PER_SHARD, episodes - first), derive(seed, "shard", first), open_world, tokenizer, end, limit)
+        (name, min(EPISODES_PER_SHARD, episodes - first), derive(seed, "shard", first), tokenizer, end, limit)
         for name, episodes in worlds.items()
         for first in range(0, episodes, EPISODES_PER_SHARD)
     ]
@@ -81,12 +77,12 @@ def batches(corpus: Corpus, rows: int, steps: int, seed: int, first: int = 0) ->
 
 
 def _shard(
-    name: str, episodes: int, seed: int, open_world: Opener, tokenizer: Path, end: int, limit: int
+    name: str, episodes: int, seed: int, tokenizer: Path, end: int, limit: int
 ) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
     from tokenizers import Tokenizer
 
     bpe = Tokenizer.from_file(str(tokenizer))
-    made = list(documents(open_world(name), episodes, seed))
+    made = list(documents(get_environment(name), episodes, seed))
     prompts = bpe.encode_batch_fast([d.prompt for d in made], add_special_tokens=False)
     answers = bpe.encode_batch_fast([d.answer for d in made], add_special_tokens=False)
     rows: list[list[int]] = []

@@ -13,6 +13,29 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 
+REFUSALS = {
+    errno.ENOSPC: ("the disk is full", "free space"),
+    errno.EDQUOT: ("the disk quota is used up", "free space"),
+    errno.EROFS: ("read-only disk", "make it writable"),
+    errno.EACCES: (os.strerror(errno.EACCES), "make it writable"),
+}
+"""what is said, and what to do"""
+
+
+class DiskError(TacitError):
+    """A disk that refuses. Whoever knows the command that goes on from there names it."""
+
+    def __init__(self, path: Path, error: OSError, command: str = "") -> None:
+        self.path, self.error = path, error
+        reason, remedy = REFUSALS.get(error.errno or 0, (error.strerror or str(error), "see to it"))
+        with_it = f" with `{command}`" if command else ""
+        super().__init__(
+            f"cannot write {path}: {reason}. Nothing written earlier is lost; {remedy}, then go on{with_it}."
+        )
+
+    def naming(self, command: str) -> DiskError:
+        return DiskError(self.path, self.error, command)
+
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -61,11 +84,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EROFS: "read-only disk"}
-        raise TacitError(
-            f"cannot write {path}: {reason.get(error.errno or 0, error.strerror or str(error))}. "
-            "Nothing written earlier is lost; free space and continue with `tacit train --resume`."
-        ) from error
+        raise DiskError(path, error) from error
 
 
 def _sync(path: Path) -> None:

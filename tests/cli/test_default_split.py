@@ -9,8 +9,8 @@ import pytest
 
 from tacit.assembly.checks import open_world, prepare
 from tacit.assembly.recipe import Recipe
-from tacit.cli.compare import resolve
 from tacit.cli.main import main
+from tacit.comparison.plan import make_plan
 from tacit.core.errors import TacitError
 from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel
@@ -38,7 +38,8 @@ SMALL = [
 def test_each_world_has_its_own_and_it_is_written_down(world, split):
     recipe = prepare(Recipe.from_json({"world": world}), (open_world(world),)).recipe
     assert recipe.to_json()["evaluation"]["split"] == split
-    assert resolve({"world": world})["evaluation"]["split"] == split
+    plan = make_plan({"seeds": [0], "worlds": {world: {}}, "methods": {"grpo": {}}})
+    assert plan.cells[0].document["evaluation"]["split"] == split
     assert Panel.of(open_world(world), "", 2).name == f"{world}/{split}/2"
 
 

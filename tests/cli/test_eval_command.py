@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -16,8 +17,8 @@ from pathlib import Path
 import pytest
 from chat_server import says, serving
 
-from tacit.cli.evaluation.view import Progress
 from tacit.cli.main import main
+from tacit.cli.progress import EvalProgress
 from tacit.cli.terminal import make_console
 from tacit.environments import get_environment
 from tacit.environments.countdown.expert import solve
@@ -39,7 +40,7 @@ def cache(tmp_path_factory):
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         # Others may commit to the project while the tests run; what is tested here does not depend on which commit this is.
-        patch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: "0.1.0+tests")
+        patch.setattr("tacit.assembly.measuring.code_version", lambda: "0.1.0+tests")
         yield
 
 
@@ -99,7 +100,7 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp
     assert 12 <= before < 120, "killed on the way"
     code = json.loads(next(place.glob("*.jsonl")).read_text().splitlines()[0])["code"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: code)
+        patch.setattr("tacit.assembly.measuring.code_version", lambda: code)
         assert main([*words, str(place), "--json"]) == 0
         out = capsys.readouterr().out
         assert f"{before} episodes were played before" in out or f"{before - 1} episodes were played before" in out
@@ -282,7 +283,7 @@ def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
 
 def test_what_another_version_played_is_not_mixed(run, capsys, tmp_path, monkeypatch):
     measure(capsys, run, "--out", tmp_path)
-    monkeypatch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: "0.2.0")
+    monkeypatch.setattr("tacit.assembly.measuring.code_version", lambda: "0.2.0")
     assert main(["eval", str(run), "--out", str(tmp_path)]) == 0
     assert "note: earlier episodes were played by tacit 0.1.0+tests, and this is 0.2.0" in capsys.readouterr().out
 
@@ -357,10 +358,35 @@ def test_endpoints_that_cannot_be_asked(capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def full_disk(*args) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_names_the_command_that_was_typed(run, capsys, tmp_path, monkeypatch):
+    file = tmp_path / "my result.json"
+    monkeypatch.setattr("tacit.runs.files.os.fsync", full_disk)
+    assert main(["eval", str(run), "--out", str(tmp_path), "--json", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert "the disk is full" in error and "--resume" not in error
+    assert f"go on with `tacit eval {run} --out {tmp_path} --json '{file}'`." in error
+    assert main(["eval", str(run), "--out", str(tmp_path)], again="tacit compare three.toml") == 2
+    assert "go on with `tacit compare three.toml`." in capsys.readouterr().err, "it was only a part of that"
+
+
+def test_a_run_that_the_disk_stopped_is_resumed(run, capsys, tmp_path, monkeypatch):
+    place = tmp_path / "stopped"
+    shutil.copytree(run, place, ignore=shutil.ignore_patterns("summary.json"))
+    monkeypatch.setattr("tacit.runs.files.os.fsync", full_disk)
+    assert main(["train", "--resume", str(place), "--keep", "3"]) == 2
+    assert f"go on with `tacit train --resume {place}`." in capsys.readouterr().err
+    assert main([*TRAIN, "--out", str(tmp_path / "new")]) == 2
+    assert f"go on with `tacit {' '.join(TRAIN)} --out {tmp_path / 'new'}`." in capsys.readouterr().err, "nothing to resume"
+
+
 def test_progress_without_a_terminal_is_a_line_now_and_then():
     times = iter([0.0, 1.0, 11.0, 11.0, 12.0, 30.0])
     console = make_console(io.StringIO())
-    progress = Progress(console, 8, clock=lambda: next(times))
+    progress = EvalProgress(console, 8, clock=lambda: next(times))
     for over in (0, 2, 4, 8):
         progress(over)
     progress.close()

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from skilled import ABC, won
 
-from tacit.cli.inspection.dictionary_plot import by_appearance
-from tacit.cli.inspection.dictionary_story import Reading, Story
 from tacit.cli.inspection.dictionary_view import behaviour_table, coloured, phrase_colours, sparkline, step_table
 from tacit.cli.main import main
 from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.segmentation import Dictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behaviour import Behaviour
+from tacit.inspection.picture import by_appearance
+from tacit.inspection.story import Reading, Story
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
 
@@ -84,6 +84,7 @@ def runs(tmp_path_factory) -> Path:
         train("--resume", place / "resumed", "--iterations", "2")
         train(*recipe, "--method", "reuserl", "--out", place / "whole")
         train(*recipe, "--method", "grpo", "--iterations", "1", "--out", place / "plain")
+        train(*recipe, "--iterations", "1", "--sft.steps", "1", "--families", "four_numbers", "--out", place / "families")
     return place
 
 
@@ -163,6 +164,12 @@ def test_a_run_without_a_dictionary_is_read_from_its_episodes(runs, capsys):
     assert [p["phrase"] for p in told["phrases"]] and {tuple(p["phrase"]) for p in told["phrases"]} == {
         tuple(p) for p in companion_state(runs / "half", "rl-000001")["phrases"]
     }
+
+
+def test_a_run_of_some_families_is_read_by_its_own_tasks(runs, capsys):
+    assert main(["inspect", "dictionary", str(runs / "families"), "--json", "--no-plot"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["episodes"] and set(told["behaviour"]) == {"training, iteration 1", "evaluation after rl 1"}
 
 
 def test_a_run_that_kept_no_checkpoint_is_read_from_its_episodes(runs, capsys, tmp_path):
@@ -245,7 +252,7 @@ def test_phrases_that_came_and_went():
     story = a_story(("AB",) * 40, ("BC",) * 30, ("BC",) * 60)
     assert story.gone() == [(("A", "B"), 1)]
     assert story.rates() == [(1, {("A", "B"): 1.0}), (2, {("B", "C"): 1.0}), (3, {("B", "C"): 1.0})]
-    assert by_appearance(story.rates()) == [("A", "B"), ("B", "C")]
+    assert by_appearance(story) == [("A", "B"), ("B", "C")]
     assert [p["since"] for p in story.phrases()] == [2]
 
 

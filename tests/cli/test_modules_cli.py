@@ -13,10 +13,10 @@ import pytest
 from small_modules import RECIPE, train_modules, write_recipe
 
 from tacit.cli.main import main
-from tacit.cli.modules.train import choose_skills
 from tacit.environments import get_environment
 from tacit.modules import find_modules, read_module
 from tacit.modules.players import module_recipe
+from tacit.modules.training import choose_skills
 from tacit.runs.directory import read_settings, read_summary
 
 
@@ -191,7 +191,7 @@ def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> No
 
 def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path, capsys, monkeypatch) -> None:
     """A module has the same fingerprint in either format, and may still play otherwise: their episodes are never mixed."""
-    monkeypatch.setattr("tacit.cli.evaluation.evaluate.code_version", lambda: "0.1.0+tests")
+    monkeypatch.setattr("tacit.assembly.measuring.code_version", lambda: "0.1.0+tests")
     command, results = ["eval", str(trained[0] / "pick"), "--json", "--out", str(tmp_path)], []
     for form in ("float32", "bfloat16"):
         assert main([*command, "--engine.dtype", form]) == 0
@@ -255,6 +255,22 @@ def test_play_shows_who_plays(trained, capsys) -> None:
     assert capsys.readouterr().out.startswith(f"{out / 'heat'} (heat) plays seen/heat-")
     assert main(["play", "--policy", str(out), "--families", "cool", "--fallback", "heat", "--max-steps", "1"]) == 0
     assert "(heat) plays seen/cool-" in capsys.readouterr().out
+
+
+def test_the_directory_above_one_of_modules_is_as_good(trained, tmp_path, capsys) -> None:
+    out, _ = trained
+    flags = ["--families", "pick2", "--max-steps", "1"]
+    assert main(["play", "--policy", str(out.parent), *flags]) == 0
+    assert capsys.readouterr().out.startswith(f"{out} (pick) plays seen/pick2-")
+    assert main(["eval", str(out.parent), *flags, "--tasks", "1", "--json", "--out", str(tmp_path / "kept")]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["target"] == str(out)
+    assert main(["modules", str(out.parent)]) == 0
+    assert "pick, pick2" in capsys.readouterr().out
+    for name in ("one", "other"):
+        shutil.copytree(out / "heat", tmp_path / "several" / name / "heat")
+    assert main(["eval", str(tmp_path / "several")]) == 2
+    error = capsys.readouterr().err
+    assert "holds several directories of modules; name one of them: " in error and f"{tmp_path}/several/other." in error
 
 
 def test_help_says_what_there_is(capsys) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from small_comparison import SMALL
 
-from tacit.cli.compare import resolve
 from tacit.comparison import carry_out as module
 from tacit.comparison.carry_out import FAILURE, carry_out, failure_of, status_of, words_for
 from tacit.comparison.plan import Plan, make_plan
@@ -21,7 +20,7 @@ from tacit.runs.files import write_json
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan(tomllib.loads(SMALL.replace("[0, 1, 2]", "[0]")), resolve)
+    return make_plan(tomllib.loads(SMALL.replace("[0, 1, 2]", "[0]")))
 
 
 class Pretended:
@@ -54,6 +53,10 @@ def world(monkeypatch, tmp_path):
             self.directory = tmp_path
             self.commands: list[Pretended] = []
 
+        def at_most(self, most: int) -> World:
+            self.most = most
+            return self
+
         def start(self, words: list[str], log: Path) -> Pretended:
             label = log.parent.relative_to(tmp_path / "runs").as_posix()
             self.started.append(label)
@@ -63,26 +66,26 @@ def world(monkeypatch, tmp_path):
                 log.write_text(said)
                 if code == 0:
                     iterations = json.loads((log.parent / "recipe.json").read_text())["schedule"]["iterations"]
-                    write_json(log.parent / "summary.json", {"iterations": iterations})
+                    write_json(log.parent / "summary.json", {"iterations": iterations, "final": {"success": 0.25}})
                 return code
 
             self.commands.append(Pretended(end))
             return self.commands[-1]
 
     made = World()
-    monkeypatch.setattr(module, "Processes", lambda jobs: made)
     monkeypatch.setattr(module, "POLL_S", 0.0)
     return made
 
 
 def test_a_start_comes_before_its_runs_and_no_more_are_at_work_than_allowed(plan, world):
-    most = []
-    failed = carry_out(plan, plan.cells, world.directory, 2, lambda event: most.append(event.running))
-    assert failed == [] and max(most) == 2 and len(world.started) == 7
+    told = []
+    failed = carry_out(plan, plan.cells, world.directory, world.at_most(2), told.append)
+    assert failed == [] and max(event.running for event in told) == 2 and len(world.started) == 7
+    assert [event.success for event in told if event.kind == "finished"] == [0.25] * 7
     assert world.started[0] == "same/start"
     assert world.started[1].startswith("next/")  # it need not wait
     assert {status_of(world.directory / run.place, run.iterations) for run in (*plan.starts, *plan.cells)} == {"finished"}
-    assert carry_out(plan, plan.cells, world.directory, 2, most.append) == [] and len(world.started) == 7
+    assert carry_out(plan, plan.cells, world.directory, world.at_most(2), told.append) == [] and len(world.started) == 7
 
 
 def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
@@ -91,23 +94,23 @@ def test_a_start_whose_weights_are_gone_is_not_made_anew_unasked(plan, world):
     path.mkdir(parents=True)
     write_json(path / "summary.json", {"iterations": start.iterations})
     with pytest.raises(TacitError, match=r"which is gone, though .*same/start says that it was made\. Put it back, or delete"):
-        carry_out(plan, plan.cells, world.directory, 1, lambda event: None)
+        carry_out(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
     assert not world.started
     (world.directory / plan.cells[0].start_place).mkdir(parents=True)
     own = [cell for cell in plan.cells if plan.start_of(cell) is start]
-    assert carry_out(plan, own, world.directory, 1, lambda event: None) == [] and len(world.started) == len(own)
+    assert carry_out(plan, own, world.directory, world.at_most(1), lambda event: None) == [] and len(world.started) == len(own)
 
 
 def test_runs_whose_start_fails_are_not_begun(plan, world):
     world.ends["same/start"] = (2, "much\nerror: no expert came.\nmore\n")
     told = []
-    failed = carry_out(plan, plan.cells, world.directory, 1, told.append)
+    failed = carry_out(plan, plan.cells, world.directory, world.at_most(1), told.append)
     assert [run.label for run in failed] == ["same/start", "same/grpo/0", "same/plain/0", "same/ppo/0"]
     assert not any(label.startswith("same/") for label in world.started[1:]) and len(world.started) == 4
     assert failure_of(world.directory / "runs/same/start") == "no expert came."
     assert failure_of(world.directory / "runs/same/ppo/0") == "the run it starts from failed"
     world.ends.clear()
-    assert carry_out(plan, plan.cells, world.directory, 1, told.append) == []
+    assert carry_out(plan, plan.cells, world.directory, world.at_most(1), told.append) == []
     assert not list(world.directory.glob(f"runs/**/{FAILURE}"))
 
 
@@ -122,7 +125,7 @@ def test_runs_whose_start_fails_are_not_begun(plan, world):
 def test_what_a_failed_run_is_said_to_have_died_of(plan, world, code, said, reason):
     world.ends["next/grpo/0"] = (code, said)
     told = []
-    (failed,) = carry_out(plan, [c for c in plan.cells if c.world == "next"], world.directory, 3, told.append)
+    (failed,) = carry_out(plan, [c for c in plan.cells if c.world == "next"], world.directory, world.at_most(3), told.append)
     assert failed.label == "next/grpo/0" and failure_of(world.directory / failed.place) == reason
     assert [event.reason for event in told if event.kind == "failed"] == [reason]
     assert status_of(world.directory / failed.place, failed.iterations) == "failed"
@@ -134,7 +137,7 @@ def test_what_is_at_work_is_stopped_when_the_command_is(plan, world):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(plan, plan.cells, world.directory, 2, interrupt)
+        carry_out(plan, plan.cells, world.directory, world.at_most(2), interrupt)
     assert [command.stopped for command in world.commands] == [True, True]
 
 
@@ -142,7 +145,7 @@ def test_two_commands_do_not_share_a_directory(plan, world):
     with (world.directory / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(TacitError, match="another `tacit compare` is at work"):
-            carry_out(plan, plan.cells, world.directory, 1, lambda event: None)
+            carry_out(plan, plan.cells, world.directory, world.at_most(1), lambda event: None)
 
 
 def test_a_run_that_is_to_be_longer_goes_on(plan, tmp_path):

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from small_comparison import SMALL
 
-from tacit.cli.compare import check_stored, choose, resolve
-from tacit.comparison.plan import Plan, make_plan, merge
+from tacit.comparison.carry_out import check_stored
+from tacit.comparison.fields import merge
+from tacit.comparison.plan import Plan, make_plan
 from tacit.core.errors import TacitError
 
 
 def plan_of(text: str) -> Plan:
-    return make_plan(tomllib.loads(text), resolve)
+    return make_plan(tomllib.loads(text))
 
 
 @pytest.fixture(scope="module")
@@ -127,21 +128,21 @@ def test_what_cannot_work_is_refused_with_the_reason(case):
 def test_a_file_without_methods_or_worlds_is_refused(kind):
     document = {key: value for key, value in tomllib.loads(SMALL).items() if key != kind}
     with pytest.raises(TacitError, match=f"names no {kind}"):
-        make_plan(document, resolve)
+        make_plan(document)
 
 
 def test_only_some_of_the_runs(small):
-    assert len(choose(small, "")) == 18
-    assert {c.world for c in choose(small, "next")} == {"next"} and len(choose(small, "next")) == 9
-    assert [c.label for c in choose(small, "same/ppo, next/grpo/1")] == [
+    assert len(small.choose("")) == 18
+    assert {c.world for c in small.choose("next")} == {"next"} and len(small.choose("next")) == 9
+    assert [c.label for c in small.choose("same/ppo, next/grpo/1")] == [
         "same/ppo/0",
         "same/ppo/1",
         "next/grpo/1",
         "same/ppo/2",
     ]
-    assert [c.label for c in choose(small, "ppo/1")] == ["same/ppo/1", "next/ppo/1"]
+    assert [c.label for c in small.choose("ppo/1")] == ["same/ppo/1", "next/ppo/1"]
     with pytest.raises(TacitError, match="Did you mean 'plain'"):
-        choose(small, "plan")
+        small.choose("plan")
 
 
 def test_a_run_made_with_other_settings_is_not_taken_for_this_one(small, tmp_path):

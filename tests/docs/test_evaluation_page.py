@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.cli.evaluation.evaluate import make_parser
+from tacit.cli.eval import make_parser
 from tacit.environments import get_environment
 from tacit.evaluation.behaviour import Behaviour
 from tacit.evaluation.panels import read_panel

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli import compare
-from tacit.cli.evaluation.evaluate import make_parser as eval_parser
+from tacit.cli.eval import make_parser as eval_parser
 from tacit.cli.train import TrainParser, add_training_options, glance
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -132,7 +132,7 @@ def test_a_world_without_a_tracker_is_read_in_histories():
 
 
 def corpus(processes=1, seed=0, limit=1024, episodes=None):
-    return make_corpus(episodes or {"cooking": 4, "countdown": 7}, get_environment, TOKENIZER, 0, limit, seed, processes)
+    return make_corpus(episodes or {"cooking": 4, "countdown": 7}, TOKENIZER, 0, limit, seed, processes)
 
 
 def test_it_is_the_same_for_any_number_of_processes(monkeypatch):
@@ -184,5 +184,5 @@ def test_every_document_comes_once_before_any_comes_again():
 
 
 def test_the_tokenizer_is_trained_on_documents_of_every_world():
-    texts = sample_texts({"cooking": 1, "countdown": 1}, get_environment, 0, each=50)
+    texts = sample_texts(["cooking", "countdown"], 0, each=50)
     assert any("recipe" in text for text in texts) and any("op(" in text for text in texts) and len(texts) <= 4 * 50

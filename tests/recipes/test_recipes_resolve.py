@@ -14,12 +14,12 @@ import pytest
 from tacit.assembly.checks import open_world, prepare
 from tacit.assembly.recipe import Recipe, read_document
 from tacit.cli import compare
-from tacit.cli.evaluation.evaluate import glance_method
-from tacit.cli.evaluation.evaluate import make_parser as eval_parser
-from tacit.cli.modules.train import choose_skills
+from tacit.cli.eval import make_parser as eval_parser
+from tacit.cli.player_flags import glance_method
 from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
+from tacit.modules.training import choose_skills
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -43,7 +43,7 @@ def commands(file: Path) -> list[str]:
 
 @cache
 def plan_of(name: str) -> Plan:
-    return make_plan(read_document(RECIPES / name), compare.resolve, Path(name).stem)
+    return make_plan(read_document(RECIPES / name), Path(name).stem)
 
 
 def cell(name: str, method: str, world: str = "alfworld") -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_commands_and_files_that_a_published_recipe_names_are_there(file):
             assert arguments.target
         elif verb == "compare":
             arguments, _ = compare.make_parser().parse(words)
-            assert compare.choose(plan_of(named(ROOT / arguments.file)), arguments.only)
+            assert plan_of(named(ROOT / arguments.file)).choose(arguments.only)
     for mentioned in FILE.findall(file.read_text(encoding="utf-8")):
         assert (ROOT / mentioned).is_file(), mentioned
 
@@ -166,7 +166,7 @@ def test_bipace_table_4():
     assert {cell(name, method)["method"].get("estimator", "q") for method in radii} == {"q"}
     assert cell(name, "ngram")["method"]["embedder"] == "ngram"
     (wanted,) = (command for command in commands(RECIPES / name) if "compare" in command)
-    chosen = compare.choose(plan_of(name), shlex.split(wanted)[-1])
+    chosen = plan_of(name).choose(shlex.split(wanted)[-1])
     assert len(chosen) == 3 * 3 + 3  # three seeds of three rows, one of each other radius
 
 

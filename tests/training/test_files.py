@@ -80,13 +80,21 @@ def test_a_directory_that_cannot_be_moved_leaves_the_previous_one(tmp_path, monk
 def test_a_full_disk_leaves_the_previous_file_and_says_so(tmp_path, monkeypatch, call):
     write_text(tmp_path / "a", "old")
     monkeypatch.setattr(files.os, call, full_disk)
-    with pytest.raises(TacitError, match=r"cannot write .*a: the disk is full\. .*--resume"):
+    with pytest.raises(
+        TacitError, match=r"cannot write .*a: the disk is full\. Nothing written earlier is lost; free space, then go on\.$"
+    ):
         write_text(tmp_path / "a", "new")
     assert contents(tmp_path) == {"a": "old"}
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(errno.EDQUOT, "quota"), (errno.EROFS, "read-only"), (errno.EACCES, os.strerror(errno.EACCES))]
+    ("number", "words"),
+    [
+        (errno.EDQUOT, "quota is used up.* free space"),
+        (errno.EROFS, "read-only disk.* make it writable"),
+        (errno.EACCES, f"{os.strerror(errno.EACCES)}.* make it writable"),
+        (errno.EIO, f"{os.strerror(errno.EIO)}.* see to it"),
+    ],
 )
 def test_other_ways_a_disk_refuses(tmp_path, monkeypatch, number, words):
     def refuse(*args):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,11 +16,8 @@ from tacit.companions.dictionary.bounds import proposition_4
 from tacit.companions.dictionary.segmentation import Phrase
 from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import Behaviour
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tacit.cli.inspection.dictionary_story import Reading, Story
+from tacit.inspection.dictionary import Inspected
+from tacit.inspection.story import Reading, Story
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green", "bright_yellow",
            "bright_magenta", "bright_blue", "red")  # fmt: skip
@@ -33,16 +30,8 @@ GONE = 6
 """phrases named that are no longer there"""
 
 
-def show(
-    console: Console,
-    story: Story,
-    file: Path | None,
-    episodes: Sequence[Trajectory],
-    behaviours: Mapping[str, Behaviour],
-    top: int,
-    plot: Path | None,
-) -> None:
-    colours = phrase_colours(story)
+def show(console: Console, found: Inspected, top: int, plot: Path | None) -> None:
+    story, colours = found.story, phrase_colours(found.story)
     say(console, f"skill dictionary, {story.source}", style="bold")
     say_pairs(console, [*headline(story), *([("plot", str(plot))] if plot else [])])
     console.print()
@@ -50,13 +39,13 @@ def show(
     if story.steps:
         say(console, "\nDescription length (Eq. 3) and bound (Theorem 3)", style="bold")
         console.print(step_table(story.readings()))
-    if episodes and file is not None:
-        say(console, f"\nEpisodes of {file.name}", style="bold")
-        for trajectory in episodes:
+    if found.episodes:
+        say(console, f"\nEpisodes of {found.file}", style="bold")
+        for trajectory in found.episodes:
             show_episode(console, trajectory, story.cut(trajectory), colours)
-    if behaviours:
+    if found.behaviours:
         say(console, "\nBehaviour", style="bold")
-        console.print(behaviour_table(behaviours))
+        console.print(behaviour_table(found.behaviours))
 
 
 def headline(story: Story) -> list[tuple[str, str]]:
@@ -117,18 +106,11 @@ def step_table(readings: Sequence[Reading]) -> Table:
     columns = ("step", "successes", "phrases", "bits", "by skill", "segments", "per phrase", "loss", "bound")
     rows = [
         (
-            str(r.step),
-            str(r.successes),
-            str(r.phrases),
-            f"{r.bits:.2f}",
-            f"{r.single:.2f}",
-            f"{r.segments:.2f}",
-            f"{r.phrase_length:.2f}",
-            _number(r.loss),
-            _number(r.bound),
+            str(r.step), str(r.successes), str(r.phrases), f"{r.bits:.2f}", f"{r.single:.2f}", f"{r.segments:.2f}",
+            f"{r.phrase_length:.2f}", _number(r.loss), _number(r.bound),
         )
         for r in (readings[i] for i in chosen)
-    ]
+    ]  # fmt: skip
     return table("", columns, rows, numbers=columns[1:])
 
 

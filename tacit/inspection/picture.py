@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tacit.companions.dictionary.segmentation import Phrase
+from tacit.inspection.story import Reading, Story
 from tacit.runs.files import disk_errors
-
-if TYPE_CHECKING:
-    from tacit.cli.inspection.dictionary_story import Reading
 
 SHOWN = 24
 """phrases drawn: those used most over all iterations"""
 ARROW = " → "
 
 
-def plot_dictionary(
-    file: Path, title: str, rates: Sequence[tuple[int, Mapping[Phrase, float]]], readings: Sequence[Reading]
-) -> None:
+def plot_dictionary(file: Path, title: str, story: Story) -> None:
     """Three pictures over the same iterations: uses of each phrase as a map, bits per success in their parts, the bound."""
     import matplotlib
 
@@ -29,7 +25,7 @@ def plot_dictionary(
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    phrases = by_appearance(rates)
+    rates, readings, phrases = story.rates(), story.readings(), by_appearance(story)
     heights = [0.5 + 0.24 * max(3, len(phrases)), 2.2, 1.6]
     figure, (above, middle, below) = pyplot.subplots(
         3, 1, figsize=(11, sum(heights) + 1.0), sharex=True, layout="constrained", height_ratios=heights
@@ -48,16 +44,10 @@ def plot_dictionary(
     pyplot.close(figure)
 
 
-def by_appearance(rates: Sequence[tuple[int, Mapping[Phrase, float]]]) -> list[Phrase]:
+def by_appearance(story: Story) -> list[Phrase]:
     """The phrases used most over all iterations, the first to come first, of equals the first to go."""
-    used: dict[Phrase, float] = {}
-    seen: dict[Phrase, list[int]] = {}
-    for step, uses in rates:
-        for phrase, rate in uses.items():
-            used[phrase] = used.get(phrase, 0.0) + rate
-            seen.setdefault(phrase, []).append(step)
-    most = sorted(used, key=lambda p: (-used[p], p))[:SHOWN]
-    return sorted(most, key=lambda p: (seen[p][0], seen[p][-1], len(seen[p]), p))
+    lives = story.lives()
+    return sorted(list(lives)[:SHOWN], key=lambda p: (min(lives[p]), max(lives[p]), len(lives[p]), p))
 
 
 def _map(figure: Any, axes: Any, phrases: Sequence[Phrase], rates: Sequence[tuple[int, Mapping[Phrase, float]]]) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tacit.assembly.checks import open_world
+from tacit.assembly.players import Target
+from tacit.assembly.recipe import Said
 from tacit.core.errors import TacitError, unknown
+from tacit.evaluation.panels import Panel, choose_panel, is_panel_file, read_panel
 from tacit.runs.directory import SETTINGS, read_settings
-
-if TYPE_CHECKING:
-    from tacit.assembly.players import Target
-    from tacit.evaluation.panels import Panel
-
 
 PANEL = ("evaluation", "panel")
 SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
@@ -20,11 +18,17 @@ PICKS = (SPLIT, TASKS, ("families",))
 """settings that say which tasks of a split"""
 
 
-def open_panel(target: Target, said: Mapping[tuple[str, ...], Any]) -> Panel:
+def with_panel(said: Said, name: str, target: str) -> Said:
+    """What was said, with the panel `name` (`countdown/test/128`, or a file) as the settings it stands for. Without a name,
+    tasks picked from a split are not those of the file that a run was measured on."""
+    if name:
+        return {**said, **_settings_of(name, target, said)}
+    return {**said, PANEL: ""} if any(place in said for place in PICKS) else said
+
+
+def open_panel(target: Target, said: Said) -> Panel:
     """The panel that the settings describe. A published split that is named without a number is meant as a whole, however many
     tasks a run was measured on elsewhere."""
-    from tacit.evaluation.panels import choose_panel
-
     train = target.recipe.train
     chosen = train.evaluation
     whole = SPLIT in said and TASKS not in said
@@ -32,11 +36,14 @@ def open_panel(target: Target, said: Mapping[tuple[str, ...], Any]) -> Panel:
     return choose_panel(target.world, chosen.split, count, train.family_names, chosen.panel)
 
 
-def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """`countdown/test/128`, or a file, as the settings it stands for."""
-    from tacit.assembly.checks import open_world
-    from tacit.evaluation.panels import is_panel_file, read_panel
+def run_of(word: str) -> Path | None:
+    """The run that a target names: itself, or the one its checkpoint lies in."""
+    path = Path(word).expanduser()
+    places = (path, path.parent.parent) if path.parent.name == "checkpoints" else (path,)
+    return next((place for place in places if (place / SETTINGS).exists()), None)
 
+
+def _settings_of(name: str, target: str, said: Said) -> dict[tuple[str, ...], Any]:
     run = run_of(target) if target else None
     played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
     if is_panel_file(name):
@@ -52,15 +59,9 @@ def panel_settings(name: str, target: str, said: dict[tuple[str, ...], Any]) -> 
             f"--panel {name!r} is no panel name; one reads WORLD/SPLIT/TASKS, such as countdown/test/128, or is a .json or "
             ".jsonl file of tasks."
         )
-    if split not in open_world(world).splits:
-        raise unknown("panel", name, [f"{world}/{s}/{count}" for s in open_world(world).splits])
+    splits = open_world(world).splits
+    if split not in splits:
+        raise unknown("panel", name, [f"{world}/{s}/{count}" for s in splits])
     if played and played != world:
         raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
     return {("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
-
-
-def run_of(word: str) -> Path | None:
-    """The run that a target names: itself, or the one its checkpoint lies in."""
-    path = Path(word).expanduser()
-    places = (path, path.parent.parent) if path.parent.name == "checkpoints" else (path,)
-    return next((place for place in places if (place / SETTINGS).exists()), None)

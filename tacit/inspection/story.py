@@ -89,16 +89,19 @@ class Story:
             (step, {p: count / successes[step] for p, count in uses.items()}) for step, uses in history if step in successes
         ]
 
+    def lives(self) -> dict[Phrase, dict[int, float]]:
+        """phrase -> (iteration -> its uses per success), those used most over all iterations first"""
+        found: dict[Phrase, dict[int, float]] = {}
+        for step, uses in self.rates():
+            for phrase, rate in uses.items():
+                found.setdefault(phrase, {})[step] = rate
+        return dict(sorted(found.items(), key=lambda life: (-sum(life[1].values()), life[0])))
+
     def gone(self) -> list[tuple[Phrase, int]]:
         """Phrases no longer in the dictionary with the last iteration they were there, those once used most first."""
-        rates = self.rates()
-        used: dict[Phrase, float] = {}
-        last: dict[Phrase, int] = {}
-        for step, uses in rates:
-            for phrase, rate in uses.items():
-                used[phrase], last[phrase] = used.get(phrase, 0.0) + rate, step
-        now = rates[-1][1] if rates else {}
-        return [(p, last[p]) for p in sorted(used, key=lambda p: (-used[p], p)) if p not in now]
+        lives = self.lives()
+        now = max((step for step, _ in self.rates()), default=0)
+        return [(phrase, max(life)) for phrase, life in lives.items() if max(life) < now]
 
     def phrases(self) -> list[dict[str, Any]]:
         """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
@@ -116,23 +119,22 @@ class Story:
 def open_story(path: Path, recipe: Recipe, world: Environment, tasks: Sequence[Task], checkpoint: str) -> Story:
     """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would."""
     method = recipe.settings.build(world)
-    for number, companion in enumerate(method.companions):
+    for companion in method.companions:
         if isinstance(companion, SkillDictionary):
             practised = [saved for saved in saved_checkpoints(path).all() if saved.stage == "rl"]
             if checkpoint or practised:
-                return _saved(path, number, companion, checkpoint)
+                return _saved(path, companion, checkpoint)
             return _replayed(path, companion, tasks)
     if checkpoint:
         raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
     return _replayed(path, SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), tasks)
 
 
-def _saved(path: Path, number: int, companion: SkillDictionary, checkpoint: str) -> Story:
+def _saved(path: Path, companion: SkillDictionary, checkpoint: str) -> Story:
     found = saved_checkpoints(path).find(checkpoint or "newest")
-    states = found.state()["companions"]
-    if len(states) <= number:
+    if found.stage != "rl":
         raise TacitError(f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice.")
-    companion.load(states[number])
+    companion.load(found.companion(companion.name))
     records = read_metrics(path / "metrics.jsonl")
     steps = [r for r in records if r["stage"] == "rl" and r["step"] <= found.step and E_STEP in r]
     return Story(companion, f"checkpoint {found.path.name}", steps)

@@ -1,74 +1,55 @@
-"""What `tacit eval` prints: progress while it plays, then the numbers, each with what it is a number of."""
+"""What `tacit eval` prints: the numbers, each with what it is a number of."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 
-from tacit.cli.evaluation.results import same_episodes
-from tacit.cli.progress import LiveReporter
-from tacit.cli.terminal import after, duration, interval, percent, say, say_pairs, table
-from tacit.core.types import Trajectory
-from tacit.evaluation.scores import final_and_peak
+from tacit.assembly.measuring import Measured
+from tacit.assembly.players import Target
+from tacit.cli.terminal import after, interval, percent, say, say_pairs, table
+from tacit.evaluation.behaviour import Behaviour
+from tacit.evaluation.scores import PanelScore, final_and_peak
+from tacit.evaluation.tokens import TokenUse
 from tacit.runs.directory import SUMMARY, find_summary
-
-if TYPE_CHECKING:
-    from tacit.assembly.players import Target
-    from tacit.evaluation.behaviour import Behaviour
-    from tacit.evaluation.scores import PanelScore
-
-LINE_EVERY_S = 10.0
-"""between lines of progress where there is no terminal to redraw"""
 
 Pairs = list[tuple[str, str]]
 
 
-class Progress:
-    """Told how many episodes are over. A bar in a terminal; elsewhere a line now and then, none for what is over at once."""
-
-    def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._total, self._clock = console, total, clock
-        self._live = LiveReporter(console) if console.is_terminal and os.environ.get("TERM") != "dumb" else None
-        self._began = self._said = clock()
-        self._first: int | None = None
-
-    def __call__(self, over: int) -> None:
-        if self._first is None:
-            self._first = over
-            if self._live:
-                self._live.stage("eval", self._total, over)
-        if self._live:
-            self._live.step(over, {})
-        elif self._clock() - self._said >= LINE_EVERY_S and over < self._total:
-            self._said = self._clock()
-            pace = (self._said - self._began) / max(1, over - self._first)
-            left = f", {duration(pace * (self._total - over))} left" if over > self._first else ""
-            say(self._console, f"eval: {over} of {self._total} episodes{left}")
-
-    def close(self) -> None:
-        if self._live:
-            self._live.close()
-
-
-def show(
-    console: Console,
-    target: Target,
-    score: PanelScore,
-    how: Behaviour,
-    earlier: dict[str, Any] | None,
-    played: Sequence[Trajectory],
-) -> None:
+def show(console: Console, target: Target, measured: Measured) -> None:
+    score, how = measured.score, measured.behaviour
     say(console, f"success {score}", style="bold")
     pairs = [*_what(target, score), *_outcomes(score), *_turns(score, how), *_tokens(score), *_failures(how)]
-    pairs += [*_crashes(score, played), *_broken(target), *_the_run(target, score, earlier)]
+    pairs += [*_crashes(measured), *_broken(target), *_the_run(target, measured)]
     say_pairs(console, pairs)
     if len(score.families) > 1:
         console.print()
         console.print(_families(score))
+
+
+def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
+    if not uses:
+        say(console, "no episode to count tokens of: every world broke")
+        return
+    own = uses[0]
+    columns = ("context", "prompt/turn", "longest", "growth/turn", "action/turn", "total/episode", "prompt ratio")
+    rows = [
+        (
+            use.context,
+            f"{use.per_turn:.1f}",
+            str(use.longest),
+            "–" if use.growth is None else f"{use.growth:+.2f}",
+            f"{use.actions_per_turn:.1f}",
+            f"{use.per_episode:.0f}",
+            f"{use.per_turn / own.per_turn:.2f}×" if own.per_turn else "–",
+        )
+        for use in uses
+    ]
+    console.print()
+    console.print(table(f"Tokens of the same {own.turns} turns", columns, rows, numbers=columns[1:]))
+    say(console, "growth: mean change of a prompt from turn to turn; action: as the context has it written, without reasoning")
 
 
 def _what(target: Target, score: PanelScore) -> Pairs:
@@ -132,12 +113,12 @@ def _failures(how: Behaviour) -> Pairs:
     return [("failures", f"{count}: " + ", ".join(f"{label} {percent(share)}" for label, share in ranked))]
 
 
-def _crashes(score: PanelScore, played: Sequence[Trajectory]) -> Pairs:
-    if not score.crashed:
+def _crashes(measured: Measured) -> Pairs:
+    crashed = [t.detail for t in measured.played if t.stop.crashed]
+    if not crashed:
         return []
-    first = next(t.detail for t in played if t.stop.crashed)
-    what = "episode" if score.crashed == 1 else "episodes"
-    return [("crashed", f"{score.crashed} {what} ended because the world broke, counted as failures. The first: {first}")]
+    what = "episode" if len(crashed) == 1 else "episodes"
+    return [("crashed", f"{len(crashed)} {what} ended because the world broke, counted as failures. The first: {crashed[0]}")]
 
 
 def _broken(target: Target) -> Pairs:
@@ -147,14 +128,14 @@ def _broken(target: Target) -> Pairs:
     return [("unusable", f"{len(broken)} answers just now, each a turn that does not parse. The first: {broken[0]}")]
 
 
-def _the_run(target: Target, score: PanelScore, earlier: dict[str, Any] | None) -> Pairs:
+def _the_run(target: Target, measured: Measured) -> Pairs:
     if target.run is None:
         return []
-    if earlier is None:
+    if (earlier := measured.earlier) is None:
         pairs = [("the run said", "nothing about this checkpoint with these settings")]
     else:
         other = "NOT the same: other weights, number format, library versions or hardware"
-        verdict = "the same" if same_episodes(score, earlier) else other
+        verdict = "the same" if measured.result["equals_run"] else other
         pairs = [("the run said", f"{percent(earlier['success'])} {after(earlier)}: {verdict}")]
     summary = find_summary(target.run)
     if summary is None:
@@ -165,17 +146,10 @@ def _the_run(target: Target, score: PanelScore, earlier: dict[str, Any] | None) 
     return [*pairs, ("its peak", f"{percent(peak['success'])} {after(peak)}")]
 
 
-def _families(score: PanelScore) -> Any:
+def _families(score: PanelScore) -> Table:
     columns = ("family", "success", "95% interval", "score", "steps", "episodes")
     rows = [
-        (
-            name,
-            percent(family.success),
-            interval(family.interval),
-            f"{family.score:.3f}",
-            f"{family.steps:.1f}",
-            str(family.episodes),
-        )
-        for name, family in score.families.items()
+        (name, percent(f.success), interval(f.interval), f"{f.score:.3f}", f"{f.steps:.1f}", str(f.episodes))
+        for name, f in score.families.items()
     ]
     return table("", columns, rows, numbers=columns[1:])

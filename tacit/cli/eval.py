@@ -2,100 +2,72 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.flags import Parser, options_of
-from tacit.assembly.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
+from tacit.assembly.flags import Parser, check_at_least_one
+from tacit.assembly.measuring import Sitting, check_tokens
+from tacit.assembly.panel_choice import with_panel
+from tacit.assembly.players import Endpoint, Target, open_endpoint
+from tacit.assembly.recipe import Said
 from tacit.assembly.values import from_text
-from tacit.cli.evaluation.panel_choice import PANEL, PICKS, open_panel, panel_settings, run_of
-from tacit.cli.evaluation.results import PRINTED, directory_for, keep, own_evaluation, result_name, result_of
-from tacit.cli.modules.flags import add_module_flags
+from tacit.cli.eval_view import show, show_tokens
+from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
+from tacit.cli.progress import EvalProgress
+from tacit.cli.terminal import make_console, say
 from tacit.core.errors import TacitError
-from tacit.runs.directory import code_version, read_settings
-from tacit.training.settings import EvaluationSettings, TrainSettings
-
-if TYPE_CHECKING:
-    from tacit.assembly.players import Target
-    from tacit.evaluation.scores import Prices
+from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
+from tacit.evaluation.scores import Prices
+from tacit.modules.players import open_player
+from tacit.runs.files import write_json
 
 SUMMARY_LINE = "Measure a run, a model, the expert or an endpoint on a fixed panel; a run's settings make it repeat its number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
-RUN_SETTINGS = ("seed", "max_tokens", "workers", "world_timeout_s")
+PRINTED = "-"
+"""what --json is without a file"""
 
 
 def run(argv: Sequence[str]) -> int:
     parser = make_parser(glance_method(argv, "eval"))
     arguments, said = parser.parse(argv)
     _check(parser, arguments)
-    if arguments.panel:
-        said = {**said, **panel_settings(arguments.panel, arguments.target or "", dict(said))}
-    elif any(place in said for place in PICKS):
-        said = {**said, PANEL: ""}
-    from tacit.cli.evaluation.tokens_view import check_tokens, report_tokens
-    from tacit.cli.evaluation.view import Progress, show
-    from tacit.cli.terminal import make_console, say
-    from tacit.evaluation.behaviour import behaviour
-    from tacit.evaluation.evaluate import play_panel
-    from tacit.evaluation.journal import Journal, Measurement
-    from tacit.evaluation.scores import score_panel
-    from tacit.training.practice import make_worlds
-
     ks, prices = _ks(arguments.k), _prices(arguments)
+    said = with_panel(said, arguments.panel, arguments.target)
     target = _open(arguments, said)
     if arguments.tokens:
         check_tokens(target)
-    panel = open_panel(target, said)
-    rules = target.rules
-    if ks and max(ks) > rules.repeats:
-        raise TacitError(
-            f"--k {max(ks)} needs {max(ks)} episodes per task, and --repeats is {rules.repeats}: add --repeats {max(ks)}."
-        )
-    measured = Measurement.of(panel, rules, target.label, target.fingerprint, target.reads, target.numbers, code_version())
-    console, directory = make_console(), arguments.out or directory_for(target)
-    journal = Journal(directory, measured) if directory else None
-    if journal and arguments.fresh:
-        journal.start_afresh()
-    if panel.difference():
-        say(console, f"warning: {panel.difference()}", style="yellow")
-    worlds, progress = make_worlds(target.world, target.recipe.train), Progress(console, len(panel.tasks) * rules.repeats)
+    sitting, console = Sitting(target, ks, prices, arguments.out, arguments.fresh, said), make_console()
+    if sitting.panel.difference():
+        say(console, f"warning: {sitting.panel.difference()}", style="yellow")
+    progress = EvalProgress(console, sitting.episodes)
     try:
-        played = play_panel(
-            panel, rules, worlds, target.route, batch=arguments.batch, journal=journal, progress=progress, settle=target.settle
-        )
+        measured = sitting.play(arguments.batch, progress)
     except KeyboardInterrupt:
-        kept = f" What was played is in {journal.path}; the same command goes on from there." if journal else ""
+        kept = f" What was played is in {sitting.journal.path}; the same command goes on from there." if sitting.journal else ""
         print(f"\nstopped.{kept}", file=sys.stderr)
         return 130
     finally:
         progress.close()
-        worlds.close()
-    score = score_panel(panel, played, rules, ks, prices)
-    how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
-    earlier = own_evaluation(target, score)
-    result = {
-        **result_of(target, score, earlier),
-        "fingerprint": measured.fingerprint,
-        "settings_hash": measured.settings_hash,
-        "code": measured.code,
-        "max_steps": measured.max_steps,
-        "reads": measured.reads,
-        "numbers": measured.numbers,
-        "prices": {"prompt": prices.prompt, "completion": prices.completion} if prices else None,
-        "panel_differs": panel.difference(),
-        "behaviour": how.to_json(),
-        "episodes_file": journal.path.name if journal else None,
-    }
-    for note in journal.notes if journal else ():
+    for note in sitting.journal.notes if sitting.journal else ():
         say(console, f"note: {note}")
-    show(console, target, score, how, earlier, played)
+    show(console, target, measured)
     if arguments.tokens:
-        picture = directory / result_name(result).replace(".json", ".tokens.png") if directory else None
-        result["tokens"] = report_tokens(console, target, played, picture)
-    keep(arguments, directory, result)
+        uses, picture = sitting.account(measured)
+        show_tokens(console, uses)
+        if picture is not None:
+            print(f"drawn in {picture}")
+    if (place := sitting.keep(measured)) is not None:
+        print(f"written to {place}")
+    if arguments.json == PRINTED:
+        print(json.dumps(measured.result))
+    elif arguments.json:
+        place = Path(arguments.json).expanduser()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, measured.result)
+        print(f"written to {place}")
     return 0
 
 
@@ -139,18 +111,13 @@ def make_parser(method: str) -> Parser:
         help="directory for the episodes and the result (default: evaluations/ of the run, or evaluations/TARGET here)",
     )
     parser.add_argument("--fresh", action="store_true", help="play every episode anew; what was played before is kept aside")
-    parser.add_options(
-        "panel and sampling",
-        [*options_of(EvaluationSettings, ("evaluation",), only=PANEL_SETTINGS), *options_of(TrainSettings, only=("families",))],
-    )
+    add_panel_options(parser, PANEL_SETTINGS)
     _add_endpoint_flags(parser)
     add_shared_options(parser, method)
     return parser
 
 
 def _add_endpoint_flags(parser: Parser) -> None:
-    from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
-
     group = parser.add_argument_group("endpoint: a model served under an OpenAI-compatible address")
     group.add_argument("--endpoint", metavar="URL", help="its address, up to the version: http://localhost:8000/v1")
     group.add_argument("--model", metavar="NAME", help="which of its models")
@@ -164,40 +131,6 @@ def _add_endpoint_flags(parser: Parser) -> None:
     group.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one answer (default: 120)")
 
 
-def add_checkpoint_flag(parser: Parser) -> None:
-    parser.add_argument(
-        "--checkpoint",
-        default="",
-        metavar="NAME",
-        help="of a run: newest, best, sft, rl, a name such as rl-000020, or untrained (default: newest)",
-    )
-
-
-def add_shared_options(parser: Parser, method: str) -> None:
-    """What eval and play have in common: the world, what the agent reads, and the engine."""
-    parser.add_options("world and method", [o for o in TOP_OPTIONS if o.name in ("world", "method")])
-    parser.add_options(
-        f"method {method}",
-        [o for o in method_options(method) if o.place[0] == "method"],
-        "Only what the agent reads matters here.",
-    )
-    parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
-    add_module_flags(parser)
-    for section in ("engine", "tiny"):
-        parser.add_options(section, section_options()[section])
-
-
-def glance_method(argv: Sequence[str], command: str) -> str:
-    """The method decides which flags there are: the one named, else the run's own."""
-    glance = Parser(command, "", add_help=False)
-    glance.add_argument("--method")
-    seen, rest = glance.parse_known_args(argv)
-    if seen.method:
-        return seen.method
-    run = next((run for word in rest if not word.startswith("-") and (run := run_of(word))), None)
-    return method_name(read_settings(run)) if run else DEFAULT_METHOD
-
-
 def _check(parser: Parser, arguments: Namespace) -> None:
     if not arguments.target and not arguments.endpoint:
         parser.error("the following arguments are required: TARGET (or --endpoint URL --model NAME)")
@@ -205,19 +138,14 @@ def _check(parser: Parser, arguments: Namespace) -> None:
         raise TacitError(f"measure {arguments.target!r} or the endpoint {arguments.endpoint}, not both in one evaluation.")
     if arguments.model and not arguments.endpoint:
         raise TacitError(f"--model {arguments.model} names a model of an --endpoint; a model of your own is the TARGET itself.")
-    for name in ("batch", "concurrency"):
-        if getattr(arguments, name) < 1:
-            raise TacitError(f"--{name} {getattr(arguments, name)} must be at least 1.")
+    check_at_least_one(arguments, "batch", "concurrency")
     if arguments.timeout <= 0:
         raise TacitError(f"--timeout {arguments.timeout:g} must be above 0.")
     if arguments.out and (arguments.out.suffix == ".json" or arguments.out.is_file()):
         raise TacitError(f"--out {arguments.out} must be a directory; --json FILE writes the result to a file of your own.")
 
 
-def _open(arguments: Namespace, said: dict[tuple[str, ...], Any]) -> Target:
-    from tacit.assembly.players import Endpoint, open_endpoint
-    from tacit.modules.players import open_player
-
+def _open(arguments: Namespace, said: Said) -> Target:
     if not arguments.endpoint:
         return open_player(arguments.target, said, arguments.checkpoint, base=arguments.base_model, fallback=arguments.fallback)
     if arguments.checkpoint:
@@ -234,8 +162,6 @@ def _ks(text: str) -> tuple[int, ...]:
 
 
 def _prices(arguments: Namespace) -> Prices | None:
-    from tacit.evaluation.scores import Prices
-
     said = (arguments.price_prompt, arguments.price_completion)
     if said == (None, None):
         return None

@@ -1,14 +1,19 @@
-"""comparison.json, table.md and table.csv from the run directories, as far as they have come."""
+"""What a comparison comes to: its runs done, and comparison.json, table.md and table.csv from them as far as they have come."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tacit.comparison.carry_out import Happening, carry_out
 from tacit.comparison.collect import check_alike, read_cell, read_start
 from tacit.comparison.pages import csv_text, markdown
-from tacit.comparison.plan import Plan, Planned
+from tacit.comparison.plan import START, Plan, Planned
+from tacit.comparison.plots import draw
+from tacit.comparison.processes import Processes
 from tacit.comparison.table import CONFIDENCE, make_table
 from tacit.runs.directory import versions
 from tacit.runs.files import write_json, write_text
@@ -25,17 +30,36 @@ class Results:
         self._versions = versions()
         self._finished: dict[Path, Found] = {}
 
+    def carry_out(
+        self, wanted: Sequence[Planned], processes: Processes, tell: Callable[[Happening], None]
+    ) -> tuple[list[Planned], Found, list[Path]]:
+        """Do the wanted runs, with everything written anew whenever one ends: (those that failed, all that is known, plots)."""
+
+        def heard(event: Happening) -> None:
+            if event.kind in ("finished", "failed"):
+                self.write()
+            tell(event)
+
+        self.gather()  # what is there already must fit in one table before more is added to it
+        # A polite request to end is answered like Ctrl-C: the runs are told too, and the table is written.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            failed = carry_out(self.plan, wanted, self.directory, processes, heard)
+        except KeyboardInterrupt:
+            self.write()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        found = self.write()
+        return failed, found, draw(found, self.directory / "plots")
+
     def gather(self) -> Found:
         """Everything, in the layout of comparison.json (see `tacit.comparison`)."""
         plan = self.plan
-        starts = {start.world: self._start(start) for start in plan.starts}
+        starts = {start.world: self._read(start, None) for start in plan.starts}
         order = {(cell.world, cell.method, cell.seed): cell for cell in plan.cells}
-        cells = [
-            self._cell(order[world, method, seed], starts.get(world))
-            for world in plan.worlds
-            for method in plan.methods
-            for seed in plan.seeds
-        ]
+        places = product(plan.worlds, plan.methods, plan.seeds)
+        cells = [self._read(order[place], starts.get(place[0])) for place in places]
         panels = {world: check_alike(world, _measured(world, cells, starts)) for world in plan.worlds}
         return {
             "format": FORMAT,
@@ -66,14 +90,13 @@ class Results:
         write_text(self.directory / "table.csv", csv_text(found))
         return found
 
-    def _start(self, start: Planned) -> Found:
-        return self._once(start, lambda: read_start(start, self.directory))
-
-    def _cell(self, cell: Planned, started: Found | None) -> Found:
-        return self._once(cell, lambda: read_cell(cell, self.plan, self.directory, started))
-
-    def _once(self, run: Planned, read: Callable[[], Found]) -> Found:
-        found = self._finished.get(run.place) or read()
+    def _read(self, run: Planned, started: Found | None) -> Found:
+        if run.place in self._finished:
+            return self._finished[run.place]
+        if run.method == START:
+            found = read_start(run, self.directory)
+        else:
+            found = read_cell(run, self.plan, self.directory, started)
         if found["status"] == "finished":
             self._finished[run.place] = found
         return found

@@ -1,0 +1,207 @@
+"""A player measured on a panel: what was played before is not played again, and the result says all it was measured with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.assembly.panel_choice import open_panel
+from tacit.assembly.players import EXPERT, UNTRAINED, Target
+from tacit.assembly.recipe import Recipe, Said
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Scorer
+from tacit.core.seeds import derive
+from tacit.core.types import Trajectory
+from tacit.evaluation.behaviour import Behaviour, behaviour
+from tacit.evaluation.evaluate import play_panel
+from tacit.evaluation.journal import Journal, Measurement
+from tacit.evaluation.panels import PANEL_SEED, Panel
+from tacit.evaluation.scores import PanelScore, Prices, score_panel
+from tacit.evaluation.token_plot import plot_tokens
+from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
+from tacit.rollout.episodes import EpisodePlan
+from tacit.runs.directory import code_version, find_summary, read_settings
+from tacit.runs.files import write_json
+from tacit.training.practice import make_worlds
+
+KEPT_IN = Path("evaluations")
+"""where episodes of what is no run are kept"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out."""
+
+    played: list[Trajectory]
+    score: PanelScore
+    behaviour: Behaviour
+    earlier: dict[str, Any] | None
+    """the run's own evaluation of this checkpoint, where it played the same episodes in the same way"""
+    result: dict[str, Any]
+    """as it is kept"""
+
+
+class Sitting:
+    """A player before a panel. What cannot be measured is refused here, before anything is played."""
+
+    def __init__(
+        self,
+        target: Target,
+        ks: Sequence[int] = (),
+        prices: Prices | None = None,
+        out: Path | None = None,
+        fresh: bool = False,
+        said: Said | None = None,
+    ) -> None:
+        self.target, self.rules, self.ks, self.prices = target, target.rules, ks, prices
+        self.panel = open_panel(target, said or {})
+        if ks and (most := max(ks)) > self.rules.repeats:
+            raise TacitError(
+                f"--k {most} needs {most} episodes per task, and --repeats is {self.rules.repeats}: add --repeats {most}."
+            )
+        self.measurement = Measurement.of(
+            self.panel, self.rules, target.label, target.fingerprint, target.reads, target.numbers, code_version()
+        )
+        self.directory = out or _directory_for(target)
+        self.journal = Journal(self.directory, self.measurement) if self.directory else None
+        if self.journal and fresh:
+            self.journal.start_afresh()
+
+    @property
+    def episodes(self) -> int:
+        return len(self.panel.tasks) * self.rules.repeats
+
+    def play(self, batch: int, progress: Callable[[int], None]) -> Measured:
+        target, worlds = self.target, make_worlds(self.target.world, self.target.recipe.train)
+        try:
+            played = play_panel(
+                self.panel, self.rules, worlds, target.route, batch=batch, journal=self.journal, progress=progress,
+                settle=target.settle,
+            )  # fmt: skip
+        finally:
+            worlds.close()
+        score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
+        how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
+        earlier, measured = _own_evaluation(target, score), self.measurement
+        result = {
+            "target": target.label,
+            "world": target.world.name,
+            "checkpoint": target.checkpoint.path.name if target.checkpoint else None,
+            **score.to_json(),
+            "run_success": earlier["success"] if earlier else None,
+            "equals_run": _same_episodes(score, earlier) if earlier else None,
+            "fingerprint": measured.fingerprint,
+            "settings_hash": measured.settings_hash,
+            "code": measured.code,
+            "max_steps": measured.max_steps,
+            "reads": measured.reads,
+            "numbers": measured.numbers,
+            "prices": asdict(self.prices) if self.prices else None,
+            "panel_differs": self.panel.difference(),
+            "behaviour": how.to_json(),
+            "episodes_file": self.journal.path.name if self.journal else None,
+        }
+        return Measured(played, score, how, earlier, result)
+
+    def account(self, measured: Measured) -> tuple[list[TokenUse], Path | None]:
+        """Count what ReAct would have read on the same episodes: in the result from now on, and drawn beside it."""
+        uses = _token_uses(self.target, measured.played)
+        measured.result["tokens"] = [use.to_json() for use in uses]
+        if self.directory is None:
+            return uses, None
+        picture = (self.directory / _result_name(measured.result)).with_suffix(".tokens.png")
+        plot_tokens(picture, f"{self.target.label}: what is read at each turn", uses)
+        return uses, picture
+
+    def keep(self, measured: Measured) -> Path | None:
+        """The result beside the episodes, under a name of its own for each way of measuring."""
+        if self.directory is None:
+            return None
+        place = self.directory / _result_name(measured.result)
+        write_json(place, measured.result)
+        return place
+
+
+def episode_at(target: Target, number: int) -> EpisodePlan:
+    """The episode that an evaluation with the target's seed plays at this place of its split's panel."""
+    train = target.recipe.train
+    panel = Panel.of(target.world, train.evaluation.split, number + 1, train.family_names)
+    if len(panel.tasks) <= number:
+        raise TacitError(f"--task {number}: this split has {len(panel.tasks)} tasks, counted from 0.")
+    return EpisodePlan(panel.tasks[number], derive(PANEL_SEED, target.seed, number, 0))
+
+
+def check_tokens(target: Target) -> None:
+    """Refused before anything is played: an expert reads no prompt, and an endpoint keeps its tokenizer to itself."""
+    if not isinstance(target.policy, Scorer):
+        raise TacitError(
+            f"--tokens counts with a policy's own tokenizer, and {target.label!r} has none here; give a run or a model."
+        )
+
+
+def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
+    """The target's own context, then ReAct-1step and ReAct-full in the same wording, on the episodes just played.
+
+    Those that were read back from a recording are played again in the world, for the actions it listed. Where skill modules
+    share the work, each one's episodes are told to its own context.
+    """
+    live = target.world.make()
+    try:
+        whole = [t if any(s.observation.actions for s in t.steps) else as_played(t, live) for t in played if not t.stop.crashed]
+    finally:
+        live.close()
+    shares: dict[str, list[Trajectory]] = {}
+    for trajectory in whole:
+        shares.setdefault(target.route.name(trajectory.task), []).append(trajectory)
+    parts = []
+    for name, share in shares.items():
+        context, policy = target.route.player(name)
+        wording = getattr(context, "wording", None) or target.world.wording(target.recipe.settings.wording)
+        parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
+    return [joined(uses) for uses in zip(*parts, strict=True)]
+
+
+def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
+    if target.run is None:
+        return None
+    own = Recipe.from_json(read_settings(target.run))
+    steps = own.train.evaluation.max_steps or target.world.max_steps
+    if (own.settings, steps) != (target.recipe.settings, target.rules.max_steps):
+        return None
+    said = find_summary(target.run) or (target.checkpoint.state() if target.checkpoint else {"evaluations": []})
+    stage, step = (target.checkpoint.stage, target.checkpoint.step) if target.checkpoint else (UNTRAINED, 0)
+    now = {"stage": stage, "step": step, **json.loads(json.dumps(score.to_json()))}
+    alike = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
+    return next((e for e in said["evaluations"] if all(e[name] == now[name] for name in alike)), None)
+
+
+def _same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
+    """Not only as many successes: the same turns and the same tokens, to the last digit."""
+    counted = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
+    return all(earlier[name] == getattr(score, name) for name in counted)
+
+
+def _directory_for(target: Target) -> Path | None:
+    """Where the episodes are kept. An expert's cost nothing to play again, so they are kept only where --out says."""
+    if target.run is not None:
+        return target.run / "evaluations"
+    return None if target.label == EXPERT else KEPT_IN / _plain(target.label)
+
+
+def _result_name(result: dict[str, Any]) -> str:
+    """In words, then as its episodes' file is named: none is written over."""
+    sampling = result["sampling"]
+    parts = [result["checkpoint"] or _plain(result["target"]) or "untrained", result["panel"]]
+    parts += [f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
+    parts += [f"p{sampling['top_p']:g}"] if sampling["top_p"] != 1 else []
+    parts += [f"k{sampling['top_k']}"] if sampling["top_k"] else []
+    parts += [f"seed{result['seed']}", f"{result['panel_hash']}-{result['settings_hash']}"]
+    return _plain("_".join(parts)) + ".json"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")

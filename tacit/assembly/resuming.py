@@ -1,0 +1,50 @@
+"""A run that is already there: what may change when it goes on, and whether anything is left to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tacit.assembly.recipe import Document, Recipe
+from tacit.core.errors import TacitError
+from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
+
+ON_RESUME = ("schedule.iterations", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories", "wandb")
+"""settings that may differ when a run is continued: none of them changes what was already done"""
+MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
+
+
+def fixed_differences(before: Document, after: Document) -> list[str]:
+    """`sft.lr=0.002` for each setting that is not what it was and may not change."""
+    return [said for said in _differences(before, after) if said.partition("=")[0] not in ON_RESUME]
+
+
+def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
+    """Whether a run that was told `before` has nothing left to do when told `after`; an error where it cannot go on so."""
+    # A run may have been moved since: where it lies now is where it is.
+    refused = fixed_differences(replace(before, out=path).to_json(), replace(after, out=path).to_json())
+    if refused:
+        raise TacitError(
+            f"a resumed run keeps its settings, and {', '.join(refused)} is not what {path / SETTINGS} says. "
+            f"Only {MAY_CHANGE} may change; for anything else start a new run."
+        )
+    if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
+        return True
+    newest = saved_checkpoints(path).newest()
+    if newest is not None and newest.stage == "rl" and newest.step > after.schedule.iterations:
+        raise TacitError(
+            f"iterations = {after.schedule.iterations}, but {path} has already done {newest.step}; "
+            f"evaluate an earlier checkpoint with `tacit eval {path} --checkpoint NAME` instead."
+        )
+    return False
+
+
+def _differences(before: Document, after: Document, place: str = "") -> list[str]:
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new, name = before.get(key), after.get(key), f"{place}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name}={new}")
+    return found

@@ -1,0 +1,108 @@
+"""A tiny policy that can read our worlds: a tokenizer, a corpus of random play and questions, and a model pretrained on it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.bases import BASE_SIZES
+from tacit.environments import get_environment
+from tacit.pretraining.comprehension import reading
+from tacit.pretraining.pretrain import PretrainingSettings, pretrain
+from tacit.pretraining.shards import make_corpus, sample_texts
+from tacit.runs.directory import code_version
+from tacit.runs.files import write_directory
+
+EPISODES = {"alfworld": 40_000, "cooking": 8_000, "countdown": 8_000}
+"""random episodes of each world in the corpus of a base"""
+REPORTS = 20
+"""of the loss, in a whole pretraining"""
+
+
+@dataclass(frozen=True)
+class BasePlan:
+    """A base to be made."""
+
+    destination: Path
+    size: str
+    """a name of `BASE_SIZES`"""
+    share: float
+    """of the corpus"""
+    processes: int
+    """to make the corpus with"""
+    settings: PretrainingSettings
+    engine: EngineSettings
+
+    @property
+    def episodes(self) -> dict[str, int]:
+        return {name: max(1, round(count * self.share)) for name, count in EPISODES.items()}
+
+    @property
+    def command(self) -> str:
+        own = self.settings
+        return f"tacit prepare base DEST --size {self.size} --steps {own.steps} --rows {own.rows} --share {self.share:g}"
+
+
+def check_destination(destination: Path) -> None:
+    """It must be new, and possible to make: said before minutes of work."""
+    if destination.exists():
+        raise TacitError(f"{destination} exists already; name a new directory.")
+    parent = next(place for place in destination.absolute().parents if place.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise TacitError(f"cannot make {destination}: {parent} is no directory that can be written to.")
+
+
+def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
+    """Tokenizer, corpus, pretraining, a look at how it reads, and the packed base. Returns how it reads."""
+    from tacit.engines.local.learning.text import TextLearner
+    from tacit.engines.local.policy import load_policy
+    from tacit.engines.models.bases import pack_base
+    from tacit.engines.models.tiny import tiny_checkpoint
+
+    settings, episodes, began = plan.settings, plan.episodes, time.monotonic()
+    told = ", ".join(f"{count:,} of {name}" for name, count in episodes.items())
+    say(f"making a tokenizer and a corpus from random episodes: {told}")
+    blank = tiny_checkpoint(sample_texts(episodes, settings.seed), BASE_SIZES[plan.size], settings.seed)
+    policy = load_policy(str(blank), plan.engine, settings.seed)
+    end, limit = policy.engine.codec.end, policy.context_limit
+    corpus = make_corpus(episodes, blank / "tokenizer.json", end, limit, settings.seed, plan.processes)
+    say(f"corpus: {len(corpus):,} documents, {len(corpus.tokens):,} tokens, {time.monotonic() - began:.0f} s")
+
+    def report(step: int, loss: Any) -> None:
+        if step % max(1, settings.steps // REPORTS) == 0:
+            say(f"step {step}: loss {float(loss):.3f}, {time.monotonic() - began:.0f} s")
+
+    learner = TextLearner(policy)
+    pretrain(learner.step, corpus, settings, report)
+    learner.finish()
+    say("asking it questions about episodes it has not read")
+    reads = dict(reading(policy, [get_environment(name) for name in episodes], settings.seed))
+    about = {
+        "name": plan.size,
+        "command": plan.command,
+        "code": code_version(),
+        "sizes": asdict(BASE_SIZES[plan.size]),
+        "settings": asdict(settings),
+        "episodes": episodes,
+        "documents": corpus.documents,
+        "tokens": len(corpus.tokens),
+        "tokens_seen": round(settings.steps * min(settings.rows, len(corpus)) * len(corpus.tokens) / len(corpus)),
+        "reads": {name: round(share_right, 4) for name, share_right in reads.items()},
+        "seconds": round(time.monotonic() - began),
+    }
+    with TemporaryDirectory() as place:
+        policy.save(Path(place) / "trained", optimizer=False)
+        checkpoint = next(Path(place).glob("**/config.json")).parent
+
+        def pack(path: Path) -> None:
+            pack_base(checkpoint, path, about)
+
+        write_directory(plan.destination, pack)
+    return reads
