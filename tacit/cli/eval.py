@@ -35,11 +35,11 @@ def run(argv: Sequence[str]) -> int:
     arguments, said = parser.parse(argv)
     _check(parser, arguments)
     ks, prices = _ks(arguments.k), _prices(arguments)
-    said = with_panel(said, arguments.panel, arguments.target)
-    target = _open(arguments, said)
+    meant = with_panel(said, arguments.panel, arguments.target)
+    target = _open(arguments, meant)
     if arguments.tokens:
         check_tokens(target)
-    sitting, console = Sitting(target, ks, prices, arguments.out, arguments.fresh, said), make_console()
+    sitting, console = Sitting(target, ks, prices, arguments.out, arguments.fresh, meant), make_console()
     if sitting.panel.difference():
         say(console, f"warning: {sitting.panel.difference()}", style="yellow")
     progress = EvalProgress(console, sitting.episodes)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from alfworld_problem import lines
 
-from tacit.assembly.checks import check_training
+from tacit.assembly.checks import prepare
 from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
@@ -62,9 +62,9 @@ def test_a_download_that_is_not_whole_is_still_told(small):
 
 
 def test_the_number_is_written_down_with_the_split():
-    recipe, _ = check_training(Recipe.from_json({"world": "alfworld", "evaluation": {"split": "valid_unseen"}}), WORLD)
+    recipe = prepare(Recipe.from_json({"world": "alfworld", "evaluation": {"split": "valid_unseen"}}), (WORLD,)).recipe
     assert recipe.to_json()["evaluation"]["tasks"] == 134
-    recipe, _ = check_training(Recipe.from_json({"world": "alfworld"}), WORLD)
+    recipe = prepare(Recipe.from_json({"world": "alfworld"}), (WORLD,)).recipe
     assert recipe.to_json()["evaluation"]["tasks"] == 128
 
 
