@@ -56,8 +56,9 @@ def test_lean_and_generic_paths_agree(family, tokenizer):
 def test_a_window_that_slides_is_left_to_the_model(tokenizer):
     """Within the window the lean path is exact; beyond it only the model's own forward pass is."""
     sampler = LocalSampler(make_model("mistral-sliding"), tokenizer, "cpu")
-    assert sampler._decoder(8) is sampler._lean
-    assert sampler._decoder(9) is sampler._generic
+    sampler.refresh()
+    assert sampler.decoder(8) is sampler._lean
+    assert sampler.decoder(9) is sampler._generic
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
@@ -163,7 +164,7 @@ class _Recording:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, monkeypatch):
-    """Padded widths and windows, a look every four tokens, and recorded steps used again by later waves."""
+    """Padded widths and windows, a look every four tokens, and recorded steps used again by whoever samples later."""
 
     def record(self, step):
         step()  # the trial that the real thing makes; the caller has to undo it
@@ -173,7 +174,7 @@ def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, 
     model = make_model(family)
     exact, fixed = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", max_batch=19)
     fixed._lean = LlamaDecoder(model, prefill_tokens=50, fixed_shapes=True)
-    fixed._lean.graphs.enabled = True
+    fixed._lean.records = True
     recorded = []
     for seed in (0, 0, 5):
         requests = [
@@ -185,5 +186,5 @@ def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, 
                 assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
                 np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
-        recorded.append(len(fixed._lean.graphs))
+        recorded.append(len(fixed._lean.spare.graphs))
     assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded
