@@ -103,7 +103,7 @@ class LlamaTable:
     def __init__(self, decoder: LlamaDecoder) -> None:
         self.decoder = decoder
         # Looking at a GPU means waiting for it. A prefill is not recorded, and launching it takes several recorded steps.
-        self.check_every, self.joining_costs = (4, 8) if decoder.fixed_shapes else (1, 2)
+        self.check_every, self.joining_costs = (4, 8) if decoder.fixed_shapes else (1, 4)
         self.graphs = StepGraphs(enabled=decoder.records)
         geometry = decoder.forward.geometry
         plain = not decoder.fixed_shapes and geometry.dtype == torch.float32
