@@ -2,10 +2,15 @@
 
     python benchmarks/rollout.py                               # a random Llama of about a million parameters
     python benchmarks/rollout.py --model PATH --batch 256 --prompt-tokens 200 --new-tokens 32 --json
+    python benchmarks/rollout.py --model tiny-base --only short,ragged
 
 Tokens per second are new tokens over wall time, prefill included. Nothing ends early, so every method writes the same
 number of tokens. Ours also returns log-probabilities and text, which `generate` is not asked for.
 The grouped case has 8 identical prompts per group, as group-relative methods do: ours computes each of them once.
+
+The short and the ragged case are whole rollouts of several turns, in groups of 8, whose completions differ in length: 3 to 8
+tokens as the actions of a tiny policy, 8 to 512 as those of a model that thinks. Each episode at its own pace beside all in
+lockstep, which is the same rollout with one batch per turn. The worlds take no time.
 """
 
 from __future__ import annotations
@@ -14,7 +19,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,10 +36,18 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tacit.core.protocols import Request, Sampling
+from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Transition
 from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.models.sources import find_checkpoint
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
 
 GROUP = 8
+CASES = ("distinct", "grouped", "short", "ragged")
+LENGTHS = {"short": (3, 8), "ragged": (8, 512)}
+"""completion tokens of the cases that are whole rollouts, from and to"""
 
 
 def random_llama() -> tuple[Any, Any]:
@@ -60,6 +74,7 @@ def load(path: str | None, device: str, dtype: torch.dtype) -> tuple[Any, Any]:
     if path is None:
         model, tokenizer = random_llama()
     else:
+        path = find_checkpoint(path)
         model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
         tokenizer.eos_token = None
     # no end token: every row then writes all its tokens, in both
@@ -84,6 +99,90 @@ def generate(model: Any, device: str, prompts: np.ndarray, new_tokens: int, **op
         torch.manual_seed(repeat)
         output = model.generate(tokens, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=new_tokens, **options)
         return output[:, tokens.shape[1] :].numel()
+
+    return run
+
+
+class Ragged:
+    """The sampler as a policy that writes as many tokens as a request's seed says, to prompts of random tokens."""
+
+    context_limit = 1 << 40
+
+    def __init__(self, sampler: LocalSampler, vocabulary: int, prompt_tokens: int, lengths: tuple[int, int]) -> None:
+        self._sampler, self._vocabulary, self._prompt_tokens, self._lengths = sampler, vocabulary, prompt_tokens, lengths
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        rng = np.random.default_rng([int(part) for part in text.split()])
+        return rng.integers(0, self._vocabulary, self._prompt_tokens)
+
+    def encode_completion(self, text: str) -> np.ndarray:
+        raise NotImplementedError
+
+    def decode(self, tokens: np.ndarray) -> str:
+        raise NotImplementedError
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        return self._sampler.sample([self.limited(r) for r in requests], replace(sampling, stop=()), layer)
+
+    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
+        return RaggedDesk(self, self._sampler.desk(replace(sampling, stop=()), layer))
+
+    def limited(self, request: Request) -> Request:
+        least, most = self._lengths
+        return replace(request, max_tokens=least + request.seed % (most - least + 1))
+
+
+class RaggedDesk:
+    def __init__(self, policy: Ragged, desk: Desk) -> None:
+        self._policy, self._desk = policy, desk
+        self.wait, self.close = desk.wait, desk.close
+
+    def submit(self, request: Request) -> int:
+        return self._desk.submit(self._policy.limited(request))
+
+
+class Turns:
+    """A world that counts them."""
+
+    def reset(self, task: Task) -> Observation:
+        self._turn = 0
+        return Observation("0")
+
+    def step(self, action: str) -> Transition:
+        self._turn += 1
+        return Transition(Observation(str(self._turn)))
+
+    def close(self) -> None:
+        pass
+
+
+class Places:
+    """A context whose prompts are (group, member, turn). Members of a group begin alike."""
+
+    style: ActionStyle = "bare"
+
+    def __init__(self, task_id: str = "") -> None:
+        self._task_id = task_id
+
+    def begin(self, task: Task, condition: Condition) -> Places:
+        return Places(task.id)
+
+    def read(self, observation: Observation) -> Prompt:
+        group, member = self._task_id.split()
+        return Prompt(task=f"{group} {member if observation.text != '0' else 0}", now=observation.text)
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        return {}
+
+
+def whole_rollout(policy: Ragged, episodes: int, turns: int, lockstep: bool) -> Callable[[int], int]:
+    tasks = [Task("turns", f"{i // GROUP} {i % GROUP}", "", "", 0, "") for i in range(episodes)]
+    worlds = InPlace(Turns)
+
+    def run(repeat: int) -> int:
+        plans = [EpisodePlan(task, seed=derive(repeat, i)) for i, task in enumerate(tasks)]
+        played = rollout(plans, Places(), worlds, policy, Sampling(), turns, lockstep=lockstep)
+        return sum(trajectory.completion_tokens for trajectory in played)
 
     return run
 
@@ -134,6 +233,19 @@ def compare(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray,
     return {"tokens_per_s": speeds, "ratio": ratios}
 
 
+def compare_paces(case: str, vocabulary: int, sampler: LocalSampler, args: argparse.Namespace) -> dict[str, Any]:
+    policy = Ragged(sampler, vocabulary, args.prompt_tokens, LENGTHS[case])
+    episodes = args.episodes if case == "ragged" else args.batch
+    methods = {
+        "tacit": whole_rollout(policy, episodes, args.turns, lockstep=False),
+        "lockstep": whole_rollout(policy, episodes, args.turns, lockstep=True),
+    }
+    speeds = measure(methods, args.repeats, args.device)
+    mine, theirs = speeds["tacit"], speeds["lockstep"]
+    about = {"episodes": episodes, "turns": args.turns, "completion_tokens": LENGTHS[case]}
+    return {**about, "tokens_per_s": speeds, "ratio": {"lockstep": mine / theirs} if mine and theirs else {}}
+
+
 @torch.inference_mode()
 def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray, new_tokens: int) -> dict[str, float]:
     """How far the sampler's log-probabilities are from those of one plain forward pass in the same precision."""
@@ -153,13 +265,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256 if gpu else 64, help="rows (default %(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 64, help="(default %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=32, help="(default %(default)s)")
+    parser.add_argument("--turns", type=int, default=4, help="of an episode in whole rollouts (default %(default)s)")
+    parser.add_argument("--episodes", type=int, default=256 if gpu else 16, help="of the ragged case (default %(default)s)")
+    parser.add_argument("--only", default=",".join(CASES), help="cases to measure (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
     parser.add_argument("--threads", type=int, help="CPU threads of both (default: torch's)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16" if gpu else "float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
     parser.add_argument("--compiled", action="store_true", help="on a GPU also time static `generate` with torch.compile")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if unknown := set(args.only.split(",")) - set(CASES):
+        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(CASES)}")
+    return args
 
 
 def main() -> None:
@@ -171,7 +289,7 @@ def main() -> None:
     groups = -(-args.batch // GROUP)
     distinct = rng.integers(0, model.config.vocab_size, (args.batch, args.prompt_tokens))
     grouped = np.repeat(distinct[:groups], GROUP, axis=0)[: args.batch]
-    sampler = LocalSampler(model, tokenizer, args.device, max_batch=args.batch)
+    sampler = LocalSampler(model, tokenizer, args.device, max_batch=max(args.batch, args.episodes))
     result: dict[str, Any] = {
         "benchmark": "rollout",
         "model": args.model or "random-llama-1m",
@@ -186,8 +304,12 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in result.items()))
     result["logprob_error"] = logprob_error(model, sampler, args.device, distinct[:16], args.new_tokens)
     print("  log-probabilities against a plain forward pass: mean {mean:.1e}, max {max:.1e}".format(**result["logprob_error"]))
-    for case, prompts in (("distinct", distinct), ("grouped", grouped)):
-        result[case] = compare(model, sampler, args.device, prompts, args)
+    prompts = {"distinct": distinct, "grouped": grouped}
+    for case in args.only.split(","):
+        if case in prompts:
+            result[case] = compare(model, sampler, args.device, prompts[case], args)
+        else:
+            result[case] = compare_paces(case, model.config.vocab_size, sampler, args)
         for name, speed in result[case]["tokens_per_s"].items():
             if speed is not None:
                 ratio = result[case]["ratio"].get(name)

@@ -74,6 +74,33 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
+class Desk(Protocol):
+    """Where requests are handed in one by one and completions fetched as they are finished, in whatever order."""
+
+    def submit(self, request: Request) -> int:
+        """Hand in a request. Returns the ticket its completion will come with; it is written while somebody waits."""
+        ...
+
+    def wait(self) -> list[tuple[int, Completion]]:
+        """Go on until something is finished, and return all that is: (ticket, completion). Empty where nothing is under way."""
+        ...
+
+    def close(self) -> None:
+        """Leave. What is not finished is given up."""
+        ...
+
+
+@runtime_checkable
+class DeskSampler(Sampler, Protocol):
+    """A sampler that takes requests while others are under way. One that only has `sample` serves as well: whoever rolls out
+    hands it all that waits at once (`rollout/desks.py`)."""
+
+    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
+        """A desk for requests that are all drawn this way; `layer` as in `sample`."""
+        ...
+
+
+@runtime_checkable
 class Scorer(Protocol):
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0

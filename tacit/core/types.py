@@ -146,6 +146,8 @@ class Completion:
     finish: Literal["stop", "length"]
     hidden: np.ndarray | None = None
     """the hidden state at the last prompt token, where it was asked for"""
+    version: int = 0
+    """of the weights that wrote it, as its engine counts them: two are alike exactly when they are equal"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Protocol
 
 from tacit.core.method import Context
 from tacit.core.seeds import derive
-from tacit.core.types import Observation, Task, Trajectory, Transition
+from tacit.core.types import Task, Trajectory
 from tacit.evaluation.journal import Journal, Place
 from tacit.evaluation.panels import PANEL_SEED, Panel
 from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import PanelScore, score_panel
 from tacit.rollout.episodes import EpisodePlan, SamplingPolicy, rollout
-from tacit.rollout.worlds import Broken, WorldPool
+from tacit.rollout.worlds import WorldPool
 
 BATCH = 256
 """episodes played side by side"""
@@ -83,13 +83,15 @@ def play_panel(
             EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
             for repeat, i in chunk
         ]
-        watched = _Watched(worlds, len(played) + len(chunk), report)
-        fresh = rollout(plans, context, watched, policy, rules.sampling, rules.max_steps)
+
+        def over(count: int, earlier: int = len(played)) -> None:
+            report(earlier + count)
+
+        fresh = rollout(plans, context, worlds, policy, rules.sampling, rules.max_steps, over=over)
         fresh = [settle(t) for t in fresh] if settle else fresh
         if journal:
             journal.write(list(zip(chunk, fresh, strict=True)))
         played |= dict(zip(chunk, fresh, strict=True))
-        report(len(played))
     return [played[place] for place in places]
 
 
@@ -99,23 +101,3 @@ def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iter
         own = [place for place, whose in zip(places, players, strict=True) if whose == player]
         for start in range(0, len(own), batch):
             yield player, own[start : start + batch]
-
-
-class _Watched:
-    """A pool of worlds that tells how many episodes are over: those of earlier batches, and those that act no more."""
-
-    def __init__(self, worlds: WorldPool, total: int, report: Callable[[int], None]) -> None:
-        self._worlds, self._total, self._report = worlds, total, report
-        self._running: int | None = None
-
-    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
-        return self._worlds.reset(tasks)
-
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
-        if len(actions) != self._running:
-            self._running = len(actions)
-            self._report(self._total - len(actions))
-        return self._worlds.step(actions)
-
-    def close(self) -> None:
-        self._worlds.close()

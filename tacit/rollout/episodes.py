@@ -1,9 +1,14 @@
-"""Groups of episodes in lockstep over one batched sampler. An episode that ends leaves the batch."""
+"""Groups of episodes, each at its own pace.
+
+An episode waits at the sampler's desk for its own completion. Whenever some come back, their worlds are stepped together, the
+next prompts are handed in, and the sampler goes on: one long answer holds up its own episode and no other. An episode's
+randomness is its place, so what it says does not depend on its pace.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -27,8 +32,9 @@ from tacit.core.types import (
     Trajectory,
     Transition,
 )
+from tacit.rollout.desks import open_desk
 from tacit.rollout.fitting import fit
-from tacit.rollout.worlds import Broken, WorldPool
+from tacit.rollout.worlds import Broken, WorldPool, answers_of
 
 
 class SamplingPolicy(Sampler, Tokenizer, Protocol):
@@ -55,6 +61,9 @@ def rollout_groups(
     sampling: Sampling,
     max_steps: int,
     layer: int | None = None,
+    *,
+    lockstep: bool = False,
+    over: Callable[[int], None] | None = None,
 ) -> list[Group]:
     """`size` episodes of each task. Member m of task i draws from derive(seed, i, m), whatever the batch looks like."""
     plans = []
@@ -63,7 +72,7 @@ def rollout_groups(
         if len(assigned) != size:
             raise TacitError(f"{conditions!r} gave {len(assigned)} conditions for a group of {size}.")
         plans += [EpisodePlan(task, derive(seed, i, m), condition) for m, condition in enumerate(assigned)]
-    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer)
+    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer, lockstep=lockstep, over=over)
     return [Group(task, tuple(played[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
 
@@ -75,27 +84,47 @@ def rollout(
     sampling: Sampling,
     max_steps: int,
     layer: int | None = None,
+    *,
+    lockstep: bool = False,
+    over: Callable[[int], None] | None = None,
 ) -> list[Trajectory]:
-    """Play all plans to their end, one sampler call per turn for all episodes still running."""
+    """Play all plans to their end. `over` is told how many are, whenever that has changed; `lockstep` asks for one turn of all
+    episodes at a time, whatever the sampler could do."""
     written = context.format
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*written.stop, *sampling.stop))))
     episodes = [_Episode(plan) for plan in plans]
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
-    while True:
-        running = [(slot, e) for slot, e in enumerate(episodes) if e.prepare(policy, sampling, max_steps)]
-        if not running:
-            return [episode.trajectory() for episode in episodes]
-        requests = [Request(e.tokens, derive(e.plan.seed, len(e.steps))) for _, e in running]
-        completions = policy.sample(requests, sampling, layer)
-        parsed = [episode.understand(c, written) for (_, episode), c in zip(running, completions, strict=True)]
-        acting = [(slot, e, c, act) for (slot, e), c, act in zip(running, completions, parsed, strict=True) if act is not None]
-        answers = worlds.step([(slot, act.action) for slot, _, _, act in acting])
-        for (_, episode, completion, act), answer in zip(acting, answers, strict=True):
-            if isinstance(answer, Broken):
-                episode.stop, episode.detail = answer.reason, answer.detail
-            else:
-                episode.advance(completion, act, answer)
+    answers = answers_of(worlds)
+    waiting: dict[int, int] = {}
+    """ticket -> slot"""
+    acting: dict[int, tuple[Completion, Parsed]] = {}
+    """slot -> what it does, until its world has answered"""
+    go_on, ended = list(range(len(episodes))), 0
+    with contextlib.closing(open_desk(policy, sampling, layer, lockstep)) as desk:
+        while True:
+            before = ended
+            for slot in go_on:
+                episode = episodes[slot]
+                if episode.prepare(policy, sampling, max_steps):
+                    waiting[desk.submit(Request(episode.tokens, derive(episode.plan.seed, len(episode.steps))))] = slot
+                else:
+                    ended += 1
+            if over and ended != before:
+                over(ended)
+            if not waiting and not acting:
+                return [episode.trajectory() for episode in episodes]
+            finished = desk.wait()
+            if waiting and not finished:
+                raise TacitError(f"{type(desk).__name__} has nothing under way, though {len(waiting)} requests wait for it.")
+            turns = {waiting.pop(ticket): completion for ticket, completion in finished}
+            meant = {slot: episodes[slot].understand(turns[slot], written) for slot in sorted(turns)}
+            acting |= {slot: (turns[slot], act) for slot, act in meant.items() if act is not None}
+            answers.begin([(slot, act.action) for slot, act in meant.items() if act is not None])
+            go_on = [slot for slot, act in meant.items() if act is None]
+            for slot, answer in answers.ready(wait=not waiting):
+                episodes[slot].answered(*acting.pop(slot), answer)
+                go_on.append(slot)
 
 
 class _Episode:
@@ -145,7 +174,10 @@ class _Episode:
             return written.parse(completion.text)
         return None
 
-    def advance(self, completion: Completion, act: Parsed, answer: Transition) -> None:
+    def answered(self, completion: Completion, act: Parsed, answer: Transition | Broken) -> None:
+        if isinstance(answer, Broken):
+            self.stop, self.detail = answer.reason, answer.detail
+            return
         with self._ending_with("recording the turn"):
             answer = answer.in_plain_numbers()
             signals = {**answer.signals, **self.reader.record(act.action, answer)}

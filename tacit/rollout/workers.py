@@ -11,7 +11,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tacit.core.simulator import close_simulator, start_simulator
@@ -21,6 +21,9 @@ from tacit.rollout.worlds import Broken
 
 _START_S, _LEAVE_S = 120.0, 2.0
 """how long a process may take to start and to close its worlds"""
+
+_Call = tuple[int, tuple[str, Any]]
+"""(slot, (what to do, with what))"""
 
 
 @dataclass
@@ -38,28 +41,44 @@ class _WorkerLost(Broken):
 
 
 class Workers:
-    def __init__(self, make: Callable[[], World], processes: int = 4, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, make: Callable[[], World], processes: int = 4, timeout_s: float = 120.0, as_they_come: bool = False
+    ) -> None:
+        """`as_they_come`: answers are taken when they are there (see `ThinkingWorlds`), which pays where worlds are slow."""
         if processes < 1:
             raise ValueError(f"a pool of workers needs at least one process, got {processes}")
-        self._make, self._timeout_s = make, timeout_s
+        self._make, self._timeout_s, self.as_they_come = make, timeout_s, as_they_come
         # Spawned, not forked: torch's threads do not survive a fork.
         self._context = multiprocessing.get_context("spawn")
         self._workers = [self._start() for _ in range(processes)]
         self._starting = set(range(processes))
         self._slots: list[_Slot] = []
+        self._owed: list[list[_Call]] = [[] for _ in self._workers]
+        """calls each worker has not answered yet, in order"""
+        self._since_s = [0.0 for _ in self._workers]
+        """when each worker began with the first of them"""
+        self._come: list[tuple[int, Any]] = []
+        """answers that nobody has asked for yet"""
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
-        self._slots = [_Slot(task) for task in tasks]
+        while any(self._owed):  # by episodes that were broken off
+            self.ready(wait=True)
+        self._slots, self._come = [_Slot(task) for task in tasks], []
         return self._ask([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
-        calls = []
-        for slot, action in actions:
-            record = self._slots[slot]
-            calls.append((slot, ("replay", (record.task, list(record.actions), action)) if record.stale else ("step", action)))
-            record.stale = False
-            record.actions.append(action)
-        return self._ask(calls)
+        return self._ask(self._steps(actions))
+
+    def begin(self, actions: Sequence[tuple[int, str]]) -> None:
+        self._hand_out(self._steps(actions))
+
+    def ready(self, wait: bool) -> list[tuple[int, Transition | Broken]]:
+        self._look()
+        while wait and not self._come and any(self._owed):
+            self._sleep()
+            self._look()
+        come, self._come = self._come, []
+        return come
 
     def close(self) -> None:
         for _, connection in self._workers:
@@ -70,7 +89,7 @@ class Workers:
             process.join(_LEAVE_S)
             process.kill()
             process.join()
-        self._workers = []
+        self._workers, self._owed = [], []
 
     def _start(self) -> tuple[Any, Connection]:
         ours, theirs = self._context.Pipe()
@@ -79,53 +98,83 @@ class Workers:
         theirs.close()
         return process, ours
 
-    def _ask(self, calls: list[tuple[int, tuple[str, Any]]]) -> list[Any]:
-        """Send each worker its calls, collect answers in order; a worker that fails costs one slot its episode."""
+    def _steps(self, actions: Sequence[tuple[int, str]]) -> list[_Call]:
+        calls: list[_Call] = []
+        for slot, action in actions:
+            record = self._slots[slot]
+            calls.append((slot, ("replay", (record.task, list(record.actions), action)) if record.stale else ("step", action)))
+            record.stale = False
+            record.actions.append(action)
+        return calls
+
+    def _ask(self, calls: list[_Call]) -> list[Any]:
+        """All answers, in the order of the calls."""
+        self._hand_out(calls)
+        wanted = {slot for slot, _ in calls}
         answers: dict[int, Any] = {}
-        waiting: list[list[tuple[int, tuple[str, Any]]]] = [[] for _ in self._workers]
-        for slot, call in calls:
-            waiting[slot % len(self._workers)].append((slot, call))
-        for worker, queue in enumerate(waiting):
-            self._send(worker, queue)
-        for worker, queue in enumerate(waiting):
-            while queue:
-                slot, _ = queue[0]
-                answer = self._receive(worker)
-                if isinstance(answer, _WorkerLost):
-                    self._replace(worker, lost=slot)
-                    queue = self._redo(queue[1:])
-                    self._send(worker, queue)
+        others: list[tuple[int, Any]] = []
+        while len(answers) < len(wanted):
+            for slot, answer in self.ready(wait=True):
+                if slot in wanted:
+                    answers[slot] = answer
                 else:
-                    queue = queue[1:]
-                answers[slot] = answer
+                    others.append((slot, answer))
+        self._come += others
         return [answers[slot] for slot, _ in calls]
 
-    def _send(self, worker: int, queue: Sequence[tuple[int, tuple[str, Any]]]) -> None:
-        if queue:
-            with contextlib.suppress(OSError):
-                self._workers[worker][1].send(list(queue))
+    def _hand_out(self, calls: Sequence[_Call]) -> None:
+        for worker in range(len(self._workers)):
+            self._send(worker, [call for call in calls if call[0] % len(self._workers) == worker])
+
+    def _send(self, worker: int, calls: Sequence[_Call]) -> None:
+        if not calls:
+            return
+        if not self._owed[worker]:
+            self._since_s[worker] = time.monotonic()
+        self._owed[worker] += calls
+        with contextlib.suppress(OSError):  # whoever looks for its answers finds out
+            self._workers[worker][1].send(list(calls))
+
+    def _look(self) -> None:
+        """Take the answers that are there. A worker that fails costs one slot its episode."""
+        for worker in range(len(self._workers)):
+            while (owed := self._owed[worker]) and (answer := self._receive(worker)) is not None:
+                (slot, _), *rest = owed
+                self._come.append((slot, answer))
+                self._owed[worker] = rest
+                if isinstance(answer, _WorkerLost):
+                    self._replace(worker, lost=slot)
+                    self._owed[worker] = []
+                    self._send(worker, self._redo(rest))
 
     def _receive(self, worker: int) -> Any:
-        """The next answer. A process that is still starting (imports) gets time of its own: that is not the world's."""
-        if worker in self._starting:
-            ready = self._wait(worker, max(_START_S, self._timeout_s))
-            if isinstance(ready, _WorkerLost):
-                return ready
-            self._starting.discard(worker)
-        return self._wait(worker, self._timeout_s)
-
-    def _wait(self, worker: int, timeout_s: float) -> Any:
+        """The next answer, or None where there is none yet. A process that is still starting (imports) gets time of its own:
+        that is not the world's."""
         process, connection = self._workers[worker]
-        deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                if connection.poll(min(left, 1.0)):
-                    return connection.recv()
-            except (EOFError, OSError):
-                return _died(process)
-            if not process.is_alive() and not connection.poll(0):
-                return _died(process)
-        return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {timeout_s:g} s")
+        try:
+            while connection.poll(0):
+                message = connection.recv()
+                self._since_s[worker] = time.monotonic()
+                if worker not in self._starting:
+                    return message
+                self._starting.discard(worker)
+        except (EOFError, OSError):
+            return _died(process)
+        if not process.is_alive() and not connection.poll(0):
+            return _died(process)
+        if time.monotonic() > self._deadline_s(worker):
+            return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
+        return None
+
+    def _deadline_s(self, worker: int) -> float:
+        return self._since_s[worker] + (max(_START_S, self._timeout_s) if worker in self._starting else self._timeout_s)
+
+    def _sleep(self) -> None:
+        """Until a worker says something, dies, or is late."""
+        busy = [worker for worker, owed in enumerate(self._owed) if owed]
+        left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
+        connections = [self._workers[worker][1] for worker in busy]
+        wait([*connections, *(self._workers[worker][0].sentinel for worker in busy)], max(0.0, left_s))
 
     def _replace(self, worker: int, lost: int) -> None:
         process, connection = self._workers[worker]
@@ -137,9 +186,9 @@ class Workers:
         for slot in range(worker, len(self._slots), len(self._workers)):
             self._slots[slot].stale = slot != lost
 
-    def _redo(self, queue: Sequence[tuple[int, tuple[str, Any]]]) -> list[tuple[int, tuple[str, Any]]]:
+    def _redo(self, queue: Sequence[_Call]) -> list[_Call]:
         """Calls the dead worker never answered, as calls that rebuild their world first."""
-        redone = []
+        redone: list[_Call] = []
         for slot, (kind, argument) in queue:
             record = self._slots[slot]
             record.stale = False

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
@@ -39,6 +39,45 @@ class WorldPool(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Answers(Protocol):
+    """Two halves of a step: worlds may think while something else goes on."""
+
+    def begin(self, actions: Sequence[tuple[int, str]]) -> None:
+        """(slot, action) pairs, to be answered later."""
+        ...
+
+    def ready(self, wait: bool) -> list[tuple[int, Transition | Broken]]:
+        """(slot, answer) of those that have answered; with `wait`, of one at least where any are to come."""
+        ...
+
+
+@runtime_checkable
+class ThinkingWorlds(WorldPool, Answers, Protocol):
+    @property
+    def as_they_come(self) -> bool:
+        """Whether each answer is taken when it is there, instead of all of a round together. Slow worlds then hold up nobody;
+        but which episodes share a batch depends on the clock, and a run cannot be repeated bit for bit."""
+        ...
+
+
+def answers_of(worlds: WorldPool) -> Answers:
+    """As they come where the pool is set to that; else those of a round are awaited together."""
+    return worlds if isinstance(worlds, ThinkingWorlds) and worlds.as_they_come else _Together(worlds)
+
+
+class _Together:
+    def __init__(self, worlds: WorldPool) -> None:
+        self._worlds = worlds
+        self._answers: list[tuple[int, Transition | Broken]] = []
+
+    def begin(self, actions: Sequence[tuple[int, str]]) -> None:
+        answers = self._worlds.step(actions) if actions else []
+        self._answers = [(slot, answer) for (slot, _), answer in zip(actions, answers, strict=True)]
+
+    def ready(self, wait: bool) -> list[tuple[int, Transition | Broken]]:
+        return self._answers
 
 
 class InPlace:

@@ -22,6 +22,9 @@ from transformers import (
 )
 
 from tacit.core.protocols import Request
+from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
+from tacit.engines.local.sampling.sampler import LocalSampler
 
 END = 256
 VOCABULARY = 260
@@ -115,3 +118,24 @@ def plain_logprobs(model, prompt, tokens, temperature: float = 1.0) -> np.ndarra
     with torch.no_grad():
         logits = model(torch.from_numpy(np.concatenate([prompt, tokens]))[None]).logits[0, len(prompt) - 1 : -1]
     return (logits / temperature).log_softmax(-1)[torch.arange(len(tokens)), torch.from_numpy(tokens)].numpy()
+
+
+class Recording:
+    """What a CUDA graph does, without CUDA: replays the very step that was recorded, whoever asks."""
+
+    def __init__(self, step):
+        self.replay = step
+
+
+def as_on_a_gpu(model, tokenizer, monkeypatch, **options) -> LocalSampler:
+    """A sampler with the fixed shapes and the recorded steps that a GPU has."""
+
+    def record(self, step):
+        step()  # the trial that the real thing makes; the caller has to undo it
+        return Recording(step)
+
+    monkeypatch.setattr(StepGraphs, "_record", record)
+    sampler = LocalSampler(model, tokenizer, "cpu", **options)
+    sampler._lean = LlamaDecoder(model, prefill_tokens=50, fixed_shapes=True)
+    sampler._lean.records = True
+    return sampler

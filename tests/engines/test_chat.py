@@ -22,6 +22,7 @@ from tacit.evaluation.evaluate import Alone, play_panel
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import score_panel
+from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -204,6 +205,27 @@ def test_a_key_that_is_refused_ends_the_whole_batch():
         with pytest.raises(TacitError, match="refuses the key"):
             policy.sample(requests(policy, *map(str, range(50))), Sampling())
     assert len(server.asked) < 50
+
+
+def test_episodes_go_at_their_own_pace_and_no_more_are_under_way_than_allowed():
+    """The first task's one answer comes when all others have had theirs: in lockstep it never would."""
+    world = get_environment("countdown")
+    context = History(world.wording("full"), turns=0, admissible=False, style="bare")
+    tasks = world.tasks("train", 4, 0)
+    answered, last = count(), threading.Event()
+
+    def reply(body):
+        if tasks[0].goal in body["messages"][0]["content"] or str(tasks[0].data["target"]) in body["messages"][0]["content"]:
+            assert last.wait(20)
+        elif next(answered) == 3 * 3 - 1:
+            last.set()
+        return 200, says("hm")
+
+    with serving(reply) as server:
+        policy = ChatPolicy(client(server), concurrency=2)
+        plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
+        played = rollout(plans, context, InPlace(world.make), policy, Sampling(max_tokens=8), 3)
+    assert [len(t) for t in played] == [3] * 4 and len(server.asked) == 12 and server.busiest == 2
 
 
 def test_text_is_cut_after_the_first_stop_string_and_keeps_it():

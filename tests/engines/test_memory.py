@@ -19,6 +19,7 @@ from tacit.engines.local import engine as engine_module
 from tacit.engines.local.memory import cut_finer, give_back, is_crowded
 from tacit.engines.local.passes.kv_cache import Geometry, RowCache
 from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.llama_decoding import LlamaTable
 from tacit.losses.imitation import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
@@ -189,21 +190,23 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
     sampling = Sampling(max_tokens=8)
     expected = make_policy().sample(requests, sampling)
     policy = make_policy()
-    policy.sample(requests[:1], sampling)
-    sampler = policy.engine.sampler
-    monkeypatch.setattr(sampler, "_complete", out_of_memory_above(3, sampler._complete, lambda jobs, *_: len(jobs)))
+    join, advance = LlamaTable.join, LlamaTable.advance
+    # There is room for ten prompts, and for three rows once they write.
+    monkeypatch.setattr(LlamaTable, "join", out_of_memory_above(10, join, lambda table, new, *_: len(new.places_N)))
+    monkeypatch.setattr(LlamaTable, "advance", out_of_memory_above(3, advance, lambda table, noise, *_: len(noise)))
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
-    assert sampler._max_batch == 2  # 11, 5, 2
-    monkeypatch.setattr(sampler, "_complete", out_of_memory_above(0, sampler._complete, lambda jobs, *_: len(jobs)))
-    with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time"):
+    sampler = policy.engine.sampler
+    assert sampler.max_batch == 2  # 11, 5, 2
+    monkeypatch.setattr(LlamaTable, "advance", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
+    with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
 
 
 def test_a_few_requests_at_the_end_do_not_lower_what_is_sampled_at_once(make_policy):
     policy = make_policy(max_batch=4)
     policy.sample([Request(np.arange(3, 9), seed=n) for n in range(6)], Sampling(max_tokens=4))
-    assert policy.engine.sampler._max_batch == 4
+    assert policy.engine.sampler.max_batch == 4
 
 
 def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, rows, monkeypatch):

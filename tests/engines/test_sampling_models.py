@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from random_models import FAMILIES, LEAN, make_model, make_prompts, make_requests, plain_logprobs
+from random_models import FAMILIES, LEAN, as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tacit.engines.local.sampling.sampler import LocalSampler
 
 
@@ -56,8 +54,9 @@ def test_lean_and_generic_paths_agree(family, tokenizer):
 def test_a_window_that_slides_is_left_to_the_model(tokenizer):
     """Within the window the lean path is exact; beyond it only the model's own forward pass is."""
     sampler = LocalSampler(make_model("mistral-sliding"), tokenizer, "cpu")
-    assert sampler._decoder(8) is sampler._lean
-    assert sampler._decoder(9) is sampler._generic
+    sampler.refresh()
+    assert sampler.decoder(8) is sampler._lean
+    assert sampler.decoder(9) is sampler._generic
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
@@ -154,26 +153,11 @@ def test_bfloat16_stays_near_its_own_forward_pass(family, tokenizer):
     assert np.abs(np.concatenate(errors)).mean() < 0.1
 
 
-class _Recording:
-    """What a CUDA graph does, without CUDA: replays the very step that was recorded, whoever asks."""
-
-    def __init__(self, step):
-        self.replay = step
-
-
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, monkeypatch):
-    """Padded widths and windows, a look every four tokens, and recorded steps used again by later waves."""
-
-    def record(self, step):
-        step()  # the trial that the real thing makes; the caller has to undo it
-        return _Recording(step)
-
-    monkeypatch.setattr(StepGraphs, "_record", record)
+    """Padded widths and windows, a look every four tokens, and recorded steps used again by whoever samples later."""
     model = make_model(family)
-    exact, fixed = LocalSampler(model, tokenizer, "cpu"), LocalSampler(model, tokenizer, "cpu", max_batch=19)
-    fixed._lean = LlamaDecoder(model, prefill_tokens=50, fixed_shapes=True)
-    fixed._lean.graphs.enabled = True
+    exact, fixed = LocalSampler(model, tokenizer, "cpu"), as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=19)
     recorded = []
     for seed in (0, 0, 5):
         requests = [
@@ -185,5 +169,5 @@ def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, 
                 assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
                 np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
-        recorded.append(len(fixed._lean.graphs))
+        recorded.append(len(fixed._lean.spare.graphs))
     assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded

@@ -1,4 +1,4 @@
-"""Episodes in lockstep: who is asked when, what ends an episode, and what a broken world costs."""
+"""Episodes over a sampler that is asked once a turn: what ends an episode, and what a broken world costs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ from tacit.rollout.worlds import InPlace
 COUNTDOWN = get_environment("countdown")
 
 
-def test_the_same_answers_as_in_place():
+@pytest.mark.parametrize("as_they_come", [False, True])
+def test_the_same_answers_as_in_place(as_they_come):
     context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
     plans = [EpisodePlan(task, i) for i, task in enumerate(COUNTDOWN.tasks("train", 5, 0))]
 
@@ -40,15 +41,16 @@ def test_the_same_answers_as_in_place():
         finally:
             pool.close()
 
-    assert play(Workers(COUNTDOWN.make, 2, 60.0)) == play(InPlace(COUNTDOWN.make))
+    assert play(Workers(COUNTDOWN.make, 2, 60.0, as_they_come)) == play(InPlace(COUNTDOWN.make))
 
 
-def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on():
+@pytest.mark.parametrize("as_they_come", [False, True])
+def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(as_they_come):
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
     tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
     context = History(Signs(), turns=None, style="bare")
     policy = ScriptedPolicy(lambda prompt, seed: "forward")
-    pool = Workers(Corridor, 1, timeout_s=1.0)
+    pool = Workers(Corridor, 1, 1.0, as_they_come)
     try:
         played = rollout([EpisodePlan(t, i) for i, t in enumerate(tasks)], context, pool, policy, Sampling(), 10)
     finally:
@@ -66,6 +68,38 @@ def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on
     assert played[4].detail == "RuntimeError: the floor gave way"
     # what the others saw is what an undisturbed world shows: they were brought back by replaying their actions
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
+
+
+@pytest.mark.parametrize("as_they_come", [False, True])
+def test_a_slow_world_holds_up_others_only_where_answers_are_awaited_together(as_they_come):
+    """Each in a worker of its own; the first takes a second for its first step."""
+    policy = ScriptedPolicy(lambda prompt, seed: "forward")
+    context = History(Signs(), turns=0, style="bare")
+    pool = Workers(Corridor, 2, 60.0, as_they_come)
+    try:
+        plans = [EpisodePlan(corridor(2, "slow", 0), 0), EpisodePlan(corridor(4), 1)]
+        played = rollout(plans, context, pool, policy, Sampling(), 10)
+    finally:
+        pool.close()
+    assert [(t.stop, len(t)) for t in played] == [(StopReason.SUCCESS, 2), (StopReason.SUCCESS, 4)]
+    goals = [[prompt.splitlines()[0] for prompt, _ in call] for call in policy.asked]
+    both, slow, quick = ["walk 2", "walk 4"], ["walk 2"], ["walk 4"]
+    assert goals == ([both, quick, quick, quick, slow] if as_they_come else [both, both, quick, quick])
+
+
+def test_answers_to_episodes_that_were_broken_off_are_not_taken_for_others():
+    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    try:
+        pool.reset([corridor(5), corridor(6)])
+        pool.begin([(0, "forward"), (1, "forward")])
+        assert [a.text for a in pool.reset([corridor(7)])] == ["place 0 of 7"]
+        assert pool.ready(wait=True) == []
+        pool.reset([corridor(5), corridor(6)])
+        pool.begin([(0, "forward")])
+        assert [a.observation.text for a in pool.step([(1, "forward")])] == ["place 1 of 6"]
+        assert [(slot, a.observation.text) for slot, a in pool.ready(wait=True)] == [(0, "place 1 of 5")]
+    finally:
+        pool.close()
 
 
 class Noting(Corridor):

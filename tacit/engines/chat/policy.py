@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 
@@ -33,15 +34,16 @@ class ChatPolicy(ByteTokens):
         self.broken: list[str] = []
         self._lock = threading.Lock()
 
+    def desk(self, sampling: Sampling, layer: int | None = None) -> ChatDesk:
+        return ChatDesk(partial(self._answer, sampling), self._concurrency)
+
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        with ThreadPoolExecutor(max_workers=max(1, min(self._concurrency, len(requests)))) as pool:
-            answers = [pool.submit(partial(self._answer, request, sampling)) for request in requests]
-            try:
-                return [answer.result() for answer in answers]
-            except BaseException:
-                # One request that can never be answered: the others need not be sent.
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        answers: dict[int, Completion] = {}
+        with contextlib.closing(self.desk(sampling)) as desk:
+            tickets = [desk.submit(request) for request in requests]
+            while finished := desk.wait():
+                answers.update(finished)
+        return [answers[ticket] for ticket in tickets]
 
     def settle(self, trajectory: Trajectory) -> Trajectory:
         """The episode with as many prompt tokens per turn as the server said it read, where it said."""
@@ -51,7 +53,7 @@ class ChatPolicy(ByteTokens):
             steps.append(replace(step, prompt_tokens=np.zeros(read, np.int64)) if read else step)
         return replace(trajectory, steps=tuple(steps))
 
-    def _answer(self, request: Request, sampling: Sampling) -> Completion:
+    def _answer(self, sampling: Sampling, request: Request) -> Completion:
         options = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -69,6 +71,28 @@ class ChatPolicy(ByteTokens):
             self._read[request.seed] = answer.prompt_tokens
         text = cut(answer.text.lstrip(), sampling.stop)
         return _completion(text, answer.completion_tokens or len(text.encode()), answer.finished)
+
+
+class ChatDesk:
+    """`concurrency` requests are under way at a time, the rest wait their turn; each is answered whenever the server has."""
+
+    def __init__(self, answer: Callable[[Request], Completion], concurrency: int) -> None:
+        self._answer, self._pool = answer, ThreadPoolExecutor(max_workers=max(1, concurrency))
+        self._under_way: dict[Future[Completion], int] = {}
+        self._tickets = 0
+
+    def submit(self, request: Request) -> int:
+        ticket, self._tickets = self._tickets, self._tickets + 1
+        self._under_way[self._pool.submit(self._answer, request)] = ticket
+        return ticket
+
+    def wait(self) -> list[tuple[int, Completion]]:
+        done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
+        return sorted(((self._under_way.pop(future), future.result()) for future in done), key=lambda answer: answer[0])
+
+    def close(self) -> None:
+        """Requests that were not sent yet need not be."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def cut(text: str, stops: Sequence[str]) -> str:

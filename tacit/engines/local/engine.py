@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from tacit.engines.local.learning.update import Learning, TrainedWeights
 from tacit.engines.local.memory import give_back, is_crowded
 from tacit.engines.local.passes.models import LanguageModel, codec_for
 from tacit.engines.local.passes.scoring import ModelScorer
+from tacit.engines.local.sampling.desk import LocalDesk
 from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.engines.local.settings import EngineSettings
 
@@ -33,6 +35,8 @@ class Member:
     settings: EngineSettings
     reference: LanguageModel | str | None = None
     """a frozen copy of the model, or the name of the frozen adapter"""
+    version: int = 0
+    """how often its weights have changed: by an update, or by being loaded"""
     _weights: TrainedWeights | None = field(default=None, repr=False)
 
     @property
@@ -112,11 +116,22 @@ class LocalEngine:
             self.sampler.release()
         give_back(self.device)
 
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
-        self.enter("playing")
+    def desk(self, name: str, sampling: Sampling, layer: int | None) -> LocalDesk:
+        return self._sampling().desk(sampling, layer, partial(self._play, name))
+
+    def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
+        return self._sampling().sample(requests, sampling, layer, partial(self._play, name))
+
+    def _sampling(self) -> LocalSampler:
         if self.sampler is None:
             self.sampler = LocalSampler(self.model.hf, self.tokenizer, self.device, max_batch=self.settings.max_batch)
-        return self.sampler.sample(requests, sampling, layer)
+        return self.sampler
+
+    def _play(self, name: str) -> int:
+        """This member writes now. Returns the version of its weights."""
+        self.enter("playing")
+        self.activate(name)
+        return self.members[name].version
 
     def scorer(self, adapter: str | None, model: LanguageModel | None = None) -> ModelScorer:
         ready = (lambda: None) if model else (lambda: self.activate(adapter))
@@ -128,11 +143,12 @@ class LocalEngine:
             self.model, self.codec, member.weights, self.settings, self.token_budget, self.seed, member.value_head, room
         )
 
-    def weights_changed(self) -> None:
-        """The sampler keeps copies of some weights: tell it that they moved, or that another adapter is active."""
+    def weights_changed(self, *names: str) -> None:
+        """The weights of these members moved or, where none is named, another adapter is active. The sampler keeps copies."""
+        for name in names:
+            self.members[name].version += 1
         if self.sampler is not None:
-            with torch.inference_mode():  # its copies were made there, and may only be written there
-                self.sampler.weights_changed()
+            self.sampler.weights_changed()
 
     def _value_head(self) -> nn.Linear:
         """Zeros: an untrained critic predicts nothing, and the first advantages are plain returns."""

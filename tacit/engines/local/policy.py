@@ -12,7 +12,7 @@ import torch
 
 from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
-from tacit.core.protocols import LossTerm, Request, Sampling, Scorer
+from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local.engine import LocalEngine, Member
 from tacit.engines.local.learning import saving
@@ -68,8 +68,10 @@ class LocalPolicy:
         return self.engine.codec.decode(tokens)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        self.engine.activate(self.name)
-        return self.engine.sample(requests, sampling, layer)
+        return self.engine.sample(self.name, requests, sampling, layer)
+
+    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
+        return self.engine.desk(self.name, sampling, layer)
 
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
@@ -113,7 +115,7 @@ class LocalPolicy:
         engine.enter("learning")
         learning = engine.learning(self.name)
         metrics = learning.update(batch, losses, lr)
-        engine.weights_changed()
+        engine.weights_changed(self.name)
         engine.token_budget = learning.token_budget
         return metrics | ({"token_budget": float(engine.token_budget)} if engine.token_budget < engine.chosen_budget else {})
 

@@ -73,7 +73,7 @@ def load(engine: LocalEngine, directory: Path) -> str:
         member.reference = None
         if info["reference"]:
             _load_reference(engine, name, member, directory / "reference" / f"{name}.safetensors")
-    engine.weights_changed()
+    engine.weights_changed(*manifest["members"])
     return manifest["digest"]
 
 
@@ -87,7 +87,7 @@ def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
     _copy_into(targets, {key: t.to(formats.get(key, t.dtype)) for key, t in tensors.items()}, file)
     member.forget_training()
     member.reference = None
-    engine.weights_changed()
+    engine.weights_changed(name)
 
 
 def _save_adapter(engine: LocalEngine, name: str, directory: Path) -> None:

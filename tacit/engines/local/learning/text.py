@@ -45,7 +45,7 @@ class TextLearner:
 
     def finish(self) -> None:
         """The sampler keeps copies of some weights: tell it that they moved."""
-        self.policy.engine.weights_changed()
+        self.policy.engine.weights_changed(self.policy.name)
 
     def _backward(self, rows: Sequence[np.ndarray], total: int) -> torch.Tensor:
         width = max(len(row) for row in rows)

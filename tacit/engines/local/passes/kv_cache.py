@@ -44,7 +44,7 @@ class Reading:
 
 
 class KeyValueCache(ABC):
-    """Memory that is kept from wave to wave, seen as `width` rows of `capacity` columns."""
+    """Memory that is kept from use to use, seen as `width` rows of `capacity` columns."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
@@ -52,13 +52,15 @@ class KeyValueCache(ABC):
         self._memory: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._columns = torch.zeros(0, dtype=torch.int32)
 
-    def open(self, width: int, capacity: int) -> None:
-        """Be `width` rows of `capacity` columns from now on. Numbers computed on it do not depend on what was there before.
+    def open(self, width: int, capacity: int, rows: int = 0, columns: int = 0) -> None:
+        """Be `width` rows of `capacity` columns from now on, of which the first `rows` keep what is in their first `columns`.
+        Numbers computed on it do not depend on what was there before.
 
         Memory begins as zeros: columns not yet written are masked, and a mask cannot hide a NaN.
         """
         g = self.geometry
         size = width * capacity * g.kv_heads * g.head_dim
+        kept = [[part.clone() for part in self._part(layer, rows, columns)] for layer in range(g.layers)] if rows else []
         if not self._memory or self._memory[0][0].numel() < size:
             self._memory = []  # before the new one is made: both may not fit
             self._keys = self._values = []
@@ -70,6 +72,9 @@ class KeyValueCache(ABC):
         self.width, self.capacity = width, capacity
         self._keys = [k[:size].view(self._key_shape(width, capacity)) for k, _ in self._memory]
         self._values = [v[:size].view(self._value_shape(width, capacity)) for _, v in self._memory]
+        for layer, parts in enumerate(kept):
+            for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
+                here.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
         return (self._columns.data_ptr(), *(t.data_ptr() for pair in self._memory for t in pair))
@@ -89,12 +94,16 @@ class KeyValueCache(ABC):
         """How one layer lies in memory."""
 
     @abstractmethod
-    def put(self, layer: int, rows: slice, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+    def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first columns of the first rows: keys and values, as views."""
+
+    @abstractmethod
+    def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
         """Prefilled keys and values of these rows."""
 
     @abstractmethod
     def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
-        """A step in which row i writes at its position and reads up to it; no position reaches `window`."""
+        """A step in which row i writes at its position and reads up to it, as far as `window` goes."""
 
     @abstractmethod
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
@@ -113,7 +122,10 @@ class RowCache(KeyValueCache):
 
     _value_shape = _key_shape
 
-    def put(self, layer: int, rows: slice, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+    def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._keys[layer][:rows, :columns], self._values[layer][:rows, :columns]
+
+    def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
         columns = keys_NTHD.shape[1]
         self._keys[layer][rows, :columns] = keys_NTHD
         self._values[layer][rows, :columns] = values_NTHD
@@ -143,7 +155,10 @@ class ColumnCache(KeyValueCache):
     def _value_shape(self, width: int, capacity: int) -> tuple[int, ...]:
         return width, self.geometry.kv_heads, capacity, self.geometry.head_dim
 
-    def put(self, layer: int, rows: slice, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+    def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._keys[layer][:rows, :, :, :columns], self._values[layer][:rows, :, :columns]
+
+    def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
         columns = keys_NTHD.shape[1]
         self._keys[layer][rows, :, :, :columns] = keys_NTHD.permute(0, 2, 3, 1)
         self._values[layer][rows, :, :columns] = values_NTHD.transpose(1, 2)

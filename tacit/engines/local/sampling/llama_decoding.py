@@ -1,8 +1,7 @@
-"""Waves of the Llama family over a preallocated cache; on a GPU, each step is a recorded CUDA graph."""
+"""Tables of the Llama family over a preallocated cache; on a GPU, each step is a recorded CUDA graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,14 +10,20 @@ import torch
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.kv_cache import ColumnCache, KeyValueCache, RowCache
-from tacit.engines.local.passes.llama import LlamaForward, Sink
-from tacit.engines.local.sampling.decoding import Lanes, moved
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
+
+ROOM = 1.25
+"""a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
 
 
 class LlamaDecoder:
-    """`fixed_shapes`: widths and windows come in few sizes over buffers that stay in place, as CUDA graphs need, and the
-    host looks at the tokens every few steps only; otherwise they are exact."""
+    """The forward pass with its copies of weights, and a table that is kept for the next desk.
+
+    `fixed_shapes`: widths and windows come in few sizes over buffers that stay in place, as CUDA graphs need, and the host
+    looks at the tokens every few steps only; otherwise they are exact.
+    """
 
     def __init__(
         self,
@@ -33,17 +38,19 @@ class LlamaDecoder:
         self.device = self.forward.device
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
-        self.check_every = 4 if self.fixed_shapes else 1
-        self.graphs = StepGraphs(enabled=on_gpu and cuda_graphs)
+        self.records = on_gpu and cuda_graphs
         # a CPU wants its working set in cache, a GPU wants enough to do
-        self._budget = prefill_tokens or (65536 if on_gpu else 1024)
-        geometry = self.forward.geometry
-        plain = not self.fixed_shapes and geometry.dtype == torch.float32
-        self.cache: KeyValueCache = ColumnCache(geometry) if plain else RowCache(geometry)
-        self._lanes: dict[int, Lanes] = {}
+        self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
+        self.moves = 0
+        """how often something that a recorded step reads has moved"""
+        self.spare: LlamaTable | None = None
         self._versions: list[int] = []
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
+
+    @property
+    def longest(self) -> int | None:
+        return self.forward.longest
 
     def refresh(self, force: bool = False) -> None:
         """Copy what changed. In-place changes of parameters are noticed by their version counters as well, so that a
@@ -55,29 +62,17 @@ class LlamaDecoder:
             self._versions = versions
         self._check_addresses()
 
-    def begin(self, prompts: Sequence[np.ndarray], source_B: np.ndarray, noise_BM: np.ndarray, layer: int | None) -> LlamaWave:
-        lengths_N = np.array([len(p) for p in prompts])
-        rows, steps = noise_BM.shape
-        width, capacity = self.width(rows), self.capacity(int(lengths_N.max()) + steps)
-        self.cache.open(width, capacity)
-        self.forward.reach(capacity)
+    def reach(self, columns: int) -> None:
+        self.forward.reach(columns)
         self._check_addresses()
-        logits: list[torch.Tensor] = []
-        hidden: list[torch.Tensor] = []
-        for start, end in _buckets(lengths_N, self._budget):
-            first, last = np.searchsorted(source_B, [start, end])
-            local = torch.from_numpy(source_B[first:last] - start).to(self.device)
-            source = None if last - first == end - start else local
-            sink = partial(self._store, slice(first, last), source)
-            bucket_logits, bucket_hidden = self._prefill(prompts[start:end], layer, sink)
-            logits.append(bucket_logits[local])
-            if bucket_hidden is not None:
-                hidden.append(bucket_hidden[local])
-        lanes = self._open_lanes(width, capacity, steps)
-        lanes.start(width, lengths_N[source_B], noise_BM)
-        hidden_BD = torch.cat(hidden) if hidden else None
-        longest, prefilled = int(lengths_N.max()), int(lengths_N.sum())
-        return LlamaWave(self, lanes, torch.cat(logits), hidden_BD, longest, prefilled)
+
+    def table(self) -> LlamaTable:
+        table, self.spare = self.spare or LlamaTable(self), None
+        return table
+
+    def put_back(self, table: Table) -> None:
+        assert isinstance(table, LlamaTable)
+        self.spare = table
 
     def width(self, rows: int) -> int:
         """Places for this many rows: exact, or one of few sizes."""
@@ -96,81 +91,115 @@ class LlamaDecoder:
             return columns
         return max(256, 1 << (columns - 1).bit_length()) if columns <= 1024 else _round_up(columns, 1024)
 
-    def _prefill(
-        self, prompts: Sequence[np.ndarray], layer: int | None, sink: Sink
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        tokens_NT = np.zeros((len(prompts), max(len(p) for p in prompts)), dtype=np.int64)
-        for row, prompt in zip(tokens_NT, prompts, strict=True):
-            row[: len(prompt)] = prompt
-        last_N = torch.tensor([len(p) - 1 for p in prompts], device=self.device)
-        return self.forward.prefill(torch.from_numpy(tokens_NT).to(self.device), last_N, layer, sink)
-
-    def _store(self, rows: slice, source: torch.Tensor | None, depth: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Into the cache; `source` says which prompt each row continues, where some share one."""
-        self.cache.put(depth, rows, k if source is None else k[source], v if source is None else v[source])
-
-    def _open_lanes(self, width: int, capacity: int, steps: int) -> Lanes:
-        if not self.fixed_shapes:
-            return Lanes(width, steps, self.device)
-        kept = self._lanes.get(capacity)
-        if kept is None or kept.places < width:
-            kept = self._lanes[capacity] = Lanes(width, capacity, self.device)
-            self.graphs.clear()
-        return kept
-
     def _check_addresses(self) -> None:
-        addresses = (*self.forward.addresses(), *self.cache.addresses())
-        if addresses != self._addresses:
-            self.graphs.clear()
+        if self.records and (addresses := self.forward.addresses()) != self._addresses:
             self._addresses = addresses
+            self.moves += 1
 
 
-class LlamaWave:
-    def __init__(
-        self,
-        decoder: LlamaDecoder,
-        lanes: Lanes,
-        logits_BV: torch.Tensor,
-        hidden_BD: torch.Tensor | None,
-        longest: int,
-        prefilled_tokens: int,
-    ) -> None:
-        self._decoder, self._logits_BV = decoder, logits_BV
-        self._longest = longest
-        """no row reads beyond this column"""
-        self.hidden_BD = hidden_BD
-        self.lanes = lanes
-        self.prefilled_tokens = prefilled_tokens
+class LlamaTable:
+    joins = True
 
-    def first(self, sampling: Sampling) -> None:
-        self.lanes.draw(self._logits_BV, sampling)
+    def __init__(self, decoder: LlamaDecoder) -> None:
+        self.decoder = decoder
+        # Looking at a GPU means waiting for it. A prefill is not recorded, and launching it takes several recorded steps.
+        self.check_every, self.joining_costs = (4, 8) if decoder.fixed_shapes else (1, 4)
+        self.graphs = StepGraphs(enabled=decoder.records)
+        geometry = decoder.forward.geometry
+        plain = not decoder.fixed_shapes and geometry.dtype == torch.float32
+        self.cache: KeyValueCache = ColumnCache(geometry) if plain else RowCache(geometry)
+        self._lanes = Lanes(0, self.check_every, decoder.device)
+        self._used = 0
+        """no row has anything beyond this column"""
+        self._moves = decoder.moves
 
-    def advance(self, sampling: Sampling, steps: int) -> None:
-        decoder, lanes = self._decoder, self.lanes
-        width, capacity = lanes.width, decoder.cache.capacity
-        for _ in range(steps):
-            self._longest = min(self._longest + 1, capacity)
-            window = min(decoder.window(self._longest), capacity)
+    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
+        decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
+        lengths_N = np.array([len(p) for p in newcomers.prompts])
+        self._open(max(newcomers.rows, int(places_N.max()) + 1), newcomers.columns, seated)
+        self._used = max(self._used, int(lengths_N.max()))
+        logits: list[torch.Tensor] = []
+        hidden: list[torch.Tensor] = []
+        for start, end in _buckets(lengths_N, decoder.prefill_tokens):
+            first, last = np.searchsorted(source_N, [start, end])
+            local = torch.from_numpy(source_N[first:last] - start).to(decoder.device)
+            source = None if last - first == end - start else local
+            sink = partial(self._store, self._rows(places_N[first:last]), source)
+            tokens_NT = np.zeros((end - start, lengths_N[start:end].max()), dtype=np.int64)
+            for row, prompt in zip(tokens_NT, newcomers.prompts[start:end], strict=True):
+                row[: len(prompt)] = prompt
+            last_N = torch.from_numpy(lengths_N[start:end] - 1).to(decoder.device)
+            found, states = decoder.forward.prefill(torch.from_numpy(tokens_NT).to(decoder.device), last_N, layer, sink)
+            logits.append(found[local])
+            if states is not None:
+                hidden.append(states[local])
+        tokens_N, logprobs_N = first_tokens(torch.cat(logits), newcomers, sampling)
+        self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
+        hidden_ND = torch.cat(hidden).float().cpu().numpy() if hidden else None
+        return Joined(tokens_N.cpu().numpy(), logprobs_N.cpu().numpy(), hidden_ND)
+
+    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+        decoder, lanes, cache = self.decoder, self._lanes, self.cache
+        if decoder.moves != self._moves:
+            self.graphs.clear()
+            self._moves = decoder.moves
+        rows, steps = noise_BK.shape
+        width, capacity = decoder.width(rows), cache.capacity
+        lanes.expect(noise_BK)
+        for columns in range(longest, longest + steps):
+            window = min(decoder.window(columns), capacity)
 
             def step(window: int = window) -> None:
                 tokens_B, positions_B = lanes.tokens_B[:width], lanes.positions_B[:width]
-                logits = decoder.forward.step(tokens_B, positions_B, decoder.cache, window)
+                logits = decoder.forward.step(tokens_B, positions_B, cache, window)
                 lanes.move_on(capacity)
                 lanes.draw(logits, sampling)
 
             how = (sampling.temperature, sampling.top_p, sampling.top_k)
-            key = (width, capacity, window, how)
-            decoder.graphs.run(key, step, self._rewind)
+            self.graphs.run((width, capacity, window, how), step, self._rewind)
+        self._used = max(self._used, min(longest + steps - 1, capacity))
+        return lanes.written(rows, steps)
 
     def keep(self, rows: np.ndarray) -> None:
-        to, source = moved(rows, self._decoder.device)
+        to, source = moved(rows, self.decoder.device)
         if len(to):
-            self._decoder.cache.move(to, source, self._longest)
-        self.lanes.keep(rows, self._decoder.width(len(rows)))
+            self.cache.move(to, source, self._used)
+        self._lanes.keep(rows)
+
+    def _open(self, rows: int, columns: int, seated: int) -> None:
+        """Places and columns for all; those who sit keep what they have."""
+        decoder, cache = self.decoder, self.cache
+        width, capacity = decoder.width(rows), decoder.capacity(columns)
+        before = cache.addresses()
+        if not seated:
+            self._used = 0
+            cache.open(width, capacity)
+        elif width > cache.width or capacity > cache.capacity:
+            if capacity > cache.capacity:
+                capacity = decoder.capacity(max(columns, int(ROOM * cache.capacity)))
+            cache.open(max(width, cache.width), max(capacity, cache.capacity), seated, self._used)
+        lanes = self._lanes.grown(cache.width)
+        if lanes is not self._lanes or before != cache.addresses():
+            self.graphs.clear()
+        self._lanes = lanes
+        decoder.reach(cache.capacity)
+
+    def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
+        """As an index of the cache: a run of neighbours is written faster."""
+        first, last = int(places_N[0]), int(places_N[-1])
+        if np.array_equal(places_N, np.arange(first, last + 1)):
+            return slice(first, last + 1)
+        return torch.from_numpy(places_N).to(self.decoder.device)
+
+    def _store(
+        self, rows: slice | torch.Tensor, source: torch.Tensor | None, depth: int, k: torch.Tensor, v: torch.Tensor
+    ) -> None:
+        """Into the cache; `source` says which prompt each row continues, where some share one."""
+        self.cache.put(depth, rows, k if source is None else k[source], v if source is None else v[source])
 
     def _rewind(self) -> Any:
-        snapshot = self.lanes.snapshot()
-        return lambda: self.lanes.restore(snapshot)
+        snapshot = self._lanes.snapshot()
+        return lambda: self._lanes.restore(snapshot)
 
 
 def _buckets(lengths_N: np.ndarray, budget: int) -> list[tuple[int, int]]:

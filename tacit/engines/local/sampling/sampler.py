@@ -1,9 +1,9 @@
-"""Completions from the local model: prefill each distinct prompt once, then decode all rows together."""
+"""Completions from the local model: what can be asked of it, and the desks at which it is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,28 +12,16 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.memory import cut_finer, give_back
+from tacit.engines.local.memory import give_back
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.projections import NotPlain
-from tacit.engines.local.sampling.decoding import Decoder, GenericDecoder
+from tacit.engines.local.sampling.decoding import Decoder
+from tacit.engines.local.sampling.desk import LocalDesk
 from tacit.engines.local.sampling.drawing import check_sampling
+from tacit.engines.local.sampling.generic_decoding import GenericDecoder
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
-from tacit.engines.local.sampling.noise import uniforms
+from tacit.engines.local.sampling.rows import Job
 from tacit.engines.local.sampling.stopping import Stops, end_tokens
-
-COMPACT_BELOW = 0.75
-"""ended rows leave the batch once no more than this share of it is alive: moving rows costs about one step's reading"""
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One request on its way."""
-
-    index: int
-    """place in the caller's list"""
-    prompt: np.ndarray
-    seed: int
-    limit: int
 
 
 class LocalSampler:
@@ -58,7 +46,10 @@ class LocalSampler:
         if max_batch < 1:
             raise TacitError(f"max_batch is {max_batch}; it must be at least 1.")
         self._tokenizer, self._device = tokenizer, torch.device(device)
-        self._max_batch = max_batch
+        self.max_batch = max_batch
+        """as chosen, or less where that did not fit in memory"""
+        self.prefilled_tokens = 0
+        """prompt tokens computed since the sampler was made; identical prompts that joined together count once"""
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base = base
         text_config = base.config.get_text_config()
@@ -67,17 +58,38 @@ class LocalSampler:
         self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
         self._end_tokens = end_tokens(base, tokenizer)
         self._stops: dict[tuple[str, ...], Stops] = {}
-        self._prefilled_tokens = 0
         self._generic = GenericDecoder(model, torch.device(device))
         self._lean: LlamaDecoder | None = None
         self._options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
         self._try_lean = lean and text_config.model_type in FAMILY
         self._stale = False
+        self._desks: weakref.WeakSet[LocalDesk] = weakref.WeakSet()
 
-    @property
-    def prefilled_tokens(self) -> int:
-        """Prompt tokens computed since the sampler was made; identical prompts of a batch count once."""
-        return self._prefilled_tokens
+    def desk(self, sampling: Sampling, layer: int | None = None, version: Callable[[], int] = lambda: 0) -> LocalDesk:
+        """`version` is asked whenever work goes on: it makes the right weights the active ones and says which they are."""
+        check_sampling(sampling)
+        desk = LocalDesk(self, sampling, self._depth(layer), version)
+        self._desks.add(desk)
+        return desk
+
+    def sample(
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        layer: int | None = None,
+        version: Callable[[], int] = lambda: 0,
+    ) -> list[Completion]:
+        """One completion per request, in order."""
+        desk = self.desk(sampling, layer, version)
+        jobs = [self.job(index, request, sampling) for index, request in enumerate(requests)]
+        desk.add(sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes())))
+        completions: dict[int, Completion] = {}
+        try:
+            while finished := desk.wait():
+                completions.update(finished)
+        finally:
+            desk.close()
+        return [completions[i] for i in range(len(requests))]
 
     def weights_changed(self) -> None:
         """Weights were updated or another adapter is active: take over what was copied. Recorded CUDA graphs stay valid
@@ -85,56 +97,56 @@ class LocalSampler:
         self._stale = True
 
     def release(self) -> None:
-        """Give up cache, graphs and copies of weights; the next wave makes them anew."""
+        """Give up caches, graphs and copies of weights; whoever samples next makes them anew."""
         self._lean = None
+        for desk in self._desks:
+            desk.begin_again()
         give_back(self._device)
 
-    @torch.inference_mode()
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        """One completion per request, in order."""
-        check_sampling(sampling)
-        depth = self._depth(layer)
-        jobs = sorted(self._jobs(requests, sampling), key=lambda job: (len(job.prompt), job.prompt.tobytes()))
-        completions: dict[int, Completion] = {}
-        while len(completions) < len(jobs):
-            left = jobs[len(completions) :]
-
-            def complete(rows: int, left: Sequence[_Job] = left) -> dict[int, Completion]:
-                return self._complete(left[:rows], sampling, depth)
-
+    def refresh(self) -> None:
+        """Be ready to sample from the weights as they are now."""
+        if self._try_lean:
             try:
-                done, rows = cut_finer(complete, min(self._max_batch, len(left)), 1, self.release, "a wave of a max_batch")
-            except torch.OutOfMemoryError as error:
-                raise TacitError(
-                    f"out of GPU memory while sampling one completion at a time, of {len(left[0].prompt)} prompt tokens; "
-                    "shorten the prompts, or let fewer runs share the GPU."
-                ) from error
-            if rows < min(self._max_batch, len(left)):
-                self._max_batch = rows
-            completions.update(done)
-        return [completions[i] for i in range(len(requests))]
+                if self._lean is None:
+                    self._lean = LlamaDecoder(self._base, **self._options)
+                self._lean.refresh(force=self._stale)
+            except NotPlain:  # another adapter may be plain again, so the next call tries anew
+                self._lean = None
+        self._stale = False
 
-    def _jobs(self, requests: Sequence[Request], sampling: Sampling) -> list[_Job]:
-        jobs = []
-        for index, request in enumerate(requests):
-            limit = sampling.max_tokens if request.max_tokens is None else request.max_tokens
-            prompt = np.ascontiguousarray(request.prompt, dtype=np.int64)
-            if prompt.ndim != 1 or not len(prompt):
-                raise TacitError(f"the prompt of request {index} has no tokens; a model needs at least one to continue.")
-            if limit < 1:
-                raise TacitError(f"max_tokens of request {index} is {limit}; it must be at least 1.")
-            if self._context is not None and len(prompt) + limit > self._context:
-                raise TacitError(
-                    f"request {index} has {len(prompt)} prompt tokens and may write {limit}, together more than the "
-                    f"model's context of {self._context}; shorten the prompt or lower max_tokens."
-                )
-            if prompt.min() < 0 or prompt.max() >= self._vocabulary:
-                raise TacitError(
-                    f"the prompt of request {index} has a token outside 0..{self._vocabulary - 1}; it was made by "
-                    "another model's tokenizer."
-                )
-            jobs.append(_Job(index, prompt, request.seed, limit))
-        return jobs
+    def decoder(self, longest: int) -> Decoder:
+        """The lean decoder where the model and the length allow it."""
+        if self._lean is None or (self._lean.longest is not None and longest > self._lean.longest):
+            return self._generic
+        return self._lean
+
+    def knows(self, decoder: Decoder) -> bool:
+        """Whether it has the weights as of the last `refresh`."""
+        return decoder is self._lean or decoder is self._generic
+
+    def job(self, ticket: int, request: Request, sampling: Sampling) -> Job:
+        limit = sampling.max_tokens if request.max_tokens is None else request.max_tokens
+        prompt = np.ascontiguousarray(request.prompt, dtype=np.int64)
+        if prompt.ndim != 1 or not len(prompt):
+            raise TacitError(f"the prompt of request {ticket} has no tokens; a model needs at least one to continue.")
+        if limit < 1:
+            raise TacitError(f"max_tokens of request {ticket} is {limit}; it must be at least 1.")
+        if self._context is not None and len(prompt) + limit > self._context:
+            raise TacitError(
+                f"request {ticket} has {len(prompt)} prompt tokens and may write {limit}, together more than the "
+                f"model's context of {self._context}; shorten the prompt or lower max_tokens."
+            )
+        if prompt.min() < 0 or prompt.max() >= self._vocabulary:
+            raise TacitError(
+                f"the prompt of request {ticket} has a token outside 0..{self._vocabulary - 1}; it was made by "
+                "another model's tokenizer."
+            )
+        return Job(ticket, prompt, request.seed, limit)
+
+    def stops(self, stop: tuple[str, ...]) -> Stops:
+        if stop not in self._stops:
+            self._stops[stop] = Stops(self._tokenizer, self._end_tokens, stop, self._vocabulary)
+        return self._stops[stop]
 
     def _depth(self, layer: int | None) -> int | None:
         """The layer counted from 0 (embeddings) to the number of layers (after the last and the final norm)."""
@@ -146,106 +158,3 @@ class LocalSampler:
                 f"{-self._layers - 1} to -1 counted from the end."
             )
         return layer % (self._layers + 1)
-
-    def _complete(self, jobs: Sequence[_Job], sampling: Sampling, depth: int | None) -> dict[int, Completion]:
-        """Run one wave to its end."""
-        prompts, source_B = _distinct([job.prompt for job in jobs])
-        limits_B = np.array([job.limit for job in jobs])
-        decoder = self._decoder(max(len(job.prompt) + job.limit for job in jobs))
-        room = int(limits_B.max()) + decoder.check_every
-        noise_BM = uniforms([job.seed for job in jobs], room)
-        stops = self._stops_for(sampling.stop)
-        tokens_BM = np.zeros((len(jobs), room), dtype=np.int64)
-        logprobs_BM = np.zeros((len(jobs), room), dtype=np.float32)
-        lengths_B = np.zeros(len(jobs), dtype=np.int64)
-        stopped_B = np.zeros(len(jobs), dtype=bool)
-
-        wave = decoder.begin(prompts, source_B, noise_BM, depth)
-        self._prefilled_tokens += wave.prefilled_tokens
-        hidden_BD = None if wave.hidden_BD is None else wave.hidden_BD.float().cpu().numpy()
-        wave.first(sampling)
-        rows = np.arange(len(jobs))  # which row each place holds; ended rows stay until the wave is compacted
-        start, end = 0, 1
-        while True:
-            tokens, logprobs = wave.lanes.written(start, end)
-            tokens_BM[rows, start:end] = tokens[: len(rows)]
-            logprobs_BM[rows, start:end] = logprobs[: len(rows)]
-            if not np.isfinite(logprobs[: len(rows)]).all():
-                self._lean = None  # what lies in its cache would spread
-                raise TacitError(
-                    "the model's logits are not finite numbers: its weights have diverged or do not fit its precision. "
-                    "Go back to an earlier checkpoint, and lower the learning rate."
-                )
-            candidate = stops.interesting(tokens[: len(rows)])
-            for place in np.flatnonzero((lengths_B[rows] == 0) & (candidate.any(1) | (limits_B[rows] <= end))):
-                row = rows[place]
-                length, stopped = _end(tokens_BM[row], candidate[place], start, min(end, int(limits_B[row])), stops)
-                if stopped or limits_B[row] <= end:
-                    lengths_B[row], stopped_B[row] = length, stopped
-            alive = np.flatnonzero(lengths_B[rows] == 0)
-            if not len(alive):
-                break
-            if len(alive) <= COMPACT_BELOW * len(rows):
-                order = _fill_holes(alive)
-                wave.keep(order)
-                rows = rows[order]
-            steps = decoder.check_every
-            wave.advance(sampling, steps)
-            start, end = end, end + steps
-
-        return {
-            job.index: Completion(
-                tokens=tokens_BM[row, : lengths_B[row]].copy(),
-                logprobs=logprobs_BM[row, : lengths_B[row]].copy(),
-                text=stops.text(tokens_BM[row, : lengths_B[row]]),
-                finish="stop" if stopped_B[row] else "length",
-                hidden=None if hidden_BD is None else hidden_BD[row].copy(),
-            )
-            for row, job in enumerate(jobs)
-        }
-
-    def _decoder(self, longest: int) -> Decoder:
-        """The lean decoder where the model and the length allow it."""
-        if self._try_lean:
-            try:
-                if self._lean is None:
-                    self._lean = LlamaDecoder(self._base, **self._options)
-                self._lean.refresh(force=self._stale)
-            except NotPlain:  # another adapter may be plain again, so the next call tries anew
-                self._lean = None
-        self._stale = False
-        if self._lean is None or (self._lean.forward.longest is not None and longest > self._lean.forward.longest):
-            return self._generic
-        return self._lean
-
-    def _stops_for(self, stop: tuple[str, ...]) -> Stops:
-        if stop not in self._stops:
-            self._stops[stop] = Stops(self._tokenizer, self._end_tokens, stop, self._vocabulary)
-        return self._stops[stop]
-
-
-def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The distinct prompts of a sorted list, and which of them each is."""
-    distinct: list[np.ndarray] = []
-    source_B = np.zeros(len(prompts), dtype=np.int64)
-    for i, prompt in enumerate(prompts):
-        if not distinct or not np.array_equal(distinct[-1], prompt):
-            distinct.append(prompt)
-        source_B[i] = len(distinct) - 1
-    return distinct, source_B
-
-
-def _end(tokens_M: np.ndarray, candidate: np.ndarray, start: int, end: int, stops: Stops) -> tuple[int, bool]:
-    """(length, whether it stopped) of a row whose tokens `start` to `end` are new."""
-    for at in range(start, end):
-        if candidate[at - start] and stops.ends(tokens_M[: at + 1]):
-            return at + 1, True
-    return end, False
-
-
-def _fill_holes(alive: np.ndarray) -> np.ndarray:
-    """The rows that go on, as few of them moved as possible: the last ones take the places of the ended ones."""
-    order = np.arange(len(alive))
-    holes = np.setdiff1d(order, alive)
-    order[holes] = alive[len(alive) - len(holes) :]
-    return order

@@ -1,0 +1,201 @@
+"""Continuous batching: a row that is over makes room for the next request while the others go on.
+
+A prefill takes its time however few rows join, and while rows that are over are waited for by nobody, their places stand idle.
+So a desk goes on until the idle places have cost as much as letting others join does,
+
+    Σ over steps of (rows that are over)  ≥  joining_costs · (rows under way at the beginning)
+
+or until the first of them has waited for a while, or nothing is under way. Rows that are over at an even rate then give the
+batch size of least loss, whatever their length; short answers of one length come back all together. These are counts: which
+requests share a batch is a function of the requests alone, and a run can be repeated bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.core.types import Completion
+from tacit.engines.local.memory import cut_finer
+from tacit.engines.local.sampling.decoding import Newcomers, Table
+from tacit.engines.local.sampling.rows import Job, NotFinite, Over, Rows
+
+if TYPE_CHECKING:
+    from tacit.engines.local.sampling.sampler import LocalSampler
+
+PATIENCE = 8
+"""no row that is over waits for longer than this many times what joining costs, in steps"""
+COMPACT_BELOW = 0.75
+"""rows that are over leave the table once no more than this share of it is under way: moving rows costs about one step's
+reading"""
+
+
+class LocalDesk:
+    """Requests that wait, and rows of a table that are under way.
+
+    A completion is written by one version of the weights. Where they have changed, and where the memory of a row had to be
+    given up, it begins again: its noise is a function of its seed, so nothing else is lost but time.
+    """
+
+    def __init__(self, sampler: LocalSampler, sampling: Sampling, depth: int | None, version: Callable[[], int]) -> None:
+        """`version` makes the right weights the active ones, and says which version of them that is."""
+        self._sampler, self._sampling, self._depth, self._find_version = sampler, sampling, depth, version
+        self._stops = sampler.stops(sampling.stop)
+        self._tickets = 0
+        self._waiting: deque[Job] = deque()
+        self._finished: list[tuple[int, Completion]] = []
+        self._version = 0
+        self._table: Table | None = None
+        self._rows = Rows(0)
+
+    def submit(self, request: Request) -> int:
+        ticket, self._tickets = self._tickets, self._tickets + 1
+        self.add([self._sampler.job(ticket, request, self._sampling)])
+        return ticket
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        self._waiting.extend(jobs)
+
+    @torch.inference_mode()
+    def wait(self) -> list[tuple[int, Completion]]:
+        sampler = self._sampler
+        if asked := len(self._waiting) + self._rows.under_way:
+            places = min(sampler.max_batch, asked)
+            try:
+                _, fitted = cut_finer(self._go_on, places, 1, sampler.release, "sampling with a max_batch")
+            except torch.OutOfMemoryError as error:
+                self.begin_again()
+                raise TacitError(
+                    "out of GPU memory while sampling one completion at a time, of "
+                    f"{len(self._waiting[0].prompt)} prompt tokens; shorten the prompts, or let fewer runs share the GPU."
+                ) from error
+            except NotFinite:
+                self.begin_again()  # with another table: what lies in this one's cache would spread
+                raise
+            if fitted < places:
+                sampler.max_batch = fitted
+        finished, self._finished = self._finished, []
+        return finished
+
+    def begin_again(self) -> None:
+        """Rows under way wait once more, before all others; the table and its memory are given up."""
+        self._waiting.extendleft(reversed([self._rows.jobs[place] for place in np.flatnonzero(self._rows.under_way_P)]))
+        self._table, self._rows = None, Rows(0)
+
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.decoder.put_back(self._table)
+        self._table, self._rows = None, Rows(0)
+        self._waiting.clear()
+        self._finished.clear()
+
+    def _go_on(self, places: int) -> None:
+        self._stand()
+        self._admit(places)
+        table, rows = self._table, self._rows
+        assert table is not None
+        began, idle, waited = rows.under_way + len(self._finished), 0, 0
+        while rows.under_way:
+            if rows.under_way <= COMPACT_BELOW * len(rows):
+                table.keep(rows.move_together())
+            self._look(table)
+            over = began - rows.under_way
+            idle += over * table.check_every
+            waited += table.check_every if over else 0
+            if idle >= table.joining_costs * began or waited >= PATIENCE * table.joining_costs:
+                break
+
+    def _stand(self) -> None:
+        """On the weights of now."""
+        version = self._find_version()
+        if version != self._version:
+            self.begin_again()
+            self._version = version
+        self._sampler.refresh()
+        if self._table is not None and not self._sampler.knows(self._table.decoder):
+            self.begin_again()
+
+    def _admit(self, places: int) -> None:
+        """Those that wait take the free places, in order."""
+        seated = len(self._rows) if self._rows.under_way else 0
+        if seated and self._table is not None:
+            if not self._table.joins:
+                return
+            most = self._table.decoder.longest
+        else:
+            most = None
+        jobs: list[Job] = []
+        for job in list(self._waiting)[: max(0, places - self._rows.under_way)]:
+            if most is not None and job.longest > most:
+                break  # only another decoder can write it, once those who sit here have left
+            jobs.append(job)
+        if not jobs:
+            return
+        longest = max(job.longest for job in self._waiting)
+        wanted = min(places, self._rows.under_way + len(self._waiting))
+        if not seated:
+            self._sit_down(max(job.longest for job in jobs))
+        for _ in jobs:
+            self._waiting.popleft()
+        self._join(jobs, seated, wanted, longest)
+
+    def _sit_down(self, longest: int) -> None:
+        """At a table where nobody sits, of a decoder that can write so many tokens."""
+        decoder = self._sampler.decoder(longest)
+        if self._table is None or self._table.decoder is not decoder:
+            if self._table is not None:
+                self._table.decoder.put_back(self._table)
+            self._table = decoder.table()
+        self._rows = Rows(self._table.check_every)
+
+    def _join(self, jobs: list[Job], seated: int, wanted: int, longest: int) -> None:
+        """Identical prompts are computed once."""
+        table = self._table
+        assert table is not None
+        jobs = sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes()))
+        prompts, source_N = _distinct([job.prompt for job in jobs])
+        places_N, uniform_N = self._rows.seat(jobs)
+        newcomers = Newcomers(places_N, prompts, source_N, uniform_N, wanted, longest + table.check_every)
+        joined = table.join(newcomers, seated, self._sampling, self._depth)
+        self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
+        self._rows.begin(places_N, joined.hidden_ND)
+        self._finish(self._rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
+
+    def _look(self, table: Table) -> None:
+        rows = self._rows
+        tokens_BK, logprobs_BK = table.advance(rows.noise(table.check_every), rows.longest, self._sampling)
+        places_N = np.flatnonzero(rows.under_way_P)
+        self._finish(rows.record(places_N, tokens_BK[places_N], logprobs_BK[places_N], self._stops))
+
+    def _finish(self, over: Iterable[Over]) -> None:
+        self._finished += [
+            (
+                row.job.ticket,
+                Completion(
+                    tokens=row.tokens_T,
+                    logprobs=row.logprobs_T,
+                    text=self._stops.text(row.tokens_T),
+                    finish="stop" if row.stopped else "length",
+                    hidden=row.hidden_D,
+                    version=self._version,
+                ),
+            )
+            for row in over
+        ]
+
+
+def _distinct(prompts: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+    """The distinct prompts of a sorted list, and which of them each is."""
+    distinct: list[np.ndarray] = []
+    source_N = np.zeros(len(prompts), dtype=np.int64)
+    for i, prompt in enumerate(prompts):
+        if not distinct or not np.array_equal(distinct[-1], prompt):
+            distinct.append(prompt)
+        source_N[i] = len(distinct) - 1
+    return distinct, source_N

@@ -1,0 +1,161 @@
+"""What the host knows of the rows at a table, by place: whose they are, what they have written, and how far they may go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.engines.local.sampling.noise import uniforms
+from tacit.engines.local.sampling.stopping import Stops
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One request on its way."""
+
+    ticket: int
+    prompt: np.ndarray
+    seed: int
+    limit: int
+
+    @property
+    def longest(self) -> int:
+        """prompt and completion, in tokens"""
+        return len(self.prompt) + self.limit
+
+
+@dataclass(frozen=True, eq=False)
+class Over:
+    """A row that has come to its end."""
+
+    job: Job
+    tokens_T: np.ndarray
+    logprobs_T: np.ndarray
+    stopped: bool
+    """False where it ran into its limit"""
+    hidden_D: np.ndarray | None
+
+
+class NotFinite(TacitError):
+    """The model's logits are not numbers."""
+
+
+class Rows:
+    def __init__(self, check_every: int) -> None:
+        """`check_every`: the most tokens recorded at once; a row runs on so far beyond its limit."""
+        self._beyond = check_every
+        self.jobs: list[Job] = []
+        """by place; a row that is over keeps its place until another has it, or the rows move together"""
+        self._hidden: list[np.ndarray | None] = []
+        self.under_way_P = np.zeros(0, dtype=bool)
+        self._lengths_P = np.zeros(0, dtype=np.int64)
+        self._limits_P = np.zeros(0, dtype=np.int64)
+        self._prompts_P = np.zeros(0, dtype=np.int64)
+        self._noise_PM = np.zeros((0, 0), dtype=np.float32)
+        self._tokens_PM = np.zeros((0, 0), dtype=np.int64)
+        self._logprobs_PM = np.zeros((0, 0), dtype=np.float32)
+
+    def __len__(self) -> int:
+        """places taken"""
+        return len(self.jobs)
+
+    @property
+    def under_way(self) -> int:
+        return int(self.under_way_P.sum())
+
+    @property
+    def longest(self) -> int:
+        """tokens of the longest row under way"""
+        return int((self._prompts_P + self._lengths_P)[self.under_way_P].max())
+
+    def seat(self, jobs: Sequence[Job]) -> tuple[np.ndarray, np.ndarray]:
+        """(the place of each, the noise of its first token): places of rows that are over, then new ones."""
+        free_N = np.flatnonzero(~self.under_way_P)[: len(jobs)]
+        places_N = np.append(free_N, np.arange(len(self), len(self) + len(jobs) - len(free_N)))
+        more = len(jobs) - len(free_N)
+        self.jobs += [jobs[0]] * more
+        self._hidden += [None] * more
+        limits_N = np.array([job.limit for job in jobs])
+        self._make_room(len(self), int(limits_N.max()) + self._beyond)
+        for place, job in zip(places_N, jobs, strict=True):
+            self.jobs[place] = job
+        self.under_way_P[places_N], self._lengths_P[places_N], self._limits_P[places_N] = True, 0, limits_N
+        self._prompts_P[places_N] = [len(job.prompt) for job in jobs]
+        self._noise_PM[places_N] = uniforms([job.seed for job in jobs], self._noise_PM.shape[1])
+        return places_N, self._noise_PM[places_N, 0]
+
+    def noise(self, steps: int) -> np.ndarray:
+        """[places, steps] the noise of each row's next tokens"""
+        return np.take_along_axis(self._noise_PM, self._lengths_P[:, None] + np.arange(steps), axis=1)
+
+    def begin(self, places_N: np.ndarray, hidden_ND: np.ndarray | None) -> None:
+        for i, place in enumerate(places_N):
+            self._hidden[place] = None if hidden_ND is None else hidden_ND[i].copy()
+
+    def record(self, places_N: np.ndarray, tokens_NK: np.ndarray, logprobs_NK: np.ndarray, stops: Stops) -> list[Over]:
+        """The next tokens of rows under way. Returns those that are over with them."""
+        if not np.isfinite(logprobs_NK).all():
+            raise NotFinite(
+                "the model's logits are not finite numbers: its weights have diverged or do not fit its precision. "
+                "Go back to an earlier checkpoint, and lower the learning rate."
+            )
+        starts_N = self._lengths_P[places_N]
+        columns_NK = starts_N[:, None] + np.arange(tokens_NK.shape[1])
+        self._tokens_PM[places_N[:, None], columns_NK] = tokens_NK
+        self._logprobs_PM[places_N[:, None], columns_NK] = logprobs_NK
+        ends_N = np.minimum(starts_N + tokens_NK.shape[1], self._limits_P[places_N])
+        self._lengths_P[places_N] = ends_N
+        candidate_NK = stops.interesting(tokens_NK)
+        at_limit_N = ends_N == self._limits_P[places_N]
+        over = []
+        for i in np.flatnonzero(candidate_NK.any(1) | at_limit_N):
+            place, start, end = places_N[i], int(starts_N[i]), int(ends_N[i])
+            length, stopped = _end(self._tokens_PM[place], candidate_NK[i], start, end, stops)
+            if stopped or at_limit_N[i]:
+                self.under_way_P[place] = False
+                tokens_T, logprobs_T = self._tokens_PM[place, :length].copy(), self._logprobs_PM[place, :length].copy()
+                over.append(Over(self.jobs[place], tokens_T, logprobs_T, stopped, self._hidden[place]))
+        return over
+
+    def move_together(self) -> np.ndarray:
+        """Give up the places of rows that are over. Returns which place each place now has the row of."""
+        order = _fill_holes(np.flatnonzero(self.under_way_P))
+        self.jobs = [self.jobs[place] for place in order]
+        self._hidden = [self._hidden[place] for place in order]
+        to = np.flatnonzero(order != np.arange(len(order)))
+        for name in _BY_PLACE:
+            values = getattr(self, name)
+            values[to] = values[order[to]]
+            setattr(self, name, values[: len(order)])
+        return order
+
+    def _make_room(self, places: int, steps: int) -> None:
+        for name in _BY_PLACE:
+            old = getattr(self, name)
+            shape = (places, max(steps, old.shape[1])) if old.ndim == 2 else (places,)
+            if shape != old.shape:
+                new = np.zeros(shape, old.dtype)
+                new[tuple(slice(n) for n in old.shape)] = old
+                setattr(self, name, new)
+
+
+_BY_PLACE = ("under_way_P", "_lengths_P", "_limits_P", "_prompts_P", "_noise_PM", "_tokens_PM", "_logprobs_PM")
+
+
+def _end(tokens_M: np.ndarray, candidate_K: np.ndarray, start: int, end: int, stops: Stops) -> tuple[int, bool]:
+    """(length, whether it stopped) of a row whose tokens `start` to `end` are new."""
+    for at in range(start, end):
+        if candidate_K[at - start] and stops.ends(tokens_M[: at + 1]):
+            return at + 1, True
+    return end, False
+
+
+def _fill_holes(alive: np.ndarray) -> np.ndarray:
+    """The rows that go on, as few of them moved as possible: the last ones take the places of the ended ones."""
+    order = np.arange(len(alive))
+    holes = np.setdiff1d(order, alive)
+    order[holes] = alive[len(alive) - len(holes) :]
+    return order

@@ -1,0 +1,331 @@
+"""Continuous batching: whoever comes and goes, a completion is the one its request gets alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from random_models import as_on_a_gpu, make_model, make_prompts
+
+from tacit.core.batch import Batch
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Desk, DeskSampler, Request, Sampling
+from tacit.core.types import Completion
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling.desk import PATIENCE
+from tacit.engines.local.sampling.llama_decoding import LlamaTable
+from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.losses.imitation import Imitation
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return make_model("llama")
+
+
+def chains(count: int, turns: int, seed: int = 0) -> list[list[Request]]:
+    """Requests that are handed in one after another, several such lines side by side: prompts grow, limits are ragged."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for line in range(count):
+        prompt, requests = rng.integers(0, 256, 4 + line % 5), []
+        for turn in range(turns):
+            requests.append(Request(prompt, seed=100 * line + turn, max_tokens=int(rng.integers(1, 30))))
+            prompt = np.append(prompt, rng.integers(0, 256, rng.integers(1, 9)))
+        lines.append(requests)
+    return lines
+
+
+def walk(desk: Desk, lines: list[list[Request]]) -> Iterator[list[tuple[int, int, Completion]]]:
+    """Hand in the first of each line, and the next of a line when the one before it is finished. Yields what comes back."""
+    tickets = {desk.submit(line[0]): (number, 0) for number, line in enumerate(lines)}
+    while finished := desk.wait():
+        yield [(*tickets[ticket], completion) for ticket, completion in finished]
+        for ticket, _ in finished:
+            number, turn = tickets.pop(ticket)
+            if turn + 1 < len(lines[number]):
+                tickets[desk.submit(lines[number][turn + 1])] = (number, turn + 1)
+    assert not tickets
+    desk.close()
+
+
+def alike(a: Completion, b: Completion) -> None:
+    assert (a.tokens.tolist(), a.text, a.finish) == (b.tokens.tolist(), b.text, b.finish)
+    np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+    assert (a.hidden is None) == (b.hidden is None)
+    if a.hidden is not None:
+        np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["llama", "qwen3", "as on a gpu", "not lean", "gpt2", "gpt-neox", "mistral-sliding"])
+@pytest.mark.parametrize("max_batch", [256, 5])
+def test_every_completion_is_the_one_its_request_gets_alone(way, max_batch, tokenizer, monkeypatch):
+    model = make_model("llama" if way in ("as on a gpu", "not lean") else way)
+    if way == "as on a gpu":
+        sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=max_batch)
+    else:
+        sampler = LocalSampler(model, tokenizer, "cpu", max_batch=max_batch, lean=way != "not lean")
+    lines, sampling = chains(12, 4), Sampling(stop=("a",))
+    alone = LocalSampler(model, tokenizer, "cpu")
+    seen = []
+    for come in walk(sampler.desk(sampling, layer=1), lines):
+        for number, turn, completion in come:
+            alike(completion, alone.sample([lines[number][turn]], sampling, layer=1)[0])
+            seen.append((number, turn))
+    assert sorted(seen) == [(number, turn) for number in range(12) for turn in range(4)]
+    if way != "mistral-sliding":  # whose rows cannot join others
+        assert seen != sorted(seen, key=lambda place: place[1]), "nobody ran ahead of the others"
+
+
+@pytest.mark.parametrize("way", ["exact", "as on a gpu", "not lean"])
+def test_the_same_requests_give_the_same_bits_in_the_same_order(way, llama, tokenizer, monkeypatch):
+    def play(sampler: LocalSampler) -> list:
+        return [
+            [(number, turn, c.tokens.tolist(), c.logprobs.tolist()) for number, turn, c in come]
+            for come in walk(sampler.desk(Sampling(stop=("a",))), chains(9, 3))
+        ]
+
+    if way == "as on a gpu":
+        fresh, used = (as_on_a_gpu(llama, tokenizer, monkeypatch) for _ in range(2))
+    else:
+        fresh, used = (LocalSampler(llama, tokenizer, "cpu", lean=way == "exact") for _ in range(2))
+    used.sample([Request(p, seed=i) for i, p in enumerate(make_prompts(30, 3, 20, 60))], Sampling(max_tokens=40))
+    assert play(fresh) == play(used) == play(fresh)
+
+
+def test_short_answers_come_and_go_while_a_long_one_is_written(llama, tokenizer):
+    long = [Request(np.arange(5), seed=1, max_tokens=120)]
+    short = [Request(np.arange(9), seed=turn, max_tokens=3) for turn in range(12)]
+    order = []
+    for come in walk(LocalSampler(llama, tokenizer, "cpu").desk(Sampling(temperature=0.8)), [long, short]):
+        order += [number for number, _, _ in come]
+    assert order == [1] * 12 + [0]
+
+
+def test_no_row_that_is_over_waits_for_long(llama, tokenizer, monkeypatch):
+    """One line of short answers among many long ones: their idle place costs little, and still it is not kept waiting."""
+    steps = []
+    advance = LlamaTable.advance
+    monkeypatch.setattr(LlamaTable, "advance", lambda self, *rest: steps.append(1) or advance(self, *rest))
+    lines = [[Request(np.arange(5), seed=i, max_tokens=120)] for i in range(40)]
+    lines.append([Request(np.arange(9), seed=turn, max_tokens=2) for turn in range(3)])
+    came = {}
+    desk = LocalSampler(llama, tokenizer, "cpu").desk(Sampling(temperature=0.8))
+    for come in walk(desk, lines):
+        came |= {(number, turn): len(steps) for number, turn, _ in come}
+        most = PATIENCE * desk._table.joining_costs + 2
+    assert all(came[40, turn + 1] - came[40, turn] <= most for turn in range(2)) and came[40, 2] < 119
+
+
+def test_answers_of_one_length_come_back_together_and_are_prefilled_together(llama, tokenizer, monkeypatch):
+    joined = []
+    join = LlamaTable.join
+    monkeypatch.setattr(LlamaTable, "join", lambda self, new, *rest: joined.append(len(new.places_N)) or join(self, new, *rest))
+    lines = [
+        [Request(np.arange(4 + i), seed=9 * i + turn, max_tokens=3 + (i + turn) % 4) for turn in range(3)] for i in range(16)
+    ]
+    come = [len(come) for come in walk(LocalSampler(llama, tokenizer, "cpu").desk(Sampling(temperature=0)), lines)]
+    assert sum(come) == sum(joined) == 48 and len(joined) <= 4
+
+
+def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, monkeypatch):
+    widths = []
+    step = LlamaForward.step
+    monkeypatch.setattr(
+        LlamaForward, "step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
+    )
+    requests = [Request(p, seed=i, max_tokens=60 if i == 0 else 8) for i, p in enumerate(make_prompts(30))]
+    LocalSampler(llama, tokenizer, "cpu", max_batch=4).sample(requests, Sampling(temperature=0.8))
+    assert max(widths) == 4
+    assert len(widths) < 100, "29 short rows in three places, while the long one goes on in the fourth"
+
+
+def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenizer):
+    sampler = LocalSampler(llama, tokenizer, "cpu")
+    desk = sampler.desk(Sampling(temperature=0.8))
+    desk.submit(Request(np.arange(7), seed=0, max_tokens=60))
+    desk.submit(Request(np.arange(5), seed=1, max_tokens=2))
+    desk.wait()
+    for seed in range(6):
+        desk.submit(Request(np.arange(20), seed=seed, max_tokens=2))
+    while desk.wait():
+        pass
+    assert sampler.prefilled_tokens == 7 + 5 + 20
+
+
+def test_a_longer_prompt_may_join_those_who_sit(llama, tokenizer):
+    """The cache grows while rows are in it."""
+    sampler = LocalSampler(llama, tokenizer, "cpu")
+    requests = [Request(np.arange(5), seed=3, max_tokens=50), Request(np.arange(6), seed=4, max_tokens=2)]
+    later = [Request(np.arange(90) % 256, seed=5 + i, max_tokens=30) for i in range(3)]
+    desk = sampler.desk(Sampling())
+    tickets = {desk.submit(request): request for request in requests}
+    found = dict(desk.wait())
+    before = desk._table.cache.capacity
+    tickets |= {desk.submit(request): request for request in later}
+    found |= dict(desk.wait())
+    assert desk._table.cache.capacity > before and desk._table.cache.width == 4 > before // 50
+    while finished := desk.wait():
+        found |= dict(finished)
+    for ticket, request in tickets.items():
+        alike(found[ticket], LocalSampler(llama, tokenizer, "cpu").sample([request], Sampling())[0])
+
+
+def test_nothing_under_way_is_nothing_to_wait_for(llama, tokenizer):
+    desk = LocalSampler(llama, tokenizer, "cpu").desk(Sampling())
+    assert desk.wait() == []
+    desk.submit(Request(np.arange(3), max_tokens=2))
+    with pytest.raises(TacitError, match="request 1 has 200 prompt tokens"):
+        desk.submit(Request(np.zeros(200, np.int64)))
+    assert [ticket for ticket, _ in desk.wait()] == [0] and desk.wait() == []
+    desk.close()
+    assert desk.wait() == []
+
+
+def test_what_is_not_finished_when_a_desk_is_closed_is_given_up(llama, tokenizer):
+    sampler = LocalSampler(llama, tokenizer, "cpu")
+    desk = sampler.desk(Sampling())
+    for limit in (2, 60):
+        desk.submit(Request(np.arange(3), max_tokens=limit))
+    assert len(desk.wait()) == 1
+    table = desk._table
+    desk.close()
+    assert desk.wait() == [] and sampler._lean.spare is table, "its memory is kept for the next"
+
+
+WARM = Sampling(temperature=0.9)
+
+
+def begun(policy, requests: list[Request]) -> tuple[Desk, dict[int, Completion]]:
+    """A desk at which the first request is finished, and not all others are."""
+    desk = policy.desk(WARM)
+    for request in requests:
+        desk.submit(request)
+    found = dict(desk.wait())
+    assert 0 in found and len(found) < len(requests)
+    return desk, found
+
+
+LONG = [Request(np.arange(4 + i), seed=i, max_tokens=2 if i == 0 else 60) for i in range(4)]
+
+
+def the_rest(desk: Desk) -> dict[int, Completion]:
+    found: dict[int, Completion] = {}
+    while finished := desk.wait():
+        found |= dict(finished)
+    desk.close()
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
+def test_a_completion_is_written_by_one_version_of_the_weights_and_says_which(make_policy, rows, settings):
+    policy = make_policy(**settings)
+    assert isinstance(policy, DeskSampler)
+    before = policy.sample(LONG, WARM)
+    desk, found = begun(policy, LONG)
+    at_once = list(found)
+    policy.update(Batch.imitation(*rows), [Imitation()], 1e-2)
+    found |= the_rest(desk)
+    after = policy.sample(LONG, WARM)
+    assert {c.version for c in before} == {0} and {c.version for c in after} == {1}
+    for i, completion in found.items():
+        expected = (before if i in at_once else after)[i]
+        assert completion.version == expected.version
+        alike(completion, expected)
+
+
+def test_versions_are_counted_for_each_member_and_for_what_is_loaded(make_policy, rows, tmp_path):
+    policy = make_policy(lora_rank=4)
+    other = policy.adapter("other")
+
+    def versions() -> list[int]:
+        return [p.sample(LONG[:1], Sampling())[0].version for p in (policy, other)]
+
+    assert versions() == [0, 0]
+    other.update(Batch.imitation(*rows), [Imitation()], 1e-2)
+    assert versions() == [0, 1]
+    policy.save(tmp_path / "all")
+    policy.update(Batch.imitation(*rows), [Imitation()], 1e-2)
+    policy.load(tmp_path / "all")
+    assert versions() == [2, 2]
+    policy.load_adapter(tmp_path / "all" / "adapters" / "other")
+    assert versions() == [3, 2]
+
+
+def test_two_policies_of_one_engine_are_asked_in_turns(make_policy, rows):
+    """Each desk keeps its rows while the other's adapter is the active one, and while somebody scores or samples."""
+    policy = make_policy(lora_rank=4)
+    other = policy.adapter("other")
+    other.update(Batch.imitation(*rows), [Imitation()], 3e-2)
+    desks = [begun(player, LONG) for player in (policy, other)]
+    between = other.sample(LONG, WARM)
+    policy.logprobs(*rows)
+    tables = [desk._table for desk, _ in desks]
+    assert None not in tables and tables[0] is not tables[1]
+    rest = [found | the_rest(desk) for desk, found in desks]
+    assert [c.tokens.tolist() for c in between] == [rest[1][i].tokens.tolist() for i in range(4)]
+    for player, found in zip((policy, other), rest, strict=True):
+        for i, request in enumerate(LONG):
+            expected = player.logprobs([request.prompt], [found[i].tokens], 0.9)[0]
+            np.testing.assert_allclose(found[i].logprobs, expected, atol=1e-4)
+    assert rest[0][1].tokens.tolist() != rest[1][1].tokens.tolist()
+
+
+def test_rows_whose_memory_is_wanted_begin_again(make_policy):
+    policy = make_policy()
+    expected = policy.sample(LONG, WARM)
+    desk, found = begun(policy, LONG)
+    policy.engine.make_room()
+    assert desk._table is None
+    found |= the_rest(desk)
+    for i in range(4):
+        alike(found[i], expected[i])
+
+
+def out_of_memory(times: int, work: Callable) -> Callable:
+    left = [times]
+
+    def tried(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise torch.OutOfMemoryError("no room")
+        return work(*arguments)
+
+    return tried
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+@pytest.mark.parametrize("where", ["join", "advance"])
+def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypatch):
+    expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG * 2, Sampling())
+    sampler = LocalSampler(llama, tokenizer, "cpu")
+    desk = sampler.desk(Sampling())
+    for request in LONG:
+        desk.submit(request)
+    found = dict(desk.wait())
+    for request in LONG:
+        desk.submit(request)
+    monkeypatch.setattr(LlamaTable, where, out_of_memory(1 if where == "join" else 20, getattr(LlamaTable, where)))
+    found |= the_rest(desk)
+    assert sampler.max_batch < 256
+    for i, completion in enumerate(expected):
+        alike(found[i], completion)
+
+
+def test_logits_that_are_not_numbers_end_the_waiting_and_spoil_nothing(tokenizer):
+    model = make_model("llama")
+    sampler = LocalSampler(model, tokenizer, "cpu")
+    expected = sampler.sample(LONG, WARM)
+    desk, found = begun(sampler, LONG)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    healthy = weight.data.clone()
+    weight.data.fill_(float("nan"))
+    sampler.weights_changed()
+    with pytest.raises(TacitError, match="not finite"):
+        desk.wait()
+    weight.data.copy_(healthy)
+    sampler.weights_changed()
+    for i, completion in [*enumerate(sampler.sample(LONG, WARM)), *found.items(), *the_rest(desk).items()]:
+        alike(completion, expected[i])

@@ -1,0 +1,174 @@
+"""Every episode at its own pace: what it says does not depend on it, and nobody waits for another's long answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy, stumble_through_countdown
+from small_worlds import Corridor, Signs, corridor
+
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.method import Alike
+from tacit.core.protocols import Desk, DeskSampler, Request, Sampling
+from tacit.core.types import StopReason
+from tacit.environments import get_environment
+from tacit.rollout.desks import BatchDesk, open_desk
+from tacit.rollout.episodes import EpisodePlan, rollout, rollout_groups
+from tacit.rollout.worlds import InPlace
+
+COUNTDOWN = get_environment("countdown")
+BARE = History(Signs(), turns=None, style="bare")
+
+
+class TickingPolicy(ScriptedPolicy):
+    """A scripted policy with a desk at which an answer takes as many ticks as `ticks` says; a clock of its own, no other."""
+
+    def __init__(self, answer, ticks, context_limit: int = 100_000) -> None:
+        super().__init__(answer, context_limit)
+        self.ticks, self.now = ticks, 0
+        self.finished: list[tuple[int, str]] = []
+        """(when, prompt) of every answer, as they were fetched"""
+        self.open = 0
+
+    def desk(self, sampling, layer=None) -> TickingDesk:
+        self.open += 1
+        return TickingDesk(self, sampling, layer)
+
+
+class TickingDesk:
+    def __init__(self, policy, sampling, layer) -> None:
+        self._policy, self._sampling, self._layer = policy, sampling, layer
+        self._under_way = {}
+        self._tickets = 100
+
+    def submit(self, request) -> int:
+        self._tickets += 1
+        prompt = self._policy.decode(request.prompt)
+        self._under_way[self._tickets] = (self._policy.now + self._policy.ticks(prompt), request)
+        return self._tickets
+
+    def wait(self):
+        if not self._under_way:
+            return []
+        policy = self._policy
+        policy.now = min(due for due, _ in self._under_way.values())
+        due = [ticket for ticket, (when, _) in self._under_way.items() if when == policy.now]
+        requests = [self._under_way.pop(ticket)[1] for ticket in due]
+        policy.finished += [(policy.now, policy.decode(request.prompt)) for request in requests]
+        # the other way round: the order in which answers come must not matter
+        return list(zip(due, policy.sample(requests, self._sampling, self._layer), strict=True))[::-1]
+
+    def close(self) -> None:
+        self._policy.open -= 1
+
+
+def by_length(prompt: str) -> int:
+    """Those who walk 3 think for long."""
+    return 50 if prompt.startswith("walk 3") else 2
+
+
+def walk(tasks, ticks=by_length, max_steps=10, limit=100_000, answer=lambda prompt, seed: "forward", **options):
+    policy = TickingPolicy(answer, ticks, limit)
+    plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
+    pool = InPlace(Corridor, 5.0)
+    try:
+        return rollout(plans, BARE, pool, policy, Sampling(max_tokens=8), max_steps, **options), policy
+    finally:
+        assert policy.open == 0, "the desk is closed, whatever happens"
+
+
+def test_a_long_answer_holds_up_its_own_episode_and_no_other():
+    played, policy = walk([corridor(9), corridor(3), corridor(8)])
+    assert [t.stop for t in played] == [StopReason.SUCCESS] * 3 and [len(t) for t in played] == [9, 3, 8]
+    long = [when for when, prompt in policy.finished if prompt.startswith("walk 3")]
+    short = [when for when, prompt in policy.finished if prompt.startswith("walk 9")]
+    assert long == [50, 100, 150] and short == [2 * turn for turn in range(1, 10)]
+
+
+def test_in_lockstep_it_holds_up_all():
+    _, policy = walk([corridor(9), corridor(3), corridor(8)], lockstep=True)
+    assert [len(call) for call in policy.asked] == [3, 3, 3, 2, 2, 2, 2, 2, 1] and policy.finished == []
+
+
+def test_what_an_episode_says_does_not_depend_on_its_pace():
+    context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
+
+    def play(policy, **options):
+        tasks = COUNTDOWN.tasks("train", 4, 0)
+        groups = rollout_groups(tasks, 3, 5, Alike(), context, InPlace(COUNTDOWN.make), policy, Sampling(), 12, **options)
+        return [[(t.seed, t.stop, t.final, [s.completion.text for s in t.steps]) for t in g.trajectories] for g in groups]
+
+    expected = play(ScriptedPolicy(stumble_through_countdown))
+    for ticks in (lambda prompt: 1, lambda prompt: 1 + sum(map(ord, prompt)) % 17):
+        policy = TickingPolicy(stumble_through_countdown, ticks)
+        assert play(policy) == expected == play(policy, lockstep=True)
+        assert policy.finished and play(policy) == expected
+
+
+@pytest.mark.parametrize(
+    ("trouble", "steps", "reason"),
+    [("raise", 1, StopReason.WORLD_ERROR), ("reset", 0, StopReason.WORLD_ERROR), ("hang_in_reset", 0, StopReason.WORLD_HANG)],
+)
+def test_a_world_that_breaks_ends_only_its_own_episode(trouble, steps, reason):
+    policy = TickingPolicy(lambda prompt, seed: "forward", by_length)
+    tasks = [corridor(4), corridor(6, trouble, at=1), corridor(3)]
+    plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
+    played = rollout(plans, BARE, InPlace(Corridor, 0.2), policy, Sampling(max_tokens=8), 10)
+    assert [(t.stop, len(t)) for t in played] == [(StopReason.SUCCESS, 4), (reason, steps), (StopReason.SUCCESS, 3)]
+
+
+def test_a_prompt_that_is_too_long_ends_only_its_own_episode():
+    wordy = replace(corridor(9), goal="walk 9 " + "and " * 20)
+    played, _ = walk([corridor(4), wordy, corridor(3)], limit=13 + 14 + 8)
+    assert [t.stop for t in played] == [StopReason.SUCCESS, StopReason.PROMPT_TOO_LONG, StopReason.SUCCESS]
+    assert [len(t) for t in played] == [4, 0, 3]
+
+
+def test_the_limit_of_steps_is_each_episodes_own():
+    played, _ = walk([corridor(9), corridor(3), corridor(2)], max_steps=3)
+    assert [t.stop for t in played] == [StopReason.STEP_LIMIT, StopReason.SUCCESS, StopReason.SUCCESS]
+
+
+def test_it_is_told_how_many_are_over():
+    told: list[int] = []
+    walk([corridor(9), corridor(3), corridor(8), corridor(2, "reset")], over=told.append)
+    assert told == [1, 2, 3, 4]
+    again: list[int] = []
+    walk([corridor(2), corridor(2)], over=again.append)
+    assert again == [2]
+
+
+def test_an_error_closes_the_desk():
+    def answer(prompt, seed):
+        raise TacitError("the endpoint is down")
+
+    with pytest.raises(TacitError, match="endpoint is down"):
+        walk([corridor(4)], answer=answer)
+
+
+def test_a_desk_that_forgets_its_requests_is_an_error_and_no_endless_loop():
+    class Forgetful(TickingPolicy):
+        def desk(self, sampling, layer=None):
+            desk = super().desk(sampling, layer)
+            desk.wait = list
+            return desk
+
+    policy = Forgetful(lambda prompt, seed: "forward", by_length)
+    with pytest.raises(TacitError, match="TickingDesk has nothing under way, though 2 requests wait for it"):
+        rollout([EpisodePlan(corridor(2), i) for i in range(2)], BARE, InPlace(Corridor), policy, Sampling(), 5)
+
+
+def test_a_sampler_without_a_desk_is_asked_for_all_that_waits_at_once():
+    policy = ScriptedPolicy(lambda prompt, seed: f"{prompt}!")
+    assert not isinstance(policy, DeskSampler)
+    desk = open_desk(policy, Sampling(max_tokens=3), None)
+    assert isinstance(desk, BatchDesk) and isinstance(desk, Desk) and desk.wait() == []
+    tickets = [desk.submit(Request(policy.encode_prompt(word))) for word in "ab"]
+    assert [(ticket, c.text) for ticket, c in desk.wait()] == [(tickets[0], "a!"), (tickets[1], "b!")]
+    later = desk.submit(Request(np.zeros(0, np.int64)))
+    assert later not in tickets and len(policy.asked) == 1
+    desk.close()
+    assert desk.wait() == [] and len(policy.asked) == 1
