@@ -50,7 +50,7 @@ def run(argv: Sequence[str]) -> int:
         played = play_audit(ground, arguments.play, arguments.tasks_each, members, arguments.observations)
         say(console, f"probe: {_told(played, arguments)}")
         slices = scan_layers(policy, played, layers, poolings, epsilons)
-        first = ground.collect(1)
+        first = ground.collect(ground.iteration)
         steps = sum(len(group.steps) for group in first)
         say(console, f"radius: {steps} steps of {len(first)} groups of {ground.group_size} that the policy itself played")
         try:
@@ -135,8 +135,7 @@ def make_parser(method: str) -> Parser:
 def _told(played: Audit, arguments: Any) -> str:
     """What was played, and where less than was asked for."""
     tasks = len(set(played.task_N.tolist()))
-    asked = arguments.tasks_each * len(played.families)
-    cut = f" (of {asked}; --observations {arguments.observations} was reached)" if tasks < asked <= len(played) else ""
+    cut = f" (--observations {arguments.observations} was reached)" if len(played) >= arguments.observations else ""
     kinds = f"{tasks} tasks{cut} of {len(played.families)} families"
     told = f"{len(played)} steps of {len(set(played.episode_N.tolist()))} {SOURCES[arguments.play]}: {kinds}"
     return told if len(played.families) > 1 else f"{told}; with one family there is nothing to tell apart, and ties decide"

@@ -29,7 +29,7 @@ from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
 from tacit.core.types import Group
 from tacit.training.playground import Playground, share_out
-from tacit.training.statistics import by_world, rollout_statistics
+from tacit.training.statistics import by_world, rollout_statistics, staleness
 
 Term = TypeVar("Term", Rewards, Credit)
 PHASES = ("rollout", "companions", "credit", "scoring", "update")
@@ -75,6 +75,8 @@ class Loop:
     def learn(self, collected: Collected) -> Iteration:
         policy, moment = self.policy, collected.moment
         metrics = rollout_statistics([g for here in collected.played for g in here])
+        if (version := getattr(policy, "version", None)) is not None:
+            metrics["versions_behind"] = staleness([g for here in collected.groups for g in here], version)
         seconds = dict.fromkeys(PHASES, 0.0) | {"rollout": collected.seconds}
         rewards: list[Rewards] = []
         credits: list[Credit] = []

@@ -33,6 +33,11 @@ def rollout_statistics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def staleness(groups: Sequence[Group], version: int) -> float:
+    """How many updates ago, on average, the completions were written that are about to be learned from; 0 is on-policy."""
+    return _mean(version - step.completion.version for group in groups for step in group.steps)
+
+
 def by_world(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
     """A world's numbers under its name: `countdown/success`."""
     return {f"{name}/{metric}": value for metric, value in metrics.items()}

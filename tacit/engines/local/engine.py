@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,6 +81,7 @@ class LocalEngine:
         self.adapters = Adapters(hf, settings, seed, self.weights_changed) if settings.lora_rank else None
         self.model = LanguageModel(hf, compiled=settings.compile, lean=not settings.gradient_checkpointing)
         self.members: dict[str, Member] = {}
+        self._hashed: dict[tuple[str | None, bool], tuple[Any, str]] = {}
         self.member(MAIN)
 
     def member(self, name: str) -> Member:
@@ -149,6 +151,24 @@ class LocalEngine:
             self.members[name].version += 1
         if self.sampler is not None:
             self.sampler.weights_changed()
+
+    def digest(self, name: str | None = None, masters: bool = True) -> str:
+        """sha256 over the trained tensors of one member, or of all, as float32, in name order. What has not moved since it was
+        asked for is not hashed again: an evaluation, its checkpoint and the summary share one reading of the weights."""
+        members = {n: m for n, m in sorted(self.members.items()) if name in (None, n)}
+        tensors = {n: sorted(member.trained(masters).items()) for n, member in members.items()}
+        state = tuple(
+            (n, members[n].version, tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for _, t in own))
+            for n, own in tensors.items()
+        )
+        if self._hashed.get((name, masters), (None, ""))[0] != state:
+            total = hashlib.sha256()
+            for n, own in tensors.items():
+                for tensor_name, tensor in own:
+                    total.update(f"{n} {tensor_name} {tuple(tensor.shape)}\n".encode())
+                    total.update(tensor.detach().float().cpu().contiguous().numpy().data)
+            self._hashed[name, masters] = state, total.hexdigest()
+        return self._hashed[name, masters][1]
 
     def _value_head(self) -> nn.Linear:
         """Zeros: an untrained critic predicts nothing, and the first advantages are plain returns."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
-from tacit.engines.local.engine import LocalEngine, Member
+from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.learning import saving
 from tacit.engines.local.learning.adapters import FROZEN, MAIN
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
@@ -153,12 +152,17 @@ class LocalPolicy:
         """What it computes with: `float32 on cpu`. The same weights in another format, or elsewhere, round otherwise."""
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
 
+    @property
+    def version(self) -> int:
+        """How often these weights have moved; completions carry the version that wrote them."""
+        return self._member.version
+
     def digest(self) -> str:
-        return _digest(self.engine.members if self.name == MAIN else {self.name: self._member})
+        return self.engine.digest(None if self.name == MAIN else self.name)
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Without the optimiser, what is saved (and its digest) is the model as it samples, not its float32 masters."""
-        saving.save(self.engine, _digest(self.engine.members, masters=optimizer), Path(directory), optimizer)
+        saving.save(self.engine, self.engine.digest(masters=optimizer), Path(directory), optimizer)
 
     def load_adapter(self, directory: Path) -> None:
         """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
@@ -166,15 +170,5 @@ class LocalPolicy:
 
     def load(self, directory: Path) -> None:
         expected = saving.load(self.engine, Path(directory))
-        if _digest(self.engine.members) != expected:
+        if self.engine.digest() != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")
-
-
-def _digest(members: Mapping[str, Member], masters: bool = True) -> str:
-    """sha256 over the trained tensors as float32, in name order."""
-    total = hashlib.sha256()
-    for name, member in sorted(members.items()):
-        for tensor_name, tensor in sorted(member.trained(masters).items()):
-            total.update(f"{name} {tensor_name} {tuple(tensor.shape)}\n".encode())
-            total.update(tensor.detach().float().cpu().contiguous().numpy().data)
-    return total.hexdigest()

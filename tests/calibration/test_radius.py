@@ -1,0 +1,46 @@
+"""The radius of a run: found on the first groups the policy itself plays, for the actor's states and for n-grams alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy, stumble_through_countdown
+
+from tacit.calibration.calibrate import FoundRadius, find_radius
+from tacit.companions.radius import AdaptiveRadius
+from tacit.contexts.history import History
+from tacit.core.method import Alike
+from tacit.core.protocols import Sampling
+from tacit.credit.embedders import ActorHidden, HashNgram
+from tacit.credit.partitions import by_cosine
+from tacit.credit.radius import median_part, search_radius
+from tacit.environments import get_environment
+from tacit.rollout.episodes import rollout_groups
+from tacit.rollout.worlds import InPlace
+
+WORLD = get_environment("countdown")
+CONTEXT = History(WORLD.wording("terse"), 1, False, "bare")
+POLICY = ScriptedPolicy(stumble_through_countdown)
+GROUPS = rollout_groups(
+    WORLD.tasks("train", 4, 0), 6, 0, Alike(), CONTEXT, InPlace(WORLD.make), POLICY, Sampling(max_tokens=8), 6
+)
+
+
+@pytest.mark.parametrize("embedder", [ActorHidden(-1, "mean"), HashNgram()])
+def test_both_embedders_are_calibrated_alike(embedder):
+    features = embedder(GROUPS, POLICY)
+    epsilon, median = search_radius(features)
+    found = find_radius(embedder, GROUPS, POLICY)
+    parts = [by_cosine(rows, epsilon) for rows in features]
+    assert (found.epsilon, found.median_cluster) == (epsilon, median) and median == median_part(parts)
+    largest = [np.bincount(part_N).max() / len(part_N) for part_N in parts]
+    assert found.largest_cluster == pytest.approx(np.mean(largest))
+    companion = AdaptiveRadius(embedder)
+    assert companion.observe(GROUPS, POLICY)["radius"] == epsilon, "what a run with --adaptive finds on the same groups"
+
+
+def test_a_radius_that_is_not_good_says_so():
+    good = FoundRadius(0.1, 6.0, 0.1, 0.3)
+    assert good.warning == ""
+    assert "nearest was taken" in FoundRadius(0.21, 1.0, 0.9, 0.1).warning
+    assert "70% of a group" in FoundRadius(0.1, 8.0, 0.0, 0.7).warning

@@ -1,0 +1,43 @@
+"""The page on credit quality: its commands can be given, its files exist, its estimators are those that are measured."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tacit.assembly.recipe import Recipe
+from tacit.cli.inspection.credit import make_parser
+from tacit.credit.step_relative import Same
+from tacit.evaluation.credit.estimators import standard
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "credit_quality.md").read_text(encoding="utf-8")
+COMMANDS = [line.partition("  #")[0].strip() for line in re.findall(r"^ {4}((?:tacit|python) .*)$", PAGE, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_can_be_given(command):
+    program, *words = shlex.split(command)
+    if program == "python":
+        told = (ROOT / words[0]).read_text(encoding="utf-8")
+        assert all(f'"{flag}"' in told for flag in re.findall(r"--[a-z]+", command))
+    elif words[0] == "inspect":
+        assert make_parser("grpo").parse(words[2:])[0].target == "RUN"
+    else:
+        recipe = Recipe.resolve(ROOT / words[words.index("--config") + 1], {})
+        assert recipe.train.keep > recipe.schedule.iterations
+
+
+def test_estimators_on_the_page_are_those_that_are_measured():
+    parts = {"exact observation": Same(), "exact state": Same("state"), "clusters": Same()}
+    table = PAGE.split("## The estimators")[1].split("##")[0]
+    for name in {name.partition(",")[0] for name in standard(parts)}:
+        assert name in table, name
+
+
+def test_code_that_is_named_exists():
+    for place in re.findall(r"`((?:tests|evaluation|benchmarks)/[\w/.]+\.py)`", PAGE):
+        assert (ROOT / place).is_file() or (ROOT / "tacit" / place).is_file(), place
