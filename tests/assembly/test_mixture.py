@@ -66,7 +66,7 @@ def playground(name: str, share: float) -> Playground:
     world = get_environment(name)
     settings = get_method("reuserl")(wording="terse", style="bare", admissible=False, history=1, kl=0.0)
     method = settings.build(world)
-    return Playground(method, world.tasks("train", 6, 0), InPlace(world.make), 16, 4, name, share)
+    return Playground(method, world.tasks("train", 16, 0), InPlace(world.make), 16, 4, name, share)
 
 
 def test_one_iteration_in_two_worlds():
