@@ -11,14 +11,14 @@ from typing import Any
 
 from tacit.assembly.geometry import with_geometry
 from tacit.assembly.recipe import Recipe
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, install, unknown
 from tacit.core.method import Method
 from tacit.core.world import Environment
 from tacit.credit.episode import BatchRelative
 from tacit.credit.gae import GeneralisedAdvantage
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
-from tacit.environments import WORLDS, get_environment
+from tacit.environments import get_environment
 from tacit.runs.directory import SETTINGS
 from tacit.training.train import completion_limit
 
@@ -83,8 +83,7 @@ def open_world(name: str) -> Environment:
     try:
         return get_environment(name)
     except ImportError as error:
-        extra = f"; `pip install tacit[{name}]` may bring it" if name in WORLDS else ""
-        raise TacitError(f"world {name!r} needs {error.name or error}, which cannot be imported here{extra}.") from error
+        raise TacitError(f"world {name!r} needs {error.name or error}, which cannot be imported here.") from error
 
 
 def check_values(recipe: Recipe) -> None:
@@ -135,7 +134,7 @@ def check_training(recipe: Recipe, world: Environment) -> tuple[Recipe, Method]:
     if schedule.groups > train.tasks:
         raise TacitError(f"groups = {schedule.groups} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
     if train.wandb and importlib.util.find_spec("wandb") is None:
-        raise TacitError("wandb is not installed; `pip install tacit[wandb]`, or leave --wandb out.")
+        raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
     recipe = with_geometry(recipe)
     method = recipe.settings.build(world)
     if schedule.iterations and schedule.group_size < 2 and needs_groups(method):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tacit.assembly.checks import check_training, open_world
 from tacit.assembly.flags import Parser
 from tacit.assembly.recipe import Document, Recipe, read_document
+from tacit.assembly.recipes import comparison_recipe
 from tacit.cli.train import ON_RESUME, differences
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.directory import SETTINGS, read_settings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
-the file (docs/comparing.md says more; recipes/compare-example.toml is one):
+the file (docs/comparing.md says more; `tacit list recipes example` says where one lies):
   seeds = [0, 1, 2]           one run for each method, world and seed
   [common]                    settings of all runs, as in a file for `tacit train`
   [worlds.countdown]          what differs in a world
@@ -79,7 +80,7 @@ def make_parser() -> Parser:
         epilog=SHAPE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="what to compare, as TOML")
+    parser.add_argument("file", type=comparison_recipe, metavar="FILE", help="a TOML file, or a recipe by its name")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to put it (default: runs/compare-NAME)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
     parser.add_argument(

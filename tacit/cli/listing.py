@@ -1,4 +1,4 @@
-"""`tacit list`: the worlds, methods, models and panels there are."""
+"""`tacit list`: the worlds, methods, models, panels and recipes there are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tacit.assembly.checks import open_world
 from tacit.assembly.flags import Parser
+from tacit.assembly.recipes import find_recipe, packaged
 from tacit.core.errors import TacitError, unknown
 from tacit.core.world import Environment
 from tacit.engines.models.bases import BASES, FOLDER, read_manifest
@@ -19,17 +20,20 @@ from tacit.training.settings import EvaluationSettings
 if TYPE_CHECKING:
     from rich.table import Table
 
-SUMMARY_LINE = "List worlds, methods, models or panels; without a word, the first three."
-KINDS = ("worlds", "methods", "models", "panels")
+SUMMARY_LINE = "List worlds, methods, models, panels or recipes; without a word, the first three."
+KINDS = ("worlds", "methods", "models", "panels", "recipes")
 
 
 def run(argv: Sequence[str]) -> int:
     parser = Parser("list", SUMMARY_LINE)
     parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="what to list")
+    parser.add_argument("name", nargs="?", metavar="RECIPE", help="after `recipes`: only say where this one lies")
     parser.add_argument("--world", metavar="NAME", help="only this world (its panels, with their hashes)")
     arguments, _ = parser.parse(argv)
     if arguments.kind not in (*KINDS, None):
         raise unknown("list", arguments.kind, KINDS)
+    if arguments.name is not None:
+        return _locate(arguments.kind, arguments.name)
     from tacit.cli.terminal import make_console, say
 
     console = make_console()
@@ -37,11 +41,13 @@ def run(argv: Sequence[str]) -> int:
     if arguments.world:
         open_world(arguments.world)
     makers = {"worlds": lambda: list_worlds(worlds), "methods": list_methods, "models": list_models}
-    makers["panels"] = lambda: list_panels(worlds)
+    makers |= {"panels": lambda: list_panels(worlds), "recipes": list_recipes}
     for kind in [arguments.kind] if arguments.kind else KINDS[:3]:
         console.print(makers[kind]())
         if arguments.kind is None:
             console.print()
+    if arguments.kind == "recipes":
+        say(console, 'A copy to change: cp "$(tacit list recipes NAME)" my.toml')
     if arguments.kind is None:
         say(console, "Your own world or method: package.module:NAME or path/to/file.py:NAME.")
     return 0
@@ -108,6 +114,20 @@ def list_panels(names: Sequence[str]) -> Table:
             except TacitError as error:
                 rows.append((f"{name}/{split}", "-", f"not available: {error}"))
     return table("Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), rows)
+
+
+def list_recipes() -> Table:
+    from tacit.cli.terminal import table
+
+    rows = [(recipe.name, recipe.summary, recipe.command) for recipe in packaged()]
+    return table("Recipes", ("recipe", "what it is", "run with"), rows)
+
+
+def _locate(kind: str, name: str) -> int:
+    if kind != "recipes":
+        raise TacitError(f"`tacit list {kind}` takes no name; `tacit list recipes {name}` would say where a recipe lies.")
+    print(find_recipe(name).resolve())
+    return 0
 
 
 def _try(name: str) -> Environment | str:

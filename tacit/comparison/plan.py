@@ -4,7 +4,7 @@
     seeds = [0, 1, 2]
     thresholds = [0.5, 0.8]              success shares whose first iteration the table tells
 
-    [common]                             a train document, as in recipes/: what all runs share
+    [common]                             a document as for `tacit train --config`: what all runs share
     model = "tiny"
     method.history = 0                   settings of methods, for each that has them
     schedule = { iterations = 40, groups = 16 }

@@ -203,7 +203,7 @@ def test_a_dry_run_touches_nothing(file, tmp_path, capsys):
     [
         (["{file}", "--jobs", "0"], "--jobs 0 must be at least 1"),
         (["{file}", "--only", "grop"], "Did you mean 'grpo'"),
-        (["missing.toml"], "cannot read the settings file missing.toml"),
+        (["missing.toml"], "A file of your own goes by its path, and there is none at missing.toml"),
         (["{file}", "--job", "2"], "Did you mean --jobs"),
         ([], "required: FILE"),
     ],
@@ -222,8 +222,9 @@ def test_help_shows_the_shape_of_the_file(capsys, monkeypatch):
 
 def test_the_example_can_be_done():
     from tacit.assembly.recipe import read_document
+    from tacit.assembly.recipes import comparison_recipe
     from tacit.cli.compare import resolve
     from tacit.comparison.plan import make_plan
 
-    plan = make_plan(read_document(Path(__file__).parents[2] / "recipes" / "compare-example.toml"), resolve)
+    plan = make_plan(read_document(comparison_recipe("example")), resolve)
     assert len(plan.cells) == 18 and len(plan.starts) == 2 and plan.notes == ()

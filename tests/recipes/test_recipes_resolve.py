@@ -1,4 +1,4 @@
-"""Every file under recipes/ is understood by the parser that would read it; published ones say what the papers say."""
+"""Every recipe of the package is understood by the parser that would read it; published ones say what the papers say."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from tacit.assembly.checks import check_training, open_world
 from tacit.assembly.recipe import Recipe, read_document
+from tacit.assembly.recipes import FOLDER, packaged, run_recipe
 from tacit.cli import compare
 from tacit.cli.evaluation.evaluate import glance_method
 from tacit.cli.evaluation.evaluate import make_parser as eval_parser
@@ -21,16 +22,12 @@ from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
 
-ROOT = Path(__file__).resolve().parents[2]
-RECIPES = ROOT / "recipes"
+RECIPES = FOLDER
 FILES = sorted(path for path in RECIPES.rglob("*") if path.is_file())
-COMPARISONS = [file for file in FILES if file.suffix == ".toml" and "\n[methods." in file.read_text(encoding="utf-8")]
-RUNS = [file for file in FILES if file.suffix == ".toml" and file not in COMPARISONS]
-SCRIPTS = [file for file in FILES if file.suffix == ".sh"]
+COMPARISONS, RUNS, SCRIPTS = ([r.path for r in packaged() if r.kind == kind] for kind in ("comparison", "run", "script"))
 PUBLISHED = [file for file in FILES if file.parent.name == "published"]
 
 COMMAND = re.compile(r"^(?:#\s+)?(?:\w+=…? ?)?(tacit (?:train|compare|eval|modules) .+?)(?: \(.*)?$", re.MULTILINE)
-FILE = re.compile(r"recipes/[\w./-]+\.(?:toml|sh)")
 
 
 def named(path: Path) -> str:
@@ -61,7 +58,7 @@ def test_every_file_is_one_of_three_kinds():
 def test_a_comparison_can_be_planned(file):
     plan = plan_of(named(file))
     assert len(plan.cells) == len(plan.seeds) * len(plan.worlds) * len(plan.methods)
-    assert plan.name == file.stem or file.stem == "compare-example"
+    assert plan.name == file.stem
 
 
 @pytest.mark.parametrize("file", RUNS, ids=named)
@@ -97,9 +94,9 @@ def test_commands_and_files_that_a_published_recipe_names_are_there(file):
             assert arguments.target
         elif verb == "compare":
             arguments, _ = compare.make_parser().parse(words)
-            assert compare.choose(plan_of(named(ROOT / arguments.file)), arguments.only)
-    for mentioned in FILE.findall(file.read_text(encoding="utf-8")):
-        assert (ROOT / mentioned).is_file(), mentioned
+            assert compare.choose(plan_of(named(arguments.file)), arguments.only)
+        else:
+            assert run_recipe(words[words.index("--config") + 1])
 
 
 @pytest.mark.parametrize("file", [f for f in COMPARISONS if f.parent.name == "comparisons" and "gpu" not in f.stem], ids=named)

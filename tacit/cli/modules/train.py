@@ -14,8 +14,9 @@ from pathlib import Path
 from tacit.assembly.checks import check_new_run, check_training, open_world
 from tacit.assembly.flags import Option
 from tacit.assembly.recipe import Recipe
+from tacit.assembly.recipes import run_recipe
 from tacit.cli.modules.view import CHECKPOINT_HELP, find_checkpoint, show_modules, trained_by
-from tacit.cli.train import TrainParser, add_training_options, carry_out, glance, is_finished
+from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance, is_finished
 from tacit.core.errors import TacitError, unknown
 from tacit.core.world import Environment
 from tacit.runs.directory import SETTINGS, read_settings
@@ -31,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
         usage="tacit modules train [--config FILE] [settings] [--skills all|unified|NAME,…] [--out DIR]",
         epilog="The same command continues what was stopped. --engine.lora-rank makes each an adapter on one frozen base.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags win over it")
+    parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
     skills_help = "all (default), unified (one module for all families), or names: heat,cool"
     parser.add_argument("--skills", default=ALL, metavar="NAMES", help=skills_help)
     parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=f"what to export: {CHECKPOINT_HELP}")
