@@ -164,6 +164,18 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
     console.print()
     head = ("world", "method", "iterations × tasks × episodes", "panel", "done", "wanted")
     console.print(table("", head, rows, numbers=head[1:]))
+    for world in plan.worlds:
+        show_differences(console, plan, world)
+
+
+def show_differences(console: Console, plan: Plan, world: str) -> None:
+    """What else than their names the methods of a world differ in."""
+    from tacit.cli.terminal import say, say_pairs
+
+    told = [str(difference).partition(": ") for difference in plan.differences[world]]
+    if told:
+        say(console, f"\nsettings in which the methods differ in {world}:")
+        say_pairs(console, [(setting, values) for setting, _, values in told])
 
 
 def finish(console: Console, results: Results) -> None:
@@ -182,6 +194,7 @@ def finish(console: Console, results: Results) -> None:
         console.print(
             table(world, [head[i] for i in shown], [[r[i] for i in shown] for r in rows], [head[i] for i in shown[1:]])
         )
+        show_differences(console, results.plan, world)
     console.print()
     say(
         console, f"table: {results.directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/"

@@ -71,6 +71,12 @@ def test_a_comparison_ends_in_a_table_of_everything(whole):
     assert {c["status"] for c in found["cells"]} == {"finished"} and found["starts"]["same"]["checkpoint"] == "sft-000050"
     for name in ("table.md", "table.csv", "plots/learning-same.png", "plots/thresholds-next.svg"):
         assert (out / name).stat().st_size > 100
+    assert {each["setting"]: each["named_by"] for each in found["differences"]["same"]} == {
+        "success_reward": ["ppo"], "invalid_penalty": ["ppo"], "std": ["plain"], "kl": ["plain"],
+        "schedule.minibatches": ["ppo"], "engine.value_head": [],
+    }  # fmt: skip
+    assert "- std: population in grpo, ppo; none in plain" in (out / "table.md").read_text().splitlines()
+    assert printed.count("settings in which the methods differ in next:") == 2  # before the runs, and beside the table
     assert "next/ppo/2 finished" in printed and printed.count("begins") == 19 and "resumes" not in printed
     for cell in found["cells"]:
         summary = read_summary(out / cell["run"])
