@@ -150,6 +150,16 @@ def test_constant_context_table_3_leaves_out_one_thing_at_a_time(name, world):
     assert {"no-state-block", "outcome-only"} <= set(others)
 
 
+def test_cooking_is_there_with_and_without_a_state_block_for_every_method():
+    plan = plan_of("comparisons/reuse.toml")
+    told = {world: [c.document for c in plan.cells if c.world == world] for world in ("cooking", "cooking-without-block")}
+    assert {d["world"] for documents in told.values() for d in documents} == {"cooking"}
+    read = {world: {(d["method"]["state_block"], d["method"]["history"]) for d in told[world]} for world in told}
+    assert read == {"cooking": {(True, 1)}, "cooking-without-block": {(False, 4)}}
+    start = next(s for s in plan.starts if s.world == "cooking-without-block").document["method"]
+    assert (start["state_block"], start["history"]) == (False, 4)  # it is taught in the context that it will act in
+
+
 def test_demonstrations_differ_in_nothing_else():
     name = "comparisons/demonstrations.toml"
     plan = plan_of(name)
