@@ -20,7 +20,7 @@ $(READY): requirements.txt pyproject.toml
 # A quickstart that was interrupted goes on where it was.
 train: $(READY)
 	@if [ -f $(QUICKSTART)/settings.json ]; then $(BIN)/tacit train --resume $(QUICKSTART); \
-	else $(BIN)/tacit train --config recipes/quickstart.toml --out $(QUICKSTART); fi
+	else $(BIN)/tacit train --config quickstart --out $(QUICKSTART); fi
 	@$(BIN)/tacit eval $(QUICKSTART) --tokens
 	@$(BIN)/tacit report $(QUICKSTART)
 

@@ -14,13 +14,13 @@ from tacit.assembly.recipe import Document, Place, Recipe
 from tacit.assembly.toolbox import Toolbox
 from tacit.assembly.values import to_data
 from tacit.core.bounds import Bound
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, install, unknown
 from tacit.core.method import Method
 from tacit.core.world import Environment
 from tacit.engines import all_engines, get_engine
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
-from tacit.environments import WORLDS, get_environment
+from tacit.environments import get_environment
 from tacit.runs.directory import SETTINGS
 from tacit.training.practice import Practice, completion_limit
 from tacit.training.settings import TrainSettings
@@ -31,8 +31,7 @@ def open_world(name: str) -> Environment:
     try:
         return get_environment(name)
     except ImportError as error:
-        extra = f"; `pip install tacit[{name}]` may bring it" if name in WORLDS else ""
-        raise TacitError(f"world {name!r} needs {error.name or error}, which cannot be imported here{extra}.") from error
+        raise TacitError(f"world {name!r} needs {error.name or error}, which cannot be imported here.") from error
 
 
 def open_worlds(recipe: Recipe) -> tuple[Environment, ...]:
@@ -116,7 +115,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     if not train.sft.steps and not schedule.iterations:
         raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
     if train.wandb and importlib.util.find_spec("wandb") is None:
-        raise TacitError("wandb is not installed; `pip install tacit[wandb]`, or leave --wandb out.")
+        raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
     recipe = _decided(recipe, worlds)
     toolbox = Toolbox(recipe, worlds)
     methods = []

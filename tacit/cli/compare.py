@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.assembly.recipe import read_document
+from tacit.assembly.recipes import comparison_recipe
 from tacit.cli.terminal import duration, make_console, percent, say, say_pairs, table
 from tacit.comparison.carry_out import Happening, check_stored, status_of
 from tacit.comparison.pages import cells_of, columns
@@ -23,7 +24,7 @@ from tacit.comparison.results import Results
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
-the file (docs/comparing.md says more; recipes/compare-example.toml is one):
+the file (docs/comparing.md says more; `tacit list recipes example` says where one lies):
   seeds = [0, 1, 2]           one run for each method, world and seed
   [common]                    settings of all runs, as in a file for `tacit train`
   [worlds.countdown]          what differs in a world
@@ -58,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"\nstopped. The same command goes on; what there is lies in {directory}.", file=sys.stderr)
         return 130
-    show_tables(console, found)
+    show_tables(console, plan, found)
     say(console, f"table: {directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/")
     if failed:
         say(console, f"{len(failed)} of {len(wanted)} runs failed; the same command tries them again.", style="bold red")
@@ -74,7 +75,7 @@ def make_parser() -> Parser:
         epilog=SHAPE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="what to compare, as TOML")
+    parser.add_argument("file", type=comparison_recipe, metavar="FILE", help="a TOML file, or a recipe by its name")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to put it (default: runs/compare-NAME)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
     parser.add_argument(
@@ -108,6 +109,16 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
     console.print()
     head = ("world", "method", "iterations × tasks × episodes", "panel", "done", "wanted")
     console.print(table("", head, rows, numbers=head[1:]))
+    for world in plan.worlds:
+        show_differences(console, plan, world)
+
+
+def show_differences(console: Console, plan: Plan, world: str) -> None:
+    """What else than their names the methods of a world differ in."""
+    told = [str(difference).partition(": ") for difference in plan.differences[world]]
+    if told:
+        say(console, f"\nsettings in which the methods differ in {world}:")
+        say_pairs(console, [(setting, values) for setting, _, values in told])
 
 
 def show_event(console: Console, event: Happening) -> None:
@@ -119,7 +130,7 @@ def show_event(console: Console, event: Happening) -> None:
     say(console, text, style="red" if event.kind == "failed" else "")
 
 
-def show_tables(console: Console, found: dict[str, Any]) -> None:
+def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
     head = columns(found["thresholds"])
     shown = [i for i, name in enumerate(head) if name in SHOWN]
     for world in found["worlds"]:
@@ -128,4 +139,5 @@ def show_tables(console: Console, found: dict[str, Any]) -> None:
         console.print(
             table(world, [head[i] for i in shown], [[r[i] for i in shown] for r in rows], [head[i] for i in shown[1:]])
         )
+        show_differences(console, plan, world)
     console.print()

@@ -1,4 +1,4 @@
-"""`tacit list`: the worlds, methods, engines, models and panels there are."""
+"""`tacit list`: the worlds, methods, engines, models, panels and recipes there are."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ from rich.table import Table
 from tacit.assembly import catalogue
 from tacit.assembly.checks import open_world
 from tacit.assembly.flags import Parser
+from tacit.assembly.recipes import find_recipe, packaged
 from tacit.cli.terminal import make_console, say, table
-from tacit.core.errors import unknown
+from tacit.core.errors import TacitError, unknown
 from tacit.environments import REGISTRY as WORLDS
 
-SUMMARY_LINE = "List worlds, methods, engines, models or panels; without a word, all but the panels."
-KINDS = ("worlds", "methods", "engines", "models", "panels")
+SUMMARY_LINE = "List worlds, methods, engines, models, panels or recipes; without a word, the first four."
+KINDS = ("worlds", "methods", "engines", "models", "panels", "recipes")
 
 
 def run(argv: Sequence[str]) -> int:
     parser = Parser("list", SUMMARY_LINE)
     parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="what to list")
+    parser.add_argument("name", nargs="?", metavar="RECIPE", help="after `recipes`: only say where this one lies")
     parser.add_argument("--world", metavar="NAME", help="only this world (its panels, with their hashes)")
     arguments, _ = parser.parse(argv)
     if arguments.kind not in (*KINDS, None):
         raise unknown("list", arguments.kind, KINDS)
+    if arguments.name is not None:
+        return _locate(arguments.kind, arguments.name)
     console = make_console()
     worlds = [arguments.world] if arguments.world else list(WORLDS.names)
     if arguments.world:
         open_world(arguments.world)
     makers = {"worlds": lambda: list_worlds(worlds), "methods": list_methods, "engines": list_engines, "models": list_models}
-    makers["panels"] = lambda: list_panels(worlds)
-    for kind in [arguments.kind] if arguments.kind else KINDS[:-1]:
+    makers |= {"panels": lambda: list_panels(worlds), "recipes": list_recipes}
+    for kind in [arguments.kind] if arguments.kind else KINDS[:4]:
         console.print(makers[kind]())
         if arguments.kind is None:
             console.print()
+    if arguments.kind == "recipes":
+        say(console, 'A copy to change: cp "$(tacit list recipes NAME)" my.toml')
     if arguments.kind is None:
         say(console, "Your own world, method or engine: package.module:NAME or path/to/file.py:NAME.")
     return 0
@@ -67,3 +73,15 @@ def list_models() -> Table:
 
 def list_panels(names: Sequence[str]) -> Table:
     return table("Panels (any other size: WORLD/SPLIT/TASKS)", ("panel", "hash", "what it is"), catalogue.panels(names))
+
+
+def list_recipes() -> Table:
+    rows = [(recipe.name, recipe.summary, recipe.command) for recipe in packaged()]
+    return table("Recipes", ("recipe", "what it is", "run with"), rows)
+
+
+def _locate(kind: str, name: str) -> int:
+    if kind != "recipes":
+        raise TacitError(f"`tacit list {kind}` takes no name; `tacit list recipes {name}` would say where a recipe lies.")
+    print(find_recipe(name).resolve())
+    return 0

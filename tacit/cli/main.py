@@ -22,7 +22,7 @@ COMMANDS = {
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
     "inspect": ("tacit.cli.inspection.inspect", "look into what a run has made"),
     "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
-    "list": ("tacit.cli.listing", "worlds, methods, models and panels"),
+    "list": ("tacit.cli.listing", "worlds, methods, models, panels and recipes"),
     "prepare": ("tacit.cli.prepare", "make a model to start from: SmolLM2 without a model hub, or a tiny base"),
 }
 
@@ -33,6 +33,7 @@ USAGE = """usage: tacit COMMAND ...
 {commands}
 
 `tacit COMMAND --help` says what a command takes. To begin with:
+  tacit train --config quickstart
   tacit train --world countdown --model tiny --sft.steps 300 --iterations 20 --lr 3e-4
   tacit play --world countdown --policy expert"""
 

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from tacit.assembly.flags import Option, Parser
 from tacit.assembly.recipe import Recipe, read_document
+from tacit.assembly.recipes import run_recipe
 from tacit.cli.terminal import interval, make_console, percent, say, table
-from tacit.cli.train import TrainParser, add_training_options, carry_out, glance
+from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
 from tacit.core.errors import TacitError, unknown
 from tacit.modules.checking import problems
 from tacit.modules.module import Module, find_modules
@@ -59,7 +60,7 @@ def train(argv: Sequence[str]) -> int:
         usage="tacit modules train [--config FILE] [settings] [--skills all|unified|NAME,…] [--out DIR]",
         epilog="The same command continues what was stopped. --engine.lora-rank makes each an adapter on one frozen base.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags win over it")
+    parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
     skills_help = "all (default), unified (one module for all families), or names: heat,cool"
     parser.add_argument("--skills", default=ALL, metavar="NAMES", help=skills_help)
     parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=f"what to export: {CHECKPOINT_HELP}")

@@ -27,6 +27,7 @@ from tacit.assembly.recipe import (
     section_options,
     train_options,
 )
+from tacit.assembly.recipes import run_recipe
 from tacit.core.errors import TacitError
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SUMMARY_LINE = "Train a policy in a world with a method: imitation where asked, then reinforcement."
+CONFIG_HELP = "settings from a TOML file, or a recipe by its name (`tacit list recipes`); flags win over them"
 ON_RESUME = ("schedule.iterations", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories", "wandb")
 """settings that may differ when a run is continued: none of them changes what was already done"""
 MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
@@ -72,7 +74,7 @@ def make_parser(method: str, model: str = DEFAULT_MODEL, engine: str = DEFAULT_E
         usage="tacit train [--config FILE] [settings] | --resume RUN",
         epilog="`tacit list` names the worlds, methods, models and panels there are.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags win over it")
+    parser.add_argument("--config", type=run_recipe, metavar="FILE", help=CONFIG_HELP)
     parser.add_argument(
         "--resume", type=Path, metavar="RUN", help=f"continue a run exactly where it stopped; only {MAY_CHANGE} may change"
     )
@@ -106,8 +108,8 @@ def add_training_options(
 def glance(argv: Sequence[str], resumable: bool = True) -> tuple[str, str, str]:
     """(method, model, engine), which decide what other flags there are."""
     glance = Parser("train", "", add_help=False)
-    for flag in ("--config", "--resume"):
-        glance.add_argument(flag, type=Path)
+    glance.add_argument("--config", type=run_recipe)
+    glance.add_argument("--resume", type=Path)
     for flag in ("--method", "--model", "--engine"):
         glance.add_argument(flag)
     seen, _ = glance.parse_known_args(argv)

@@ -19,6 +19,9 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
     thresholds, confidence                           success shares looked for; 0.95
     complete        true where every cell is finished
     notes           sentences to be shown beside the table (budgets that differ, versions that differ, …)
+    differences     {world: [{setting, values, named_by, unequal}]}: settings that two methods of the world have and have
+                    otherwise; values by method, named_by the methods whose tables in the file name it, unequal where others
+                    differ in it too, by their defaults (the file has to allow that)
     panels          {world: {name, hash, episodes}}; one hash for all cells of a world, or there is no table
     starts          {world: {run, status, error, command, seed, checkpoint, evaluation}}; evaluation is its last one.
                     Worlds without a shared start are absent

@@ -7,6 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from tacit.comparison.fairness import Difference
+
 Found = dict[str, Any]
 NONE = "–"
 
@@ -19,6 +21,7 @@ def markdown(found: Found) -> str:
         rows = [row for row in found["table"] if row["world"] == world]
         lines += [*_grid(columns(found["thresholds"]), [cells_of(row, len(found["seeds"])) for row in rows]), ""]
         lines += [f"- {line}" for line in _missing(found, world)] + ([""] if _missing(found, world) else [])
+        lines += _differing(found["differences"][world])
     lines += [f"Note: {note}\n" for note in found["notes"]]
     lines += [
         f"Success in %, mean over seeds with its 95% interval. *start*: before practice; *final*: after the last iteration; "
@@ -121,6 +124,14 @@ def _missing(found: Found, world: str) -> list[str]:
             reason = f": {cell['error']}" if cell["error"] else ""
             lines.append(f"{cell['method']}, seed {cell['seed']}: {cell['status']}{reason}")
     return lines
+
+
+def _differing(differences: Sequence[Found]) -> list[str]:
+    """Beside the table, what else than its headings its rows differ in."""
+    if not differences:
+        return []
+    told = [f"- {Difference(**each)}" for each in differences]
+    return ["Settings in which the methods differ, where they have the same:", "", *told, ""]
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,8 +3,9 @@
     name = "step-credit"
     seeds = [0, 1, 2]
     thresholds = [0.5, 0.8]              success shares whose first iteration the table tells
+    unequal = ["invalid_penalty"]        settings in which columns may differ by their methods' defaults alone (fairness.py)
 
-    [common]                             a train document, as in recipes/: what all runs share
+    [common]                             a document as for `tacit train --config`: what all runs share
     model = "tiny"
     method.history = 0                   settings of methods, for each that has them
     schedule = { iterations = 40, groups = 16 }
@@ -26,13 +27,14 @@ What is said more closely wins: common, then world, then method, then the method
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tacit.assembly.checks import prepare
 from tacit.assembly.recipe import Document, Recipe
+from tacit.comparison.fairness import Difference, check_fair, differences, read_unequal
 from tacit.comparison.fields import (
     check_known,
     check_name,
@@ -48,7 +50,7 @@ from tacit.comparison.fields import (
 )
 from tacit.core.errors import TacitError, unknown
 
-TOP = ("name", "description", "seeds", "thresholds", "common", "worlds", "methods")
+TOP = ("name", "description", "seeds", "thresholds", "unequal", "common", "worlds", "methods")
 SECTIONS = ("schedule", "sft", "engine")
 """sections of a document that a method may have its own of; the rest must be alike or nothing is compared"""
 CONTEXT = ("history", "state_block", "bound", "wording", "style", "admissible")
@@ -116,6 +118,8 @@ class Plan:
     thresholds: tuple[float, ...] = THRESHOLDS
     description: str = ""
     notes: tuple[str, ...] = field(default=())
+    differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)
+    """by world: settings that its columns do not share"""
 
     @property
     def baseline(self) -> str:
@@ -142,7 +146,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     if START in methods:
         raise TacitError(f"a method cannot be called {START!r}: that is where a world's shared start lies.")
     common = read_shared(document.get("common", {}), "common")
-    starts, resolved = [], {}
+    starts, resolved, differing = [], {}, {}
     for world, own in worlds.items():
         own = dict(own)
         begin = own.pop(START, None)
@@ -153,9 +157,11 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
         shared = merge(common, {"world": world}, read_shared(own, f"worlds.{world}"))
         start = None if begin is None else _start(world, shared, begin)
         starts += [start] if start else []
-        for method, table in methods.items():
-            cell = _cell_document(method, shared, [table, special.get(method, {})], f"{world}/{method}", start)
+        tables = {method: [table, special.get(method, {})] for method, table in methods.items()}
+        for method, said in tables.items():
+            cell = _cell_document(method, shared, said, f"{world}/{method}", start)
             resolved[world, method] = _complete(cell, f"{world}/{method}")
+        differing[world] = differences({method: resolved[world, method] for method in methods}, tables)
         check_shared_settings(shared, [m["method"]["name"] for (w, _), m in resolved.items() if w == world], world)
     cells = [
         Planned(world, method, seed, {**resolved[world, method], "seed": seed}, _checkpoint(starts, world))
@@ -166,10 +172,11 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     thresholds = read_thresholds(document.get("thresholds", THRESHOLDS))
     name = read_text(document, "name", default_name)
     check_name(name, "comparison")
-    notes = tuple(note for world in worlds for note in _budget_notes(world, cells))
+    unequal = check_fair(differing, read_unequal(document.get("unequal", [])))
+    notes = (*(note for world in worlds for note in _budget_notes(world, cells)), *unequal)
     return Plan(
         name, seeds, tuple(worlds), tuple(methods), tuple(starts), tuple(cells), thresholds,
-        read_text(document, "description", ""), notes,
+        read_text(document, "description", ""), notes, differing,
     )  # fmt: skip
 
 

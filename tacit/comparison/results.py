@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Results:
             "confidence": CONFIDENCE,
             "complete": all(cell["status"] == "finished" for cell in cells),
             "notes": [*plan.notes, *_version_notes(cells)],
+            "differences": {world: [asdict(each) for each in own] for world, own in plan.differences.items()},
             "panels": {world: panel for world, panel in panels.items() if panel is not None},
             "starts": starts,
             "cells": cells,

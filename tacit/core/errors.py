@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from tacit import DISTRIBUTION
+
 
 class TacitError(Exception):
     """A mistake in settings, files or data. The command line prints it without a traceback."""
@@ -20,6 +22,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
     hint = f" Did you mean {plain[nearest[0]]!r}?" if nearest else ""
     noun, of, whole = kind.partition(" of ")
     return TacitError(f"unknown {noun} {name!r}{of}{whole}.{hint} Known: {', '.join(names)}.")
+
+
+def install(extra: str) -> str:
+    """The command that brings what an extra of the distribution has."""
+    return f"`pip install '{DISTRIBUTION}[{extra}]'`"
 
 
 class NonFiniteLoss(TacitError):

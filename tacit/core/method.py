@@ -13,6 +13,7 @@ selection    which groups are worth training on?
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,6 +168,21 @@ class Schedule:
     """passes over each batch"""
     minibatches: AtLeastOne = 1
     """optimiser steps per pass; 1 is a single on-policy step"""
+    minibatch_rows: int = 0
+    """samples (environment steps) per optimiser step: a longer batch then has more of them; 0 goes by `minibatches`"""
+
+    def __post_init__(self) -> None:
+        if self.minibatch_rows < 0:
+            raise TacitError(f"minibatch_rows = {self.minibatch_rows} must not be negative.")
+        if self.minibatch_rows and self.minibatches > 1:
+            raise TacitError(
+                f"minibatches = {self.minibatches} and minibatch_rows = {self.minibatch_rows} both say how a batch is parted; "
+                "leave one of them out."
+            )
+
+    def steps_per_pass(self, rows: int) -> int:
+        """Optimiser steps over a batch of so many samples."""
+        return math.ceil(rows / self.minibatch_rows) if self.minibatch_rows else self.minibatches
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,8 @@ def _giant(records: Sequence[Record], t: Thresholds) -> str:
     if len(values) < t.window or (now := sum(values) / len(values)) <= t.largest_part:
         return ""
     return (
-        f"the largest part holds {now:.0%} of a group's steps: what is compared there has little in common; a smaller --epsilon "
-        "(or --adaptive), another --layer, or what `tacit calibrate` finds may tell steps apart"
+        f"the largest part holds {now:.0%} of a group's steps: what is compared there has little in common; a smaller "
+        "--epsilon (or --adaptive), another --layer, or what `tacit calibrate` finds may tell steps apart"
     )
 
 

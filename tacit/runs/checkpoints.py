@@ -32,7 +32,6 @@ class Checkpoint:
                 f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."
             ) from error
 
-
     def load(self, policy: Policy, beside: Mapping[str, Policy], companions: Mapping[str, Companion]) -> None:
         """Everybody as they were saved. Companions and further policies are found by name."""
         policy.load(self.path / POLICY)
@@ -50,8 +49,8 @@ class Checkpoint:
         if not place.is_dir():
             there = sorted(p.name for p in (self.path / folder).glob("*")) or ["none"]
             raise TacitError(
-                f"the checkpoint {self.path} has no {what} {name!r} (it has {', '.join(there)}): it was saved by other settings, "
-                "or by another version of tacit."
+                f"the checkpoint {self.path} has no {what} {name!r} (it has {', '.join(there)}): it was saved by other "
+                "settings, or by another version of tacit."
             )
         return place
 

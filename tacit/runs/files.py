@@ -29,9 +29,7 @@ class DiskError(TacitError):
         self.path, self.error = path, error
         reason, remedy = REFUSALS.get(error.errno or 0, (error.strerror or str(error), "see to it"))
         with_it = f" with `{command}`" if command else ""
-        super().__init__(
-            f"cannot write {path}: {reason}. Nothing written earlier is lost; {remedy}, then go on{with_it}."
-        )
+        super().__init__(f"cannot write {path}: {reason}. Nothing written earlier is lost; {remedy}, then go on{with_it}.")
 
     def naming(self, command: str) -> DiskError:
         return DiskError(self.path, self.error, command)

@@ -12,10 +12,10 @@ import numpy as np
 
 from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
-from tacit.core.types import Group
-from tacit.runs.trajectories import trajectory_record
-from tacit.runs.files import disk_errors
 from tacit.core.iteration import Iteration
+from tacit.core.types import Group
+from tacit.runs.files import disk_errors
+from tacit.runs.trajectories import trajectory_record
 
 
 def group_records(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task, Trajectory
-from tacit.runs.trajectories import trajectory_from_record
 from tacit.runs.records import read_records
+from tacit.runs.trajectories import trajectory_from_record
 
 
 def recorded_steps(run: Path, stage: str = "rl") -> dict[int, Path]:

@@ -131,10 +131,10 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def update(batch: Batch, method: Method, policy: Policy, seed: int) -> dict[str, float]:
-    """`epochs` passes over the batch in `minibatches` optimiser steps each; metrics are those of the last step."""
+    """`epochs` passes over the batch, each in the schedule's optimiser steps; metrics are those of the last step."""
     schedule, metrics = method.schedule, {}
     for epoch in range(schedule.epochs):
-        for part in _parts(batch, schedule.minibatches, derive(seed, epoch)):
+        for part in _parts(batch, schedule.steps_per_pass(len(batch)), derive(seed, epoch)):
             try:
                 metrics = policy.update(part, method.losses, schedule.lr)
             except NonFiniteLoss as error:

@@ -27,7 +27,7 @@ def start(recipe: Path, out: Path) -> subprocess.Popen:
 
 def kill_after(process: subprocess.Popen, run: Path, records: int) -> None:
     """SIGKILL once the run's metrics have so many lines."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 280
     while process.poll() is None and time.monotonic() < deadline:
         if len(read_metrics(run / "metrics.jsonl")) >= records:
             break

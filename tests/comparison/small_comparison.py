@@ -54,6 +54,8 @@ std = "none"
 kl = 0.0
 
 [methods.ppo]
+success_reward = 1.0
+invalid_penalty = 0.01
 schedule.minibatches = 2
 """
 

@@ -138,6 +138,7 @@ def found() -> dict[str, Any]:
         "name": "made up", "description": "", "worlds": ["w"], "methods": methods, "seeds": [0, 1], "thresholds": THRESHOLDS,
         "baseline": "grpo", "notes": ["budgets differ."], "panels": {"w": check_alike("w", {"a": START})}, "starts": {},
         "cells": CELLS, "table": make_table(CELLS, ["w"], methods, THRESHOLDS),
+        "differences": {"w": [{"setting": "kl", "values": {"grpo": 0.1, "lost": 0.0}, "named_by": ["lost"], "unequal": False}]},
     }  # fmt: skip
 
 
@@ -146,6 +147,7 @@ def test_the_page_says_everything_in_words():
     lines = text.splitlines()
     assert "Panel `w/test/4` (hash `aaaa`), 4 episodes at every evaluation." in lines
     assert "- lost, seed 1: failed: out of luck" in lines and "Note: budgets differ." in lines
+    assert "- kl: 0.1 in grpo; 0.0 in lost" in lines
     (row,) = [line for line in lines if line.startswith("| better")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert len(cells) == len(columns(THRESHOLDS))

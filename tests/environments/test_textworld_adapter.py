@@ -34,7 +34,7 @@ def test_a_missing_game_is_named(tmp_path):
 def test_the_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "game.z8").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(TacitError, match=r"pip install 'tacit\[textworld\]'"):
+    with pytest.raises(TacitError, match=r"pip install 'tacit-agents\[textworld\]'"):
         TextWorldWorld().reset(task_of(tmp_path / "game.z8"))
 
 

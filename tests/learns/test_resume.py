@@ -19,7 +19,7 @@ FLAGS = [
     *("--wording", "terse", "--style", "bare", "--no-admissible", "--history", "1", "--groups", "3", "--group-size", "4"),
     *("--iterations", "6", "--lr", "1e-3", "--checkpoint-every", "1", "--keep", "2", "--kl", "0.05", "--entropy", "0.01"),
     *("--sft.steps", "24", "--sft.batch", "8", "--sft.tasks", "32", "--engine.threads", "1", "--engine.device", "cpu"),
-    *("--evaluation.tasks", "6", "--evaluation.every", "2", "--evaluation.temperature", "1.0"),
+    *("--evaluation.tasks", "6", "--evaluation.every", "2", "--evaluation.max-steps", "5", "--evaluation.temperature", "1.0"),
 ]
 
 
@@ -36,7 +36,7 @@ def finish(process: subprocess.Popen) -> None:
 
 def kill_after(process: subprocess.Popen, run: Path, records: int, extra_s: float) -> None:
     """SIGKILL a while after the metrics file has `records` lines."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 280
     while process.poll() is None and time.monotonic() < deadline:
         if len(read_metrics(run / "metrics.jsonl")) >= records:
             time.sleep(extra_s)

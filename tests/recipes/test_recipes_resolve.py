@@ -1,4 +1,4 @@
-"""Every file under recipes/ is understood by the parser that would read it; published ones say what the papers say."""
+"""Every recipe of the package is understood by the parser that would read it; published ones say what the papers say."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from tacit.assembly.checks import open_world, prepare
 from tacit.assembly.recipe import Recipe, read_document
+from tacit.assembly.recipes import FOLDER, packaged, run_recipe
 from tacit.cli import compare
 from tacit.cli.eval import make_parser as eval_parser
 from tacit.cli.player_flags import glance_method
@@ -21,16 +22,12 @@ from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.modules.training import choose_skills
 
-ROOT = Path(__file__).resolve().parents[2]
-RECIPES = ROOT / "recipes"
+RECIPES = FOLDER
 FILES = sorted(path for path in RECIPES.rglob("*") if path.is_file())
-COMPARISONS = [file for file in FILES if file.suffix == ".toml" and "\n[methods." in file.read_text(encoding="utf-8")]
-RUNS = [file for file in FILES if file.suffix == ".toml" and file not in COMPARISONS]
-SCRIPTS = [file for file in FILES if file.suffix == ".sh"]
+COMPARISONS, RUNS, SCRIPTS = ([r.path for r in packaged() if r.kind == kind] for kind in ("comparison", "run", "script"))
 PUBLISHED = [file for file in FILES if file.parent.name == "published"]
 
 COMMAND = re.compile(r"^(?:#\s+)?(?:\w+=…? ?)?(tacit (?:train|compare|eval|modules) .+?)(?: \(.*)?$", re.MULTILINE)
-FILE = re.compile(r"recipes/[\w./-]+\.(?:toml|sh)")
 
 
 def named(path: Path) -> str:
@@ -61,7 +58,7 @@ def test_every_file_is_one_of_three_kinds():
 def test_a_comparison_can_be_planned(file):
     plan = plan_of(named(file))
     assert len(plan.cells) == len(plan.seeds) * len(plan.worlds) * len(plan.methods)
-    assert plan.name == file.stem or file.stem == "compare-example"
+    assert plan.name == file.stem
 
 
 @pytest.mark.parametrize("file", RUNS, ids=named)
@@ -97,9 +94,9 @@ def test_commands_and_files_that_a_published_recipe_names_are_there(file):
             assert arguments.target
         elif verb == "compare":
             arguments, _ = compare.make_parser().parse(words)
-            assert plan_of(named(ROOT / arguments.file)).choose(arguments.only)
-    for mentioned in FILE.findall(file.read_text(encoding="utf-8")):
-        assert (ROOT / mentioned).is_file(), mentioned
+            assert plan_of(named(arguments.file)).choose(arguments.only)
+        else:
+            assert run_recipe(words[words.index("--config") + 1])
 
 
 @pytest.mark.parametrize("file", [f for f in COMPARISONS if f.parent.name == "comparisons" and "gpu" not in f.stem], ids=named)
@@ -114,57 +111,8 @@ def test_laptop_versions_need_no_gpu_and_no_download(file):
 # What the papers state
 
 
-@pytest.mark.parametrize("world", ["alfworld", "cooking", "countdown"])
-def test_reuserl_table_1(world):
-    name = "published/reuserl-table1.toml"
-    for method in ("grpo", "round_length", "reuserl", "reuserl-batch"):
-        document = cell(name, method, world)
-        assert document["schedule"]["iterations"] == 300
-        assert document["method"]["success_reward"] == 10.0 and document["method"]["invalid_penalty"] == 0.01
-        assert document["max_steps"] == 0  # the worlds' own limits are the paper's T
-    assert open_world(world).max_steps == {"alfworld": 50, "cooking": 40, "countdown": 30}[world]
-    reuserl, batch = cell(name, "reuserl", world)["method"], cell(name, "reuserl-batch", world)["method"]
-    assert reuserl["efficiency"] == cell(name, "round_length", world)["method"]["efficiency"] == 10.0
-    assert (reuserl["buffer"], batch["buffer"]) == (256, 0)
-
-
-def test_reuserl_models_and_panels():
-    name = "published/reuserl-table1.toml"
-    told = {world: cell(name, "grpo", world) for world in ("alfworld", "cooking", "countdown")}
-    assert told["alfworld"]["model"] == told["countdown"]["model"] == "Qwen/Qwen2.5-1.5B-Instruct"
-    assert told["cooking"]["model"] == "Qwen/Qwen3-1.7B"
-    panels = {world: (d["evaluation"]["split"], d["evaluation"]["tasks"]) for world, d in told.items()}
-    assert panels == {"alfworld": ("valid_seen", 140), "cooking": ("test", 1000), "countdown": ("test", 1024)}
-    sampling = {w: tuple(d["evaluation"][key] for key in ("temperature", "top_p", "top_k")) for w, d in told.items()}
-    assert sampling == {"alfworld": (0.4, 1.0, 0), "cooking": (0.7, 0.8, 20), "countdown": (0.4, 1.0, 0)}
-    assert len(plan_of(name).seeds) == 3
-
-
-@pytest.mark.parametrize(
-    ("size", "model", "iterations", "layer", "epsilon"),
-    [("7b", "Qwen/Qwen2.5-7B-Instruct", 150, -8, 0.10), ("1.5b", "Qwen/Qwen2.5-1.5B-Instruct", 200, -12, 0.05)],
-)
-def test_bipace_table_2(size, model, iterations, layer, epsilon):
-    name = f"published/bipace-table2-{size}.toml"
-    document = cell(name, "bipace")
-    assert (document["model"], document["schedule"]["iterations"]) == (model, iterations)
-    assert document["schedule"]["lr"] == 5e-7
-    told = document["method"]
-    assert (told["layer"], told["pooling"], told["epsilon"]) == (layer, "last", epsilon)
-    assert (told["kl"], told["gamma"], told["step_weight"], told["key_tokens"]) == (0.01, 0.95, 1.0, 8)
-    assert (told["estimator"], told["action_key"]) == ("q", "tag")
-    assert (document["evaluation"]["tasks"], document["evaluation"]["every"]) == (128, 5)
-    assert len(plan_of(name).seeds) == 3
-    for baseline in ("grpo", "gigpo", "hgpo"):
-        assert cell(name, baseline)["schedule"]["lr"] == 1e-6 and cell(name, baseline)["schedule"]["iterations"] == 150
-
-
-def test_bipace_table_4():
+def test_bipace_table_4_is_three_seeds_of_its_rows_and_one_of_each_other_radius():
     name = "published/bipace-table4.toml"
-    radii = {method: cell(name, method)["method"]["epsilon"] for method in plan_of(name).methods if method != "bigpo"}
-    assert radii == {"actor": 0.10, "ngram": 0.25, "radius-0.05": 0.05, "radius-0.15": 0.15, "radius-0.20": 0.20}
-    assert {cell(name, method)["method"].get("estimator", "q") for method in radii} == {"q"}
-    assert cell(name, "ngram")["method"]["embedder"] == "ngram"
     (wanted,) = (command for command in commands(RECIPES / name) if "compare" in command)
     chosen = plan_of(name).choose(shlex.split(wanted)[-1])
     assert len(chosen) == 3 * 3 + 3  # three seeds of three rows, one of each other radius
@@ -248,10 +196,14 @@ def test_constant_context_table_3_leaves_out_one_thing_at_a_time(name, world):
     assert {"no-state-block", "outcome-only"} <= set(others)
 
 
-def test_constant_context_table_3_has_the_settings_of_table_5():
-    document = cell("published/constant-context-table3.toml", "whole")
-    table_5(document)
-    assert document["sft"]["steps"] == round(3 * 36702 / 16) and document["schedule"]["iterations"] == 5 * 200
+def test_cooking_is_there_with_and_without_a_state_block_for_every_method():
+    plan = plan_of("comparisons/reuse.toml")
+    told = {world: [c.document for c in plan.cells if c.world == world] for world in ("cooking", "cooking-without-block")}
+    assert {d["world"] for documents in told.values() for d in documents} == {"cooking"}
+    read = {world: {(d["method"]["state_block"], d["method"]["history"]) for d in told[world]} for world in told}
+    assert read == {"cooking": {(True, 1)}, "cooking-without-block": {(False, 4)}}
+    start = next(s for s in plan.starts if s.world == "cooking-without-block").document["method"]
+    assert (start["state_block"], start["history"]) == (False, 4)  # it is taught in the context that it will act in
 
 
 def test_demonstrations_differ_in_nothing_else():

@@ -11,6 +11,7 @@ from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.batch import Batch
 from tacit.core.credit import Credit
+from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.types import Observation
 from tacit.environments import get_environment
@@ -177,6 +178,20 @@ def test_more_minibatches_than_rows_leave_none_empty():
     policy = ScriptedPolicy(lambda *_: "")
     update(batch_of(2), build(minibatches=5), policy, seed=0)
     assert [len(batch) for batch, _, _ in policy.updates] == [1, 1]
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(2, [2]), (4, [4]), (10, [3, 3, 4])])
+def test_minibatches_of_a_given_size_are_as_many_as_the_batch_is_long(rows, parts):
+    policy = ScriptedPolicy(lambda *_: "")
+    update(batch_of(rows), build(minibatch_rows=4), policy, seed=0)
+    assert sorted(len(batch) for batch, _, _ in policy.updates) == parts
+
+
+def test_a_batch_is_parted_in_one_way():
+    with pytest.raises(TacitError, match="minibatch_rows = -1 must not be negative"):
+        Schedule(minibatch_rows=-1)
+    with pytest.raises(TacitError, match="both say how a batch is parted"):
+        Schedule(minibatches=2, minibatch_rows=4)
 
 
 def test_terms_add_up_group_by_group():

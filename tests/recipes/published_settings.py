@@ -1,0 +1,286 @@
+"""Where every value of a published recipe comes from.
+
+By recipe and column: place in the resolved document -> (value, source). A source is a place in the paper, or what the paper
+builds on: `script` and `yaml` are verl-agent's examples/*_trainer/run_alfworld.sh and trainer/config/ppo_trainer.yaml, `code`
+is what its trainer does. `ours` marks what nobody states, `instead` what is knowingly other than published, with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Sourced = dict[str, tuple[Any, str]]
+
+VERL_AGENT: Sourced = {
+    "world": ("alfworld", "script: env.env_name"),
+    "split": ("published_train", "code: AlfredTWEnv trains on the train games"),
+    "tasks": (3553, "code: all of them"),
+    "families": ("", "code: task types 1 to 6"),
+    "max_steps": (0, "script: env.max_steps=50, the world's own"),
+    "max_tokens": (512, "script: data.max_response_length"),
+    "method.history": (2, "yaml: env.history_length"),
+    "method.state_block": (False, "code: prompts without one"),
+    "method.wording": ("full", "code: the prompt templates"),
+    "method.style": ("tags", "code: <think> and <action>"),
+    "method.admissible": (True, "code: the prompt templates list them"),
+    "method.success_reward": (10.0, "code: 10 × won"),
+    "method.invalid_penalty": (0.1, "script: invalid_action_penalty_coef"),
+    "method.std": ("population", "instead: the papers' equations; the code has the sample's"),
+    "method.over": ("trajectories", "instead: the papers' equations; the code has all steps of a group"),
+    "method.clip_low": (0.2, "yaml: clip_ratio_low"),
+    "method.clip_high": (0.2, "yaml: clip_ratio_high"),
+    "method.kl": (0.01, "script: kl_loss_coef"),
+    "method.entropy": (0.001, "yaml: entropy_coeff"),
+    "schedule.groups": (16, "script: train_data_size"),
+    "schedule.group_size": (8, "script: group_size"),
+    "schedule.iterations": (150, "script: trainer.total_epochs, one batch each"),
+    "schedule.lr": (1e-6, "script: actor.optim.lr"),
+    "schedule.temperature": (1.0, "yaml: rollout.temperature"),
+    "schedule.top_p": (1.0, "yaml: rollout.top_p"),
+    "schedule.epochs": (1, "yaml: ppo_epochs"),
+    "schedule.minibatches": (1, "by minibatch_rows"),
+    "schedule.minibatch_rows": (256, "script: ppo_mini_batch_size, which counts environment steps"),
+    "sft.steps": (0, "script: from the instruction-tuned model"),
+    "evaluation.split": ("valid_seen", "code: eval_in_distribution"),
+    "evaluation.tasks": (128, "script: val_data_size"),
+    "evaluation.panel": ("", "ours"),
+    "evaluation.also": ("", "ours"),
+    "evaluation.repeats": (1, "yaml: val_kwargs.n"),
+    "evaluation.every": (5, "script: trainer.test_freq"),
+    "evaluation.untrained": (True, "script: val_before_train"),
+    "evaluation.temperature": (0.4, "script: val_kwargs.temperature"),
+    "evaluation.top_p": (1.0, "yaml: val_kwargs.top_p"),
+    "evaluation.top_k": (0, "yaml: val_kwargs.top_k=-1, all tokens"),
+    "evaluation.max_steps": (0, "script: env.max_steps=50, the world's own"),
+    "engine.lora_rank": (0, "yaml: model.lora_rank, all parameters"),
+    "engine.clip_norm": (1.0, "yaml: actor.grad_clip"),
+    "engine.weight_decay": (0.01, "yaml: actor.optim.weight_decay"),
+    "engine.betas": ([0.9, 0.999], "code: AdamW's own"),
+    "engine.value_head": (False, "no critic"),
+}
+
+STEPWISE: Sourced = {"method.gamma": (0.95, "script of GiGPO: algorithm.gamma; BiPACE, Table I.2")}
+GIGPO: Sourced = (
+    VERL_AGENT
+    | STEPWISE
+    | {
+        "method.step_weight": (1.0, "script of GiGPO: step_advantage_w"),
+        "method.step_std": ("population", "script of GiGPO: mean_std_norm; instead of the sample's, as for the episode"),
+        "method.similarity": (1.0, "yaml: gigpo.enable_similarity=False"),
+    }
+)
+HGPO: Sourced = (
+    VERL_AGENT
+    | STEPWISE
+    | {
+        "method.alpha": (1.0, "HGPO's code: length_weight_alpha"),
+        "method.base": (False, "HGPO's code: base_group"),
+        "method.step_std": ("population", "HGPO's code: mean_std_norm, not the sample's"),
+        "schedule.iterations": (160, "HGPO's code: total_epochs"),
+    }
+)
+PPO: Sourced = VERL_AGENT | {
+    "method.success_reward": (1.0, "instead of 10: the value head shares the policy's gradient clip"),
+    "method.invalid_penalty": (0.01, "instead of 0.1: in proportion to success"),
+    "method.gamma": (1.0, "yaml: algorithm.gamma"),
+    "method.lam": (1.0, "yaml: algorithm.lam"),
+    "method.value_coefficient": (0.5, "ours: there the critic is a model of its own, at learning rate 1e-5"),
+    "schedule.groups": (128, "script of PPO: train_data_size, as many episodes as 16 × 8"),
+    "schedule.group_size": (1, "yaml: env.rollout.n, no groups"),
+    "engine.value_head": (True, "ours: there the critic is a model of its own"),
+}
+BIGPO: Sourced = VERL_AGENT | STEPWISE | {
+    "schedule.lr": (5e-7, "Table I.2: actor.optim.lr"),
+    "schedule.iterations": (150, "§4.3: the 150-step budget"),
+    "method.kl": (0.01, "Table I.2: kl_loss_coef"),
+    "method.step_weight": (1.0, "Table I.2: step_advantage_w"),
+    "method.step_std": ("population", "Eq. 2, as for GiGPO"),
+    "method.embedder": ("actor", "Table I.2: bisim_embedder"),
+    "method.encoder": ("sentence-transformers/all-MiniLM-L6-v2", "ours; not used with this embedder"),
+    "method.layer": (-8, "appendix H: the 7B default"),
+    "method.pooling": ("last", "§3.4: the last prompt token"),
+    "method.epsilon": (0.10, "appendix H: the 7B default"),
+    "method.adaptive": (False, "§5: the radius is fixed"),
+}  # fmt: skip
+BIPACE: Sourced = BIGPO | {
+    "method.step_std": ("none", "Eqs. 5–7"),
+    "method.estimator": ("q", "Table I.2: cacb_estimator q_style"),
+    "method.action_key": ("tag", "Table I.2: cacb_action_key_mode action_tag"),
+    "method.key_tokens": (8, "Table I.2: cacb_n_action_tokens"),
+}
+
+ON_7B: Sourced = {"model": ("Qwen/Qwen2.5-7B-Instruct", "§4.1")}
+ON_1_5B: Sourced = {"model": ("Qwen/Qwen2.5-1.5B-Instruct", "§4.1")}
+CALIBRATED_1_5B: Sourced = {
+    "method.layer": (-12, "Table H.1: layer 16 of 28"),
+    "method.epsilon": (0.05, "Table H.1"),
+    "schedule.iterations": (200, "Table 2: extended training budget"),
+}
+
+
+def radius(epsilon: float) -> Sourced:
+    return ON_7B | BIPACE | {"method.epsilon": (epsilon, "Table 4")}
+
+
+REUSE_GRPO: Sourced = VERL_AGENT | {
+    "model": ("Qwen/Qwen2.5-1.5B-Instruct", "§4.3"),
+    "method.success_reward": (10.0, "appendix D: terminal reward +10"),
+    "method.invalid_penalty": (0.01, "appendix D, in all environments"),
+    "schedule.iterations": (300, "§4.3: 300 steps"),
+    "max_steps": (0, "appendix D: T = 50, 40 and 30, the worlds' own"),
+    "evaluation.tasks": (140, "appendix D: 140 scenes of IID"),
+    "evaluation.every": (25, "ours"),
+    "evaluation.temperature": (0.4, "appendix D"),
+}
+IN_COOKING: Sourced = {
+    "world": ("cooking", "§4.1"),
+    "model": ("Qwen/Qwen3-1.7B", "§4.3"),
+    "split": ("train", "appendix D: generated, 4:1 simple and hard"),
+    "tasks": (4096, "ours: not stated"),
+    "evaluation.split": ("test", "appendix D: generated test examples"),
+    "evaluation.tasks": (1000, "appendix D"),
+    "evaluation.temperature": (0.7, "appendix D: Qwen3's recommended sampling"),
+    "evaluation.top_p": (0.8, "appendix D"),
+    "evaluation.top_k": (20, "appendix D"),
+}
+IN_COUNTDOWN: Sourced = {
+    "world": ("countdown", "§4.1"),
+    "split": ("train", "appendix D: 3 to 4 numbers, targets 10 to 999"),
+    "tasks": (30000, "ours: not stated; 4,096 puzzles can be learned by heart"),
+    "evaluation.split": ("test", "appendix D"),
+    "evaluation.tasks": (1024, "appendix D"),
+}
+LENGTH: Sourced = {
+    "method.efficiency": (10.0, "appendix D: λ = 10 for both penalty-based variants"),
+    "method.horizon": (None, "appendix D: T, the world's step limit"),
+}
+REUSERL: Sourced = LENGTH | {
+    "method.max_phrase": (4, "§3.7: L = 4"),
+    "method.buffer": (256, "appendix D: 256 skill sequences"),
+    "method.delta": (0.05, "ours: of the reported bound, trains nothing"),
+}
+NO_BUFFER: Sourced = REUSERL | {"method.buffer": (0, "Table 1: without the buffer")}
+REUSE_ROWS = {"grpo": {}, "round_length": LENGTH, "reuserl": REUSERL, "reuserl-batch": NO_BUFFER}
+
+CONSTANT_CONTEXT: Sourced = {
+    "world": ("alfworld", "Table 5"),
+    "model": ("Qwen/Qwen3-8B", "Table 5"),
+    "split": ("published_train", "§4.1"),
+    "tasks": (3553, "Table 5: 200 games for each family are drawn from them"),
+    "families": ("", "Table 5: a module's skill says which"),
+    "max_steps": (30, "Table 5: max episode steps"),
+    "max_tokens": (64, "Table 5: max new tokens"),
+    "method.history": (1, "Eq. 2: the turn before"),
+    "method.state_block": (True, "Eq. 2"),
+    "method.bound": (4000, "ours; there 1,024 tokens in imitation"),
+    "method.wording": ("full", "Eq. 2; the words around it are ours"),
+    "method.style": ("bare", "§3.2: the target is the action, not a reasoning trace"),
+    "method.admissible": (False, "§3.2: no list of actions"),
+    "method.success_reward": (3.0, "Table 6"),
+    "method.progress_weight": (1.0, "Eq. 7"),
+    "method.error_weight": (1.0, "Eq. 7"),
+    "method.step_cost": (0.01, "Table 6"),
+    "method.without": ([], "Table 6: all components"),
+    "method.invalid_penalty": (0.0, "Table 6: the tracker's own penalty"),
+    "method.std": ("population", "Eq. 8"),
+    "method.over": ("trajectories", "not used: Eq. 8 is over all steps"),
+    "method.clip_low": (0.2, "not used: Eq. 9 has no ratio"),
+    "method.clip_high": (0.2, "not used: Eq. 9 has no ratio"),
+    "method.gamma": (0.98, "Table 5"),
+    "method.kl": (0.02, "Table 5"),
+    "method.penalty": ("sampled", "Eq. 9"),
+    "method.entropy": (0.0, "Eq. 9 has none"),
+    "schedule.groups": (1, "ours: games in an update are not stated"),
+    "schedule.group_size": (4, "Table 5: rollouts per group K"),
+    "schedule.iterations": (200, "Table 5: 200 train games a family"),
+    "schedule.lr": (5e-6, "Table 5"),
+    "schedule.temperature": (0.8, "Table 5"),
+    "schedule.top_p": (0.95, "Table 5"),
+    "schedule.epochs": (1, "Table 5: RL epochs"),
+    "schedule.minibatches": (1, "ours: not stated"),
+    "schedule.minibatch_rows": (0, "ours: not stated"),
+    "sft.steps": (1376, "Table 5: 3 epochs of 36,702 samples in batches of 16, for five modules"),
+    "sft.batch": (16, "Table 5: effective batch"),
+    "sft.tasks": (3553, "instead of 2,628 trajectories after filtering: our explorer's"),
+    "sft.lr": (2e-4, "Table 5"),
+    "sft.warmup": (0.1, "Table 5: cosine, warmup ratio 0.1"),
+    "sft.expert": ("", "instead of the dataset's expert: our explorer"),
+    "sft.noise": (0.0, "§3.2: expert trajectories as they are"),
+    "evaluation.split": ("valid_seen", "Table 5: eval games, seen"),
+    "evaluation.tasks": (140, "Table 5"),
+    "evaluation.panel": ("", "ours"),
+    "evaluation.also": ("", "ours"),
+    "evaluation.repeats": (3, "Table 5: seeds 0, 1, 2"),
+    "evaluation.every": (0, "ours: after each stage"),
+    "evaluation.untrained": (False, "ours"),
+    "evaluation.temperature": (0.4, "Table 5"),
+    "evaluation.top_p": (0.95, "Table 5"),
+    "evaluation.top_k": (0, "Table 5 has none"),
+    "evaluation.max_steps": (30, "ours: not stated; Tables 2 and 4 rule out a limit above 32"),
+    "engine.lora_rank": (64, "Table 5"),
+    "engine.lora_alpha": (128.0, "Table 5"),
+    "engine.lora_dropout": (0.05, "Table 5"),
+    "engine.lora_targets": ([f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")], "Table 5"),
+    "engine.clip_norm": (1.0, "Table 5: gradient clip"),
+    "engine.weight_decay": (0.01, "ours: not stated"),
+    "engine.betas": ([0.9, 0.999], "ours: not stated; AdamW's own"),
+    "engine.value_head": (False, "no critic"),
+}
+ALL_FAMILIES: Sourced = CONSTANT_CONTEXT | {
+    "schedule.iterations": (1000, "§4.2: one module for all; 200 games for each of five families"),
+    "sft.steps": (6882, "Table 5: 3 epochs of 36,702 samples in batches of 16"),
+}
+
+
+def without(*components: str) -> Sourced:
+    return ALL_FAMILIES | {"method.without": (list(components), "Table 3 and Figure 3")}
+
+
+PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
+    "bipace-table2-1.5b": {
+        ("alfworld", "grpo"): ON_1_5B | VERL_AGENT,
+        ("alfworld", "ppo"): ON_1_5B | PPO,
+        ("alfworld", "gigpo"): ON_1_5B | GIGPO,
+        ("alfworld", "hgpo"): ON_1_5B | HGPO,
+        ("alfworld", "bipace"): ON_1_5B | BIPACE | CALIBRATED_1_5B,
+    },
+    "bipace-table2-7b": {
+        ("alfworld", "grpo"): ON_7B | VERL_AGENT,
+        ("alfworld", "ppo"): ON_7B | PPO,
+        ("alfworld", "gigpo"): ON_7B | GIGPO,
+        ("alfworld", "hgpo"): ON_7B | HGPO,
+        ("alfworld", "bipace"): ON_7B | BIPACE,
+    },
+    "bipace-table4": {
+        ("alfworld", "actor"): radius(0.10),
+        ("alfworld", "ngram"): radius(0.25) | {"method.embedder": ("ngram", "appendix K: HashNgram, its radius 0.25")},
+        ("alfworld", "bigpo"): ON_7B | BIGPO,
+        ("alfworld", "radius-0.05"): radius(0.05),
+        ("alfworld", "radius-0.15"): radius(0.15),
+        ("alfworld", "radius-0.20"): radius(0.20),
+    },
+    "reuserl-table1": {
+        (world, method): REUSE_GRPO | own | row
+        for world, own in (("alfworld", {}), ("cooking", IN_COOKING), ("countdown", IN_COUNTDOWN))
+        for method, row in REUSE_ROWS.items()
+    },
+    "constant-context-table1": {("alfworld", ""): CONSTANT_CONTEXT},
+    "constant-context-table3": {
+        ("alfworld", "whole"): ALL_FAMILIES,
+        ("alfworld", "no-state-block"): ALL_FAMILIES | {"method.state_block": (False, "Table 3")},
+        ("alfworld", "outcome-only"): without("progress", "error", "step_cost"),
+        ("alfworld", "no-progress"): without("progress"),
+        ("alfworld", "no-error"): without("error"),
+        ("alfworld", "no-step-cost"): without("step_cost"),
+    },
+}
+"""by recipe, then by (world, method) of a comparison; a run has no method's name"""
+
+SEEDS = {
+    "bipace-table2-1.5b": ([0, 1, 2], "Table 2: three seeds"),
+    "bipace-table2-7b": ([0, 1, 2], "Table 2: three seeds"),
+    "bipace-table4": ([0, 1, 2], "Table 4: three seeds for the embedder, seed 0 for the radius"),
+    "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),
+    "constant-context-table1": ([42], "Table 5: training seed"),
+    "constant-context-table3": ([42], "Table 5: training seed"),
+}

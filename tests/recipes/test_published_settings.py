@@ -1,0 +1,84 @@
+"""Published recipes have the published settings: every one of them, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from published_settings import PUBLISHED, SEEDS
+
+from tacit.assembly.checks import open_world
+from tacit.assembly.recipe import Recipe, read_document
+from tacit.assembly.recipes import find_recipe, packaged
+from tacit.cli import compare
+from tacit.comparison.plan import make_plan
+from tacit.core.errors import TacitError
+
+CARRIED_OUT = {
+    "seed", "out", "workers", "world_timeout_s", "checkpoint_every", "keep", "trajectories", "wandb", "method.name",
+    "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
+    "engine.gradient_checkpointing",
+}  # fmt: skip
+"""how a run is carried out, or which it is; not what is trained"""
+
+
+def flat(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        f"{key}.{name}" if name else key: each
+        for key, value in document.items()
+        for name, each in (value.items() if isinstance(value, dict) else [("", value)])
+    }
+
+
+def idle(told: dict[str, Any]) -> set[str]:
+    """Settings that have no effect beside the others."""
+    found = {place for place in told if place.startswith("sft.") and place != "sft.steps"} if not told["sft.steps"] else set()
+    if not told["engine.lora_rank"]:
+        found |= {"engine.lora_alpha", "engine.lora_dropout", "engine.lora_targets"}
+    if told["method.name"] != "constant_context" and not told["method.state_block"]:
+        found |= {"method.bound"}
+    return found
+
+
+def documents(name: str) -> Iterator[tuple[tuple[str, str], dict[str, Any], int]]:
+    """Every (world, method) of a recipe with its complete document, and its seed."""
+    try:
+        file = find_recipe(name, "comparison")
+    except TacitError:
+        recipe = Recipe.resolve(find_recipe(name, "run"), {})
+        yield (recipe.world, ""), recipe.to_json(), recipe.train.seed
+        return
+    for cell in make_plan(read_document(file), compare.resolve).cells:
+        yield (cell.world, cell.method), cell.document, cell.seed
+
+
+def test_every_published_recipe_has_its_table():
+    names = {recipe.path.stem for recipe in packaged() if recipe.name.startswith("published/") and recipe.kind != "script"}
+    assert names == set(PUBLISHED) == set(SEEDS)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_setting_is_the_published_one_and_says_where_it_is_published(name):
+    met, seeds = set(), []
+    for column, document, seed in documents(name):
+        told, expected = flat(document), PUBLISHED[name][column]
+        met.add(column)
+        seeds += [seed] if seed not in seeds else []
+        assert set(told) - CARRIED_OUT - idle(told) == set(expected), f"{column}: settings and sources do not pair up"
+        wrong = {place: (told[place], *expected[place]) for place in expected if told[place] != expected[place][0]}
+        assert not wrong, f"{column}: (ours, published, source) by setting"
+        assert all(source for _, source in expected.values())
+    assert met == set(PUBLISHED[name]) and seeds == SEEDS[name][0]
+
+
+@pytest.mark.parametrize(("world", "steps"), [("alfworld", 50), ("cooking", 40), ("countdown", 30)])
+def test_where_a_recipe_leaves_the_limit_to_the_world_it_is_the_papers(world, steps):
+    assert open_world(world).max_steps == steps
+
+
+def test_imitation_has_as_many_steps_as_three_epochs_for_each_module():
+    skills = len(open_world("alfworld").skill_families)
+    steps = {name: next(document for _, document, _ in documents(name))["sft"]["steps"] for name in PUBLISHED}
+    assert steps["constant-context-table3"] == round(3 * 36702 / 16)
+    assert steps["constant-context-table1"] == round(3 * 36702 / 16 / skills) and skills == 5
