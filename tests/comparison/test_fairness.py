@@ -6,7 +6,6 @@ import tomllib
 
 import pytest
 
-from tacit.cli.compare import resolve
 from tacit.cli.main import main
 from tacit.comparison.fairness import Difference
 from tacit.comparison.plan import Plan, make_plan
@@ -29,7 +28,7 @@ SAME = "\n[common.method]\ninvalid_penalty = 0.01\n"
 
 
 def plan_of(text: str) -> Plan:
-    return make_plan(tomllib.loads(text), resolve)
+    return make_plan(tomllib.loads(text))
 
 
 def told(plan: Plan, world: str = "countdown") -> dict[str, Difference]:

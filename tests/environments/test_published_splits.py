@@ -15,8 +15,8 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.environments import get_environment
 from tacit.evaluation.panels import Panel, choose_panel
+from tacit.training.practice import Course
 from tacit.training.settings import EvaluationSettings, TrainSettings
-from tacit.training.train import Course
 
 WORLD = get_environment("alfworld")
 

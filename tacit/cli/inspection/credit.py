@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.assembly.flags import Parser
-from tacit.cli.evaluation.evaluate import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
 from tacit.core.errors import TacitError
 
 if TYPE_CHECKING:
