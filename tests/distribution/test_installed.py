@@ -49,24 +49,29 @@ def environment(wheel, tmp_path_factory) -> Path:
     are searched last, and the path files within them (an editable installation is one) are not read."""
     place = tmp_path_factory.mktemp("environment") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    # Before it borrows: pip would take our own tacit for what is to be installed, and leave it at that.
+    pip = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, env=untouched())
     (own,) = place.glob("lib/python*/site-packages")
     borrowed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (own / "borrowed.pth").write_text("\n".join(borrowed) + "\n", encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
     return place
+
+
+def untouched() -> dict[str, str]:
+    """The variables of this process that do not lead back to the checkout."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TACIT"))}
 
 
 @pytest.fixture
 def told(environment, tmp_path):
     """A command of the installed package in an empty directory, and what it printed."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TACIT"))}
 
     def run(program: str, *words: str) -> str:
         ran = subprocess.run(
             [environment / "bin" / program, *words],
             cwd=tmp_path,
-            env=kept | {"TACIT_CACHE": str(tmp_path / "cache"), "COLUMNS": "160", "OMP_NUM_THREADS": "1"},
+            env=untouched() | {"TACIT_CACHE": str(tmp_path / "cache"), "COLUMNS": "160", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
         )
