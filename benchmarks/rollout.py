@@ -36,6 +36,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from tacit.core.actions import BARE
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Transition
@@ -160,6 +161,7 @@ class Places:
     """A context whose prompts are (group, member, turn). Members of a group begin alike."""
 
     style: ActionStyle = "bare"
+    format = BARE
 
     def __init__(self, task_id: str = "") -> None:
         self._task_id = task_id

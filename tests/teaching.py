@@ -1,4 +1,4 @@
-"""A method with a second policy: a pupil that imitates whatever the trained one did with success."""
+"""A method with a second policy: a pupil that imitates whatever the trained one did."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import ClassVar
 from tacit.core.batch import Batch
 from tacit.core.composition import Part, adds
 from tacit.core.protocols import Policy
+from tacit.core.types import flat_steps
 from tacit.losses.imitation import Imitation
 from tacit.methods.grpo import GRPO
 
@@ -26,10 +27,10 @@ class Lessons:
         return {"share_of_run": moment.share}
 
     def learn(self, groups, policy, moment) -> dict[str, float]:
-        won = [step for group in groups for t in group.trajectories if t.success for step in t.steps]
-        self.turns += len(won)
-        if won:
-            batch = Batch.imitation([s.prompt_tokens for s in won], [s.completion.tokens for s in won])
+        seen = flat_steps(groups)
+        self.turns += len(seen)
+        if seen:
+            batch = Batch.imitation([s.prompt_tokens for s in seen], [s.completion.tokens for s in seen])
             self._pupil().update(batch, (Imitation(),), self._lr)
         return {"turns_taught": self.turns}
 

@@ -104,13 +104,13 @@ def test_eval_repeats_the_other_stages_too(finished, capsys, name, stage):
 
 
 def test_eval_notices_when_the_number_is_another(finished, capsys, monkeypatch):
-    """The comparison can fail: with the weights of another checkpoint it does."""
+    """The comparison can fail: with the weights of another checkpoint it does, though neither may have won anything."""
     run, _ = finished
     from tacit.engines.local.policy import LocalPolicy
 
     load = LocalPolicy.load
     monkeypatch.setattr(LocalPolicy, "load", lambda self, path: load(self, run / "checkpoints" / "sft-000003" / "policy"))
-    assert main(["eval", str(run), "--json"]) == 0
+    assert main(["eval", str(run), "--fresh", "--json"]) == 0
     out = capsys.readouterr().out
     assert "NOT the same" in out and last_json(out)["equals_run"] is False
 
@@ -159,7 +159,7 @@ def test_a_run_is_not_started_twice_and_a_finished_one_only_shows_its_end(finish
         (["--sft.steps", "9"], "sft.steps=9 is not what"),
         (["--method", "rloo"], "method.name=rloo is not what"),
         (["--out", "elsewhere"], "where it is; copy the directory"),
-        (["--config", "x.toml"], "leave --config out"),
+        (["--config", "quickstart"], "leave --config out"),
         (["--iterations", "1"], "has already done 2"),
     ],
 )

@@ -67,8 +67,7 @@ def train(*words: str | Path) -> None:
 
 
 def companion_state(run: Path, checkpoint: str = "rl-000002") -> dict:
-    (state,) = json.loads((run / "checkpoints" / checkpoint / "state.json").read_text())["companions"]
-    return state
+    return json.loads((run / "checkpoints" / checkpoint / "companions" / "dictionary" / "dictionary.json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -170,7 +170,7 @@ def test_lists(capsys):
 
 
 def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys):
-    monkeypatch.setitem(listing.WORLDS, "broken", "tacit.environments.nowhere")
+    monkeypatch.setitem(listing.WORLDS.own, "broken", "tacit.environments.nowhere:ENVIRONMENT")
     assert main(["list", "worlds"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "broken" in out and "not available" in out and "countdown" in out

@@ -56,7 +56,7 @@ def test_the_package_stays_small():
 def test_a_built_package_has_them():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     (pattern,) = project["tool"]["setuptools"]["package-data"]["tacit.engines.models"]
-    found = set((PACKAGE / "engines" / "local").glob(pattern))
+    found = set((PACKAGE / "engines" / "models").glob(pattern))
     assert {file for name in BASES for file in (FOLDER / name).iterdir()} == found
 
 

@@ -42,7 +42,7 @@ def test_a_finished_checkpoint_is_kept(tmp_path: Path) -> None:
 
 def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(TacitError, match=r"tacit\[smollm\]"):
+    with pytest.raises(TacitError, match=r"tacit-agents\[smollm\]"):
         prepare_smollm2(tmp_path / "model")
 
 

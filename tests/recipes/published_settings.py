@@ -23,6 +23,7 @@ VERL_AGENT: Sourced = {
     "method.wording": ("full", "code: the prompt templates"),
     "method.style": ("tags", "code: <think> and <action>"),
     "method.admissible": (True, "code: the prompt templates list them"),
+    "method.outcome": ("success", "code: 10 × won"),
     "method.success_reward": (10.0, "code: 10 × won"),
     "method.invalid_penalty": (0.1, "script: invalid_action_penalty_coef"),
     "method.std": ("population", "instead: the papers' equations; the code has the sample's"),
@@ -66,6 +67,7 @@ GIGPO: Sourced = (
     | {
         "method.step_weight": (1.0, "script of GiGPO: step_advantage_w"),
         "method.step_std": ("population", "script of GiGPO: mean_std_norm; instead of the sample's, as for the episode"),
+        "method.key": ("observation", "code: the anchor observation"),
         "method.similarity": (1.0, "yaml: gigpo.enable_similarity=False"),
     }
 )
@@ -74,6 +76,7 @@ HGPO: Sourced = (
     | STEPWISE
     | {
         "method.alpha": (1.0, "HGPO's code: length_weight_alpha"),
+        "method.key": ("observation", "HGPO's code: histories of observations"),
         "method.base": (False, "HGPO's code: base_group"),
         "method.step_std": ("population", "HGPO's code: mean_std_norm, not the sample's"),
         "schedule.iterations": (160, "HGPO's code: total_epochs"),
@@ -96,6 +99,7 @@ BIGPO: Sourced = VERL_AGENT | STEPWISE | {
     "method.step_weight": (1.0, "Table I.2: step_advantage_w"),
     "method.step_std": ("population", "Eq. 2, as for GiGPO"),
     "method.embedder": ("actor", "Table I.2: bisim_embedder"),
+    "method.text_key": ("observation", "appendix K: n-grams of the observation; not used by the actor's states"),
     "method.encoder": ("sentence-transformers/all-MiniLM-L6-v2", "ours; not used with this embedder"),
     "method.layer": (-8, "appendix H: the 7B default"),
     "method.pooling": ("last", "§3.4: the last prompt token"),
@@ -107,6 +111,19 @@ BIPACE: Sourced = BIGPO | {
     "method.estimator": ("q", "Table I.2: cacb_estimator q_style"),
     "method.action_key": ("tag", "Table I.2: cacb_action_key_mode action_tag"),
     "method.key_tokens": (8, "Table I.2: cacb_n_action_tokens"),
+}
+
+FIRST_TOKEN: Sourced = {
+    "method.estimator": ("diff-peer", "Table L.1"),
+    "method.action_key": ("first-token", "Table L.1"),
+}
+ACTION_TAG: Sourced = {
+    "method.estimator": ("diff-peer", "Table L.1"),
+    "method.action_key": ("action-tag", "Table L.1"),
+}
+Q_STYLE: Sourced = {
+    "method.estimator": ("q-style", "Table L.1"),
+    "method.action_key": ("action-tag", "Table L.1"),
 }
 
 ON_7B: Sourced = {"model": ("Qwen/Qwen2.5-7B-Instruct", "§4.1")}
@@ -176,6 +193,7 @@ CONSTANT_CONTEXT: Sourced = {
     "method.wording": ("full", "Eq. 2; the words around it are ours"),
     "method.style": ("bare", "§3.2: the target is the action, not a reasoning trace"),
     "method.admissible": (False, "§3.2: no list of actions"),
+    "method.outcome": ("success", "Table 6: success, not a score"),
     "method.success_reward": (3.0, "Table 6"),
     "method.progress_weight": (1.0, "Eq. 7"),
     "method.error_weight": (1.0, "Eq. 7"),
@@ -259,6 +277,19 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         ("alfworld", "radius-0.15"): radius(0.15),
         ("alfworld", "radius-0.20"): radius(0.20),
     },
+    "bipace-table-l1": {
+        ("alfworld", "state-only"): ON_7B | BIGPO,
+        ("alfworld", "first-token"): ON_7B | BIPACE | FIRST_TOKEN,
+        ("alfworld", "action-tag"): ON_7B | BIPACE | ACTION_TAG,
+        ("alfworld", "q-style"): ON_7B | BIPACE | Q_STYLE,
+        ("alfworld", "identity"): ON_7B
+        | BIPACE
+        | Q_STYLE
+        | {
+            "method.embedder": ("identity", "ours: PACE on exact observations"),
+            "method.epsilon": (0.0, "ours: equal observations"),
+        },
+    },
     "reuserl-table1": {
         (world, method): REUSE_GRPO | own | row
         for world, own in (("alfworld", {}), ("cooking", IN_COOKING), ("countdown", IN_COUNTDOWN))
@@ -280,6 +311,7 @@ SEEDS = {
     "bipace-table2-1.5b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table2-7b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table4": ([0, 1, 2], "Table 4: three seeds for the embedder, seed 0 for the radius"),
+    "bipace-table-l1": ([0, 1, 2], "Table L.1: three seeds"),
     "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),
     "constant-context-table1": ([42], "Table 5: training seed"),
     "constant-context-table3": ([42], "Table 5: training seed"),

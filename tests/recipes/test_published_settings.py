@@ -11,13 +11,12 @@ from published_settings import PUBLISHED, SEEDS
 from tacit.assembly.checks import open_world
 from tacit.assembly.recipe import Recipe, read_document
 from tacit.assembly.recipes import find_recipe, packaged
-from tacit.cli import compare
 from tacit.comparison.plan import make_plan
 from tacit.core.errors import TacitError
 
 CARRIED_OUT = {
     "seed", "out", "workers", "world_timeout_s", "checkpoint_every", "keep", "trajectories", "wandb", "method.name",
-    "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
+    "engine.name", "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
     "engine.gradient_checkpointing",
 }  # fmt: skip
 """how a run is carried out, or which it is; not what is trained"""
@@ -49,7 +48,7 @@ def documents(name: str) -> Iterator[tuple[tuple[str, str], dict[str, Any], int]
         recipe = Recipe.resolve(find_recipe(name, "run"), {})
         yield (recipe.world, ""), recipe.to_json(), recipe.train.seed
         return
-    for cell in make_plan(read_document(file), compare.resolve).cells:
+    for cell in make_plan(read_document(file)).cells:
         yield (cell.world, cell.method), cell.document, cell.seed
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, install
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 PATIENCE = 20
@@ -62,7 +62,7 @@ class ChatClient:
         try:
             import openai
         except ImportError as error:
-            raise TacitError("endpoints are asked through the openai package: pip install tacit[endpoints]") from error
+            raise TacitError(f"endpoints are asked through the openai package: {install('endpoints')}.") from error
         self.url = self.url.rstrip("/").removesuffix("/chat/completions")
         if not urlsplit(self.url).path:
             self.url += "/v1"
