@@ -28,10 +28,11 @@ from tacit.assembly.recipe import (
     train_options,
 )
 from tacit.assembly.recipes import run_recipe
+from tacit.assembly.resuming import MAY_CHANGE, is_finished
 from tacit.core.errors import TacitError
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
-from tacit.runs.directory import SETTINGS, find_summary, read_settings, read_summary, saved_checkpoints
+from tacit.runs.directory import SETTINGS, read_settings, read_summary
 from tacit.runs.files import write_json
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 SUMMARY_LINE = "Train a policy in a world with a method: imitation where asked, then reinforcement."
 CONFIG_HELP = "settings from a TOML file, or a recipe by its name (`tacit list recipes`); flags win over them"
-ON_RESUME = ("schedule.iterations", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories", "wandb")
-"""settings that may differ when a run is continued: none of them changes what was already done"""
-MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -135,43 +133,6 @@ def _resume(path: Path, said: Said) -> int:
         show_summary(console, read_summary(path), path)
         return 0
     return carry_out(prepare(replace(after, out=path)), resume=True)
-
-
-def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
-    """Whether a run that was told `before` has nothing left to do when told `after`; an error where it cannot go on so."""
-    # A run may have been moved since: where it lies now is where it is.
-    before, after = replace(before, out=path), replace(after, out=path)
-    refused = [name for name in differences(before.to_json(), after.to_json()) if name.partition("=")[0] not in ON_RESUME]
-    if refused:
-        raise TacitError(
-            f"a resumed run keeps its settings, and {', '.join(refused)} is not what {path / SETTINGS} says. "
-            f"Only {MAY_CHANGE} may change; for anything else start a new run."
-        )
-    if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
-        return True
-    _check_iterations(path, after)
-    return False
-
-
-def _check_iterations(path: Path, recipe: Recipe) -> None:
-    newest = saved_checkpoints(path).newest()
-    if newest is not None and newest.stage == "rl" and newest.step > recipe.schedule.iterations:
-        raise TacitError(
-            f"iterations = {recipe.schedule.iterations}, but {path} has already done {newest.step}; "
-            f"evaluate an earlier checkpoint with `tacit eval {path} --checkpoint NAME` instead."
-        )
-
-
-def differences(before: Document, after: Document, place: str = "") -> list[str]:
-    """`sft.lr=0.002` for each setting that is not what it was."""
-    found = []
-    for key in sorted(before.keys() | after.keys()):
-        old, new, name = before.get(key), after.get(key), f"{place}{key}"
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{name}.")
-        elif old != new:
-            found.append(f"{name}={new}")
-    return found
 
 
 def carry_out(prepared: Prepared, resume: bool) -> int:

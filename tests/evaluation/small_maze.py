@@ -15,13 +15,13 @@ from tacit.evaluation.ground import Ground
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InPlace
 
-# From each place where left and right lead; `won` and `lost` end it. The hall has two doors that look alike.
 DOORS = {
     "start": {"left": "hall", "right": "cellar"},
     "hall": {"left": "won", "right": "start"},
     "cellar": {"left": "cellar", "right": "attic"},
     "attic": {"left": "lost", "right": "won"},
 }
+"""where left and right lead from each place; `won` and `lost` end it"""
 LEFT = {"start": 0.7, "hall": 0.4, "cellar": 0.5, "attic": 0.6}
 """how often the policy goes left"""
 LIMIT, GAMMA = 6, 0.9

@@ -16,7 +16,8 @@ from tacit.core.errors import TacitError
 
 CARRIED_OUT = {
     "seed", "out", "workers", "world_timeout_s", "checkpoint_every", "keep", "trajectories", "wandb", "method.name",
-    "engine.name", "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
+    "engine.name",
+    "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
     "engine.gradient_checkpointing",
 }  # fmt: skip
 """how a run is carried out, or which it is; not what is trained"""
