@@ -1,7 +1,7 @@
 """Room on a GPU, which several runs may share.
 
 Torch keeps what it has freed, for itself: no other process can have it. And a sampler keeps a cache and recorded graphs from
-wave to wave. Both are given back when there is no room. What then still does not fit is cut finer: neither a gradient, nor a
+use to use. Both are given back when there is no room. What then still does not fit is cut finer: neither a gradient, nor a
 score, nor a completion depends on how a batch is cut.
 """
 

@@ -31,10 +31,8 @@ class Newcomers:
     """which prompt each continues, ascending"""
     uniform_N: np.ndarray
     """the noise of each one's first token"""
-    rows: int
-    """as many places will be wanted soon"""
     columns: int
-    """and as many tokens in each"""
+    """tokens of the longest of them, when it will have written all it may"""
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,6 @@ class Table(Protocol):
     @property
     def check_every(self) -> int:
         """steps between looks at what was written: more where looking means waiting for a device"""
-        ...
-
-    @property
-    def joining_costs(self) -> int:
-        """what a prefill takes however few join, in steps of the whole table: about as many as it may wait for more"""
         ...
 
     @property

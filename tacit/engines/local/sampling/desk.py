@@ -1,19 +1,20 @@
 """Continuous batching: a row that is over makes room for the next request while the others go on.
 
-A prefill takes its time however few rows join, and while rows that are over are waited for by nobody, their places stand idle.
-So a desk goes on until the idle places have cost as much as letting others join does,
+A prefill takes its time however few rows join; and as long as nobody is let in, the places of rows that are over stand idle.
+So a desk goes on until the idle places have cost as much as letting others join would,
 
-    Σ over steps of (rows that are over)  ≥  joining_costs · (rows under way at the beginning)
+    Σ over steps of (rows that are over)  ≥  JOINING_COSTS · (rows under way at the beginning)
 
-or until the first of them has waited for a while, or nothing is under way. Rows that are over at an even rate then give the
-batch size of least loss, whatever their length; short answers of one length come back all together. These are counts: which
-requests share a batch is a function of the requests alone, and a run can be repeated bit for bit.
+or until the first of them has waited for a while, or nothing is under way. Where rows end at an even rate this is the batch
+of least loss, whatever their length; short answers come back all together. These are counts: which requests share a batch is
+a function of the requests alone, and a run can be repeated bit for bit.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +30,11 @@ from tacit.engines.local.sampling.rows import Job, NotFinite, Over, Rows
 if TYPE_CHECKING:
     from tacit.engines.local.sampling.sampler import LocalSampler
 
-PATIENCE = 8
-"""no row that is over waits for longer than this many times what joining costs, in steps"""
+JOINING_COSTS = 4
+"""what it takes to let rows join however few they are, in steps of all rows. On a GPU a prefill is not recorded, and its
+launches take several recorded steps; on a CPU it takes less, but fewer prompts that are alike are computed together"""
+PATIENCE = 8 * JOINING_COSTS
+"""no row that is over waits for more steps than this"""
 COMPACT_BELOW = 0.75
 """rows that are over leave the table once no more than this share of it is under way: moving rows costs about one step's
 reading"""
@@ -70,13 +74,13 @@ class LocalDesk:
             try:
                 _, fitted = cut_finer(self._go_on, places, 1, sampler.release, "sampling with a max_batch")
             except torch.OutOfMemoryError as error:
-                self.begin_again()
+                self.let_go()
                 raise TacitError(
                     "out of GPU memory while sampling one completion at a time, of "
                     f"{len(self._waiting[0].prompt)} prompt tokens; shorten the prompts, or let fewer runs share the GPU."
                 ) from error
             except NotFinite:
-                self.begin_again()  # with another table: what lies in this one's cache would spread
+                self.let_go()  # what lies in the cache would spread
                 raise
             if fitted < places:
                 sampler.max_batch = fitted
@@ -84,9 +88,14 @@ class LocalDesk:
         return finished
 
     def begin_again(self) -> None:
-        """Rows under way wait once more, before all others; the table and its memory are given up."""
+        """Rows under way wait once more, before all others."""
         self._waiting.extendleft(reversed([self._rows.jobs[place] for place in np.flatnonzero(self._rows.under_way_P)]))
-        self._table, self._rows = None, Rows(0)
+        self._rows = Rows(0)
+
+    def let_go(self) -> None:
+        """Give up the table and its memory; rows that sit at it begin again."""
+        self.begin_again()
+        self._table = None
 
     def close(self) -> None:
         if self._table is not None:
@@ -108,7 +117,7 @@ class LocalDesk:
             over = began - rows.under_way
             idle += over * table.check_every
             waited += table.check_every if over else 0
-            if idle >= table.joining_costs * began or waited >= PATIENCE * table.joining_costs:
+            if idle >= JOINING_COSTS * began or waited >= PATIENCE:
                 break
 
     def _stand(self) -> None:
@@ -119,31 +128,38 @@ class LocalDesk:
             self._version = version
         self._sampler.refresh()
         if self._table is not None and not self._sampler.knows(self._table.decoder):
-            self.begin_again()
+            self.let_go()
 
     def _admit(self, places: int) -> None:
-        """Those that wait take the free places, in order."""
-        seated = len(self._rows) if self._rows.under_way else 0
-        if seated and self._table is not None:
-            if not self._table.joins:
-                return
-            most = self._table.decoder.longest
-        else:
-            most = None
-        jobs: list[Job] = []
-        for job in list(self._waiting)[: max(0, places - self._rows.under_way)]:
-            if most is not None and job.longest > most:
-                break  # only another decoder can write it, once those who sit here have left
-            jobs.append(job)
+        """Those that wait take the free places, in order; of those that join together, identical prompts are computed once."""
+        rows = self._rows
+        jobs = list(islice(self._waiting, max(0, places - rows.under_way)))
+        seated = len(rows) if rows.under_way else 0
+        if seated:
+            jobs = self._who_can_join(jobs)
         if not jobs:
             return
-        longest = max(job.longest for job in self._waiting)
-        wanted = min(places, self._rows.under_way + len(self._waiting))
         if not seated:
             self._sit_down(max(job.longest for job in jobs))
+        table, rows = self._table, self._rows
+        assert table is not None
         for _ in jobs:
             self._waiting.popleft()
-        self._join(jobs, seated, wanted, longest)
+        jobs = sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes()))
+        prompts, source_N = _distinct([job.prompt for job in jobs])
+        places_N, uniform_N = rows.seat(jobs)
+        columns = max(job.longest for job in jobs) + table.check_every
+        joined = table.join(Newcomers(places_N, prompts, source_N, uniform_N, columns), seated, self._sampling, self._depth)
+        self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
+        rows.hold(places_N, joined.hidden_ND)
+        self._finish(rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
+
+    def _who_can_join(self, jobs: list[Job]) -> list[Job]:
+        """A job that only another decoder can write waits until those who sit here have left, and so do all behind it."""
+        table = self._table
+        assert table is not None
+        most = table.decoder.longest
+        return list(takewhile(lambda job: table.joins and (most is None or job.longest <= most), jobs))
 
     def _sit_down(self, longest: int) -> None:
         """At a table where nobody sits, of a decoder that can write so many tokens."""
@@ -153,19 +169,6 @@ class LocalDesk:
                 self._table.decoder.put_back(self._table)
             self._table = decoder.table()
         self._rows = Rows(self._table.check_every)
-
-    def _join(self, jobs: list[Job], seated: int, wanted: int, longest: int) -> None:
-        """Identical prompts are computed once."""
-        table = self._table
-        assert table is not None
-        jobs = sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes()))
-        prompts, source_N = _distinct([job.prompt for job in jobs])
-        places_N, uniform_N = self._rows.seat(jobs)
-        newcomers = Newcomers(places_N, prompts, source_N, uniform_N, wanted, longest + table.check_every)
-        joined = table.join(newcomers, seated, self._sampling, self._depth)
-        self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
-        self._rows.begin(places_N, joined.hidden_ND)
-        self._finish(self._rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
 
     def _look(self, table: Table) -> None:
         rows = self._rows

@@ -53,7 +53,7 @@ class GenericDecoder:
 class GenericTable:
     """Rows end in the same column. Who joins is padded on the left to the length of the others, or they to its."""
 
-    check_every, joining_costs = 1, 4
+    check_every = 1
 
     def __init__(self, decoder: GenericDecoder) -> None:
         self.decoder = decoder

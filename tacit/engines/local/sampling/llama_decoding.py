@@ -102,8 +102,7 @@ class LlamaTable:
 
     def __init__(self, decoder: LlamaDecoder) -> None:
         self.decoder = decoder
-        # Looking at a GPU means waiting for it. A prefill is not recorded, and launching it takes several recorded steps.
-        self.check_every, self.joining_costs = (4, 8) if decoder.fixed_shapes else (1, 4)
+        self.check_every = 4 if decoder.fixed_shapes else 1
         self.graphs = StepGraphs(enabled=decoder.records)
         geometry = decoder.forward.geometry
         plain = not decoder.fixed_shapes and geometry.dtype == torch.float32
@@ -116,7 +115,7 @@ class LlamaTable:
     def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
         decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
         lengths_N = np.array([len(p) for p in newcomers.prompts])
-        self._open(max(newcomers.rows, int(places_N.max()) + 1), newcomers.columns, seated)
+        self._open(max(seated, int(places_N.max()) + 1), newcomers.columns, seated)
         self._used = max(self._used, int(lengths_N.max()))
         logits: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []

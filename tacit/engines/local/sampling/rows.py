@@ -91,7 +91,8 @@ class Rows:
         """[places, steps] the noise of each row's next tokens"""
         return np.take_along_axis(self._noise_PM, self._lengths_P[:, None] + np.arange(steps), axis=1)
 
-    def begin(self, places_N: np.ndarray, hidden_ND: np.ndarray | None) -> None:
+    def hold(self, places_N: np.ndarray, hidden_ND: np.ndarray | None) -> None:
+        """The hidden states that will come with the completions."""
         for i, place in enumerate(places_N):
             self._hidden[place] = None if hidden_ND is None else hidden_ND[i].copy()
 

@@ -100,7 +100,7 @@ class LocalSampler:
         """Give up caches, graphs and copies of weights; whoever samples next makes them anew."""
         self._lean = None
         for desk in self._desks:
-            desk.begin_again()
+            desk.let_go()
         give_back(self._device)
 
     def refresh(self) -> None:

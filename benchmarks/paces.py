@@ -1,0 +1,102 @@
+"""Whole rollouts whose completions have given lengths, in a world that takes no time: what pace alone is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tacit.core.actions import BARE
+from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Transition
+from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+
+
+class Ragged:
+    """The sampler as a policy that writes as many tokens as a request's seed says, to prompts of random tokens."""
+
+    context_limit = 1 << 40
+
+    def __init__(self, sampler: LocalSampler, vocabulary: int, prompt_tokens: int, lengths: tuple[int, int]) -> None:
+        self._sampler, self._vocabulary, self._prompt_tokens, self._lengths = sampler, vocabulary, prompt_tokens, lengths
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        rng = np.random.default_rng([int(part) for part in text.split()])
+        return rng.integers(0, self._vocabulary, self._prompt_tokens)
+
+    def encode_completion(self, text: str) -> np.ndarray:
+        raise NotImplementedError
+
+    def decode(self, tokens: np.ndarray) -> str:
+        raise NotImplementedError
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        return self._sampler.sample([self.limited(r) for r in requests], replace(sampling, stop=()), layer)
+
+    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
+        return RaggedDesk(self, self._sampler.desk(replace(sampling, stop=()), layer))
+
+    def limited(self, request: Request) -> Request:
+        least, most = self._lengths
+        return replace(request, max_tokens=least + request.seed % (most - least + 1))
+
+
+class RaggedDesk:
+    def __init__(self, policy: Ragged, desk: Desk) -> None:
+        self._policy, self._desk = policy, desk
+        self.wait, self.close = desk.wait, desk.close
+
+    def submit(self, request: Request) -> int:
+        return self._desk.submit(self._policy.limited(request))
+
+
+class Turns:
+    """A world that counts them."""
+
+    def reset(self, task: Task) -> Observation:
+        self._turn = 0
+        return Observation("0")
+
+    def step(self, action: str) -> Transition:
+        self._turn += 1
+        return Transition(Observation(str(self._turn)))
+
+    def close(self) -> None:
+        pass
+
+
+class Places:
+    """A context whose prompts are (group, member, turn). Members of a group begin alike."""
+
+    style: ActionStyle = "bare"
+    format = BARE
+
+    def __init__(self, task_id: str = "") -> None:
+        self._task_id = task_id
+
+    def begin(self, task: Task, condition: Condition) -> Places:
+        return Places(task.id)
+
+    def read(self, observation: Observation) -> Prompt:
+        group, member = self._task_id.split()
+        return Prompt(task=f"{group} {member if observation.text != '0' else 0}", now=observation.text)
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        return {}
+
+
+def whole_rollout(policy: Ragged, episodes: int, group: int, turns: int, lockstep: bool) -> Callable[[int], int]:
+    """`run(repeat)` plays them all and says how many tokens were written."""
+    tasks = [Task("turns", f"{i // group} {i % group}", "", "", 0, "") for i in range(episodes)]
+    worlds = InPlace(Turns)
+
+    def run(repeat: int) -> int:
+        plans = [EpisodePlan(task, seed=derive(repeat, i)) for i, task in enumerate(tasks)]
+        played = rollout(plans, Places(), worlds, policy, Sampling(), turns, lockstep=lockstep)
+        return sum(trajectory.completion_tokens for trajectory in played)
+
+    return run
