@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
+
+from markupsafe import Markup
 
 from tacit.report.comparison_files import Comparison
-from tacit.report.episodes import Chosen, reader
-from tacit.report.known import Known
-from tacit.report.markup import Markup, tag
+from tacit.report.known import Known, known_of
 from tacit.report.numbers import count, is_number
 from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes
+from tacit.report.viewer import Chosen, embedded
 
 
 @dataclass(frozen=True)
@@ -24,43 +26,34 @@ class Player:
     practised: Episodes | None
 
     def chosen(self, episodes: Episodes, record: Record) -> Chosen:
-        return f"{self.name}, {episodes.title}", record, self.known
+        return f"{self.name}, {episodes.title}", record, self.known.scenes.get(record["task"])
 
 
-def comparison_viewer(found: Comparison, known_of: Callable[[Record], Known], most: int, notices: list[str]) -> Markup:
+def comparison_viewer(found: Comparison, most: int, notices: list[str]) -> dict[str, Any]:
     """Per world, by the first finished run of every method: a task on which they differ, an episode of practice with its
     credit, and another such task; as many as the page may have, in this order."""
-    worlds = [players_of(found, world, known_of, notices) for world in found.worlds]
+    worlds = [players_of(found, world, notices) for world in found.worlds]
     total = sum(len(e.records) for ps in worlds for p in ps for e in (p.measured, p.practised) if e is not None)
     if not total:
-        return tag("p", "No trajectories were recorded, or none can be read.", cls="quiet")
-    rounds = zip_longest(*(rounds_of(players) for players in worlds), fillvalue=())
-    by_world: list[list[Chosen]] = [[] for _ in worlds]
-    for number, episode in [(i, c) for one in rounds for i, own in enumerate(one) for c in own][:most]:
-        by_world[number].append(episode)
-    chosen = [c for own in by_world for c in own]
-    lead = [
-        f"{len(chosen)} episodes of {count(total)}, by the first finished run of every method: tasks of its last evaluation, "
-        "those first that some methods won and others lost, and the practice in which credit differs most. ",
-        tag("code", "--runs", cls="whole"),
-        " writes a page of every run, with more.",
-    ]
-    return reader(chosen, lead)
+        return {"lead": "No trajectories were recorded, or none can be read."}
+    rounds = zip_longest(*map(rounds_of, worlds), fillvalue=())
+    wanted = [(number, episode) for one in rounds for number, own in enumerate(one) for episode in own][:most]
+    lead = Markup(
+        "{} episodes of {}, by the first finished run of every method: tasks of its last evaluation, those first that some "
+        "methods won and others lost, and the practice in which credit differs most. "
+        '<code class="whole">--runs</code> writes a page of every run, with more.'
+    ).format(len(wanted), count(total))
+    chosen = [episode for _, episode in sorted(wanted, key=lambda entry: entry[0])]
+    return {"lead": lead, "data": embedded(chosen) if chosen else None}
 
 
-def players_of(found: Comparison, world: str, known_of: Callable[[Record], Known], notices: list[str]) -> list[Player]:
+def players_of(found: Comparison, world: str, notices: list[str]) -> list[Player]:
     players = []
     for method in found.methods:
-        for cell in found.cells_of(world, method):
-            place = found.path / str(cell.get("run") or "")
-            if cell["status"] != "finished" or not place.is_dir():
-                continue
-            measured, practised = newest_episodes(place, EVALUATIONS, notices), newest_episodes(place, ("rl",), notices)
-            settings = cell.get("settings")
-            known = known_of(settings) if isinstance(settings, Mapping) else Known()
+        for cell in [c for c in found.cells_of(world, method, finished=True) if found.place(c).is_dir()][:1]:
+            newest = [next(iter(newest_episodes(found.place(cell), s, notices)), None) for s in (EVALUATIONS, ("rl",))]
             name = f"{world} / {method} / {cell.get('seed')}"
-            players.append(Player(name, known, next(iter(measured), None), next(iter(practised), None)))
-            break
+            players.append(Player(name, known_of(cell.get("settings")) if any(newest) else Known(), *newest))
     return players
 
 
