@@ -19,13 +19,8 @@ def draw(found: Found, directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
     # Ids in an SVG are random unless salted: the same comparison gives the same file.
-    dress = PLAIN | {
-        "svg.hashsalt": "tacit",
-        "font.size": 9,
-        "grid.alpha": 0.25,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
+    dress = PLAIN | {"svg.hashsalt": "tacit", "font.size": 9, "grid.alpha": 0.25}
+    dress |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(dress):
         for world in found["worlds"]:
             cells = [c for c in found["cells"] if c["world"] == world and c["status"] == "finished" and len(c["curve"]) > 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 from markupsafe import Markup
@@ -25,25 +24,22 @@ class Player:
     measured: Episodes | None
     practised: Episodes | None
 
-    def chosen(self, episodes: Episodes, record: Record) -> Chosen:
-        return f"{self.name}, {episodes.title}", record, self.known.scenes.get(record["task"])
+    def chosen(self, episodes: Episodes | None, record: Record) -> Chosen:
+        return f"{self.name}, {episodes.title if episodes else ''}", record, self.known.scenes.get(record["task"])
 
 
 def comparison_viewer(found: Comparison, most: int, notices: list[str]) -> dict[str, Any]:
-    """Per world, by the first finished run of every method: a task on which they differ, an episode of practice with its
-    credit, and another such task; as many as the page may have, in this order."""
+    """By the first finished run of every method; every world has the same share of the page."""
     worlds = [players_of(found, world, notices) for world in found.worlds]
-    total = sum(len(e.records) for ps in worlds for p in ps for e in (p.measured, p.practised) if e is not None)
+    total = sum(len(e.records) for players in worlds for p in players for e in (p.measured, p.practised) if e is not None)
     if not total:
         return {"lead": "No trajectories were recorded, or none can be read."}
-    rounds = zip_longest(*map(rounds_of, worlds), fillvalue=())
-    wanted = [(number, episode) for one in rounds for number, own in enumerate(one) for episode in own][:most]
+    chosen = [episode for players in worlds for episode in wanted(players)[: -(-most // len(worlds))]][:most]
     lead = Markup(
         "{} episodes of {}, by the first finished run of every method: tasks of its last evaluation, those first that some "
         "methods won and others lost, and the practice in which credit differs most. "
         '<code class="whole">--runs</code> writes a page of every run, with more.'
-    ).format(len(wanted), count(total))
-    chosen = [episode for _, episode in sorted(wanted, key=lambda entry: entry[0])]
+    ).format(len(chosen), count(total))
     return {"lead": lead, "data": embedded(chosen) if chosen else None}
 
 
@@ -57,14 +53,14 @@ def players_of(found: Comparison, world: str, notices: list[str]) -> list[Player
     return players
 
 
-def rounds_of(players: Sequence[Player]) -> list[list[Chosen]]:
-    """Lists to take from, most wanted first: a task by every method, practice of every method, another task."""
+def wanted(players: Sequence[Player]) -> list[Chosen]:
+    """Most wanted first: a task on which the methods differ by every one of them, practice of each, another such task."""
     first, *second = [
-        [p.chosen(p.measured, r) for p in players if p.measured and (r := _of_task(p.measured, task)) is not None]
+        [p.chosen(p.measured, record) for p in players for record in _of_task(p.measured, task)]
         for task in telling_tasks(players)[:2]
     ] or [[]]
     practice = [p.chosen(p.practised, max(p.practised.records, key=_spread)) for p in players if p.practised]
-    return [first, practice, *second]
+    return [*first, *practice, *(episode for own in second for episode in own)]
 
 
 def telling_tasks(players: Sequence[Player]) -> list[str]:
@@ -77,8 +73,8 @@ def telling_tasks(players: Sequence[Player]) -> list[str]:
     return sorted(outcomes, key=lambda task: -min(sum(outcomes[task]), len(outcomes[task]) - sum(outcomes[task])))
 
 
-def _of_task(episodes: Episodes, task: str) -> Record | None:
-    return next((record for record in episodes.records if record["task"] == task), None)
+def _of_task(episodes: Episodes | None, task: str) -> list[Record]:
+    return [record for record in episodes.records if record["task"] == task][:1] if episodes else []
 
 
 def _spread(record: Record) -> float:

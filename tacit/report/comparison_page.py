@@ -1,17 +1,31 @@
-"""The page of a comparison."""
+"""The page of a comparison: results, curves, steps to thresholds and behaviour world by world, and the way to every run."""
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+from markupsafe import Markup
+
+from tacit.evaluation.pictures import Arrivals, Point, Series, Spread, mean_series
+from tacit.report.charts import Chart, arrivals, draw, spreads
 from tacit.report.comparison_episodes import comparison_viewer
-from tacit.report.comparison_files import Comparison, read_comparison
-from tacit.report.comparison_parts import link, missing, world_parts
+from tacit.report.comparison_files import Comparison, entries, read_comparison
+from tacit.report.conduct import conduct, prompt_series
+from tacit.report.known import known_of
+from tacit.report.numbers import is_number
 from tacit.report.page import render
-from tacit.report.provenance import CODE, made_by
-from tacit.report.run_files import table_of
+from tacit.report.provenance import CODE, differing, flag, flat, made_by, shown
+from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes, table_of
 from tacit.report.viewer import MOST_TRAJECTORIES
+
+STATUS_WORDS = {"failed": "failed", "unfinished": "stopped half way", "missing": "was never begun"}
+PER_RUN = (("seed",), ("out",), ("method", "name"))
+"""settings that differ from run to run by the nature of a comparison"""
 
 
 def comparison_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES, beside: Path | None = None) -> str:
@@ -35,6 +49,129 @@ def comparison_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES, besi
     name, what = str(found.found.get("name") or path.resolve().name), f"{', '.join(found.methods)} in {', '.join(found.worlds)}"
     done = ("complete", finished == planned)
     return render("comparison", notices, name=name, what=what, done=done, headline=headline, found=found, **parts)
+
+
+def world_parts(found: Comparison, world: str, notices: list[str]) -> dict[str, Any]:
+    """Everything the page says of one world, by the names the template has for it."""
+    rows, curves = found.rows_of(world), mean_curves(found, world)
+    reached = [e["threshold"] for row in rows for e in entries(row.get("steps_to")) if is_number(e.get("threshold"))]
+    levels = list(dict.fromkeys(reached))
+    behaved, reading = _behaviour(found, world, notices)
+    return {
+        "name": world, "panel": table_of(found.found.get("panels")).get(world), "rows": rows, "curves": curves,
+        "picture": _picture(found, world, rows), "learning": _learning(found, world, curves), "behaved": behaved,
+        "arrivals": list(filter(None, (_arrivals(found, world, level) for level in levels))), "levels": levels,
+        "reading": reading, "differences": _differences(found, world),
+    }  # fmt: skip
+
+
+def mean_curves(found: Comparison, world: str) -> list[Series]:
+    """By method, over its finished seeds; over whatever there is, where none has finished."""
+    lines = []
+    for method in found.methods:
+        cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
+        lines.append(mean_series(method, list(filter(None, map(_curve, cells))), found.colour(method)))
+    return [line for line in lines if line.points]
+
+
+def missing(found: Comparison) -> list[str]:
+    """Sentences about what is not there."""
+    told = []
+    for world in found.worlds:
+        cells = [cell for cell in found.cells if cell["world"] == world]
+        if cells and all(cell["status"] == "missing" for cell in cells):
+            told.append(f"Nothing of {world} was ever begun ({len(cells)} runs).")
+            continue
+        for cell in cells:
+            if cell["status"] != "finished":
+                why = "".join(f": {line}" for line in str(cell.get("error") or "").strip().splitlines()[-1:])
+                place, state = f"{world} / {cell['method']} / seed {cell.get('seed')}", cell["status"]
+                told.append(f"{place} {STATUS_WORDS.get(state, state)}{why}.")
+    for world, start in table_of(found.found.get("starts")).items():
+        if (status := table_of(start).get("status")) not in (None, "finished"):
+            why = f": {start['error']}" if start.get("error") else ""
+            told.append(f"The run that every cell of {world} starts from is {status}{why}.")
+    return told
+
+
+def link(found: Comparison, cell: Record, beside: Path) -> str:
+    """Where a cell's own page or directory is, seen from `beside`; nothing where neither is."""
+    place = found.place(cell)
+    if not place.is_dir():
+        return ""
+    own = place / "report.html"
+    relative = Path(os.path.relpath((own if own.is_file() else place).resolve(), beside.resolve())).as_posix()
+    # Quoted, so that no name of a directory can be read as an address of another kind.
+    return quote(relative if own.is_file() else f"{relative}/")
+
+
+def _picture(found: Comparison, world: str, rows: Sequence[Record]) -> Markup | str:
+    lines = []
+    for row in rows:
+        final = table_of(row.get("final"))
+        mean, low, high, seeds = (final.get(name) for name in ("mean", "low", "high", "per_seed"))
+        if is_number(mean) and is_number(low) and is_number(high):
+            each = [value for value in (seeds if isinstance(seeds, list) else ()) if is_number(value)]
+            lines.append(Spread(row["method"], mean, low, high, each, found.colour(row["method"])))
+    note = "dot: mean over seeds; line: 95% interval; small marks: seeds"
+    return spreads(f"Final success in {world}", lines, note) if lines else ""
+
+
+def _learning(found: Comparison, world: str, curves: Sequence[Series]) -> Markup | None:
+    note = "line: mean over seeds; thin: each seed"
+    if not all(found.cells_of(world, line.name, finished=True) for line in curves):
+        note += "; unfinished runs count where nothing is finished"
+    return draw(Chart(f"Success on the panel, {world}", curves, share=True, marks=True, note=note)) if curves else None
+
+
+def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:
+    rows, last = [], 0.0
+    for method in found.methods:
+        cells = found.cells_of(world, method, finished=True)
+        entered = [e.get("step") for c in cells for e in entries(c.get("steps_to")) if e.get("threshold") == level]
+        if steps := [step if is_number(step) else None for step in entered]:
+            rows.append(Arrivals(method, steps, found.colour(method)))
+            last = max([last, *(step for cell in cells for step in _curve(cell)), *filter(None, steps)])
+    return arrivals(f"First evaluation at {100 * level:g}% or above", rows, last) if rows else None
+
+
+def _behaviour(found: Comparison, world: str, notices: list[str]) -> tuple[dict[str, Any] | None, Markup | None]:
+    """A column per method, over the last recorded evaluations of its seeds taken together; and what they had to read."""
+    pooled: list[Episodes] = []
+    for method in found.methods:
+        places = map(found.place, found.cells_of(world, method, finished=True))
+        newest = [e for place in places if place.is_dir() for e in newest_episodes(place, EVALUATIONS, notices)]
+        if newest:
+            pooled.append(Episodes("", 0, [record for episodes in newest for record in episodes.records], method))
+    if not pooled:
+        return None, None
+    known = known_of(next((c.get("settings") for c in found.cells if c["world"] == world), None))
+    own = list(known.notices)
+    told = conduct(pooled, known, own)
+    notices += [f"{world}: {notice}" for notice in own]
+    # As lines alone: the bands of several methods hide them and each other.
+    lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in pooled]
+    drawn = any(len(line.points) > 1 for line in lines)
+    chart = Chart("Prompt tokens by turn", lines, "turn", floor=0.0, note="mean of the episodes that come so far")
+    return told, draw(chart) if drawn else None
+
+
+def _differences(found: Comparison, world: str) -> list[list[str]]:
+    """Settings that are not the same for all methods, by the first run of each: a row of titles, then a row for each."""
+    told = {}
+    for method in found.methods:
+        said = [c["settings"] for c in found.cells_of(world, method) if isinstance(c.get("settings"), Mapping)]
+        if said:
+            told[method] = {place: shown(value) for place, value in flat(said[0]).items() if place not in PER_RUN}
+    first = next(iter(told.values()), {})
+    places = dict.fromkeys(place for own in told.values() for place in [*differing(first, own), *differing(own, first)])
+    rows = [[CODE.format(flag(place)), *(own.get(place, "") for own in told.values())] for place in places]
+    return [["setting", *told], *rows]
+
+
+def _curve(cell: Record) -> dict[float, float]:
+    known = [e for e in entries(cell.get("curve")) if is_number(e.get("step")) and is_number(e.get("success"))]
+    return {e["step"]: e["success"] for e in known}
 
 
 def _compared(found: Comparison) -> list[tuple[str, str]]:

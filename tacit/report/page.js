@@ -31,7 +31,7 @@
       output.textContent = resting;
     };
     const show = (index) => {
-      hide();
+      pointer.replaceChildren();
       at = within(index, xs.length - 1);
       const x = xs[at], told = [];
       mark("line", { x1: placeX(x), x2: placeX(x), y1: top, y2: bottom });
@@ -156,9 +156,7 @@
     const [, episode, step] = /^#episode=(\d+)(?:&step=(\d+))?$/.exec(location.hash) || [];
     if (!episodes[episode - 1]) return false;
     for (const box of filters) box.value = "";
-    state.episode = episode - 1;
-    state.step = within((step || 1) - 1, episodes[state.episode].turns.length - 1);
-    render();
+    go(episode - 1, (step || 1) - 1);
     return true;
   }
 

@@ -28,9 +28,9 @@ def provenance(run: RunFiles, defaults: Record | None) -> dict[str, Any]:
     return {
         "facts": [*facts, ("directory", CODE.format(run.path)), *([("weights", CODE.format(digest))] if digest else [])],
         "defaults_known": defaults is not None,
-        "chosen": [(flag(place), (shown(value), shown(usual.get(place)))) for place, value in chosen.items()],
+        "chosen": [(CODE.format(flag(place)), shown(value), shown(usual.get(place))) for place, value in chosen.items()],
         "command": [shlex.join(piece) for piece in command(told, usual)],
-        "settings": [(".".join(place), (shown(value),)) for place, value in told.items()],
+        "settings": [(CODE.format(".".join(place)), shown(value)) for place, value in told.items()],
     }
 
 
@@ -90,10 +90,8 @@ def word(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else "none" if value is None else str(value)
 
 
-def shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return word(value) or "none"
+def shown(value: Any) -> Markup:
+    return CODE.format({True: "on", False: "off"}[value] if isinstance(value, bool) else word(value) or "none")
 
 
 def name_of(settings: Record, key: str) -> str:

@@ -27,6 +27,7 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     panels = panels_of(run)
     parts = {
         "panels": panels,
+        "alarms": [(alarm["step"], alarm["name"].replace("_", " "), alarm["message"]) for alarm in run.alarms],
         "stages": stages_of(run.metrics, panels),
         "behaved": conduct([*before, *recent], known, notices) if recent else None,
         "reading": reading_load(recent),
@@ -37,7 +38,7 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     what = f"{method} in {world}, model {model}, seed {run.settings.get('seed')}"
     top, done = [*headline(panels), *_spent(run)], ("finished", run.finished)
     functions = {"conditions_of": conditions_of, "moment": moment}
-    return render("run", notices, name=path.resolve().name, what=what, done=done, headline=top, run=run, **parts, **functions)
+    return render("run", notices, name=path.resolve().name, what=what, done=done, headline=top, **parts, **functions)
 
 
 def _spent(run: RunFiles) -> list[tuple[str, str, str]]:

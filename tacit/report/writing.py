@@ -16,22 +16,20 @@ from tacit.runs.files import write_text
 PAGE = "report.html"
 
 
-def write_report(
-    path: Path, out: Path | None = None, most_trajectories: int = MOST_TRAJECTORIES, runs: bool = False
-) -> Iterator[Path]:
+def write_report(path: Path, out: Path, most_trajectories: int = MOST_TRAJECTORIES, runs: bool = False) -> Iterator[Path]:
     """The pages, as they are written; with `runs`, first those of a comparison's runs, so that its own can lead to them."""
     if most_trajectories < 0:
         raise TacitError(f"--trajectories must not be negative, and is {most_trajectories}.")
     if not (path / SETTINGS).is_file() and not (path / COMPARISON).is_file():
         raise _neither(path)
-    out = out or path / PAGE
     if not out.parent.is_dir():
         raise TacitError(f"there is no directory {out.parent} to write {out.name} to; make it, or name another --out.")
     if runs and not (path / COMPARISON).is_file():
         raise TacitError(f"--runs is for comparisons, and {path} has no {COMPARISON}.")
-    for place in map(read.place, read.cells) if runs and (read := read_comparison(path)) else ():
-        if (place / SETTINGS).is_file():
-            yield from write_report(place, None, most_trajectories)
+    if runs:
+        found = read_comparison(path)
+        for place in [place for cell in found.cells if ((place := found.place(cell)) / SETTINGS).is_file()]:
+            yield from write_report(place, place / PAGE, most_trajectories)
     a_run = (path / SETTINGS).is_file()
     write_text(out, run_page(path, most_trajectories) if a_run else comparison_page(path, most_trajectories, out.parent))
     yield out

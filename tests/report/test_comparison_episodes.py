@@ -54,9 +54,10 @@ def test_every_method_plays_the_same_tasks_and_they_are_those_that_tell(place):
 def test_practice_is_the_episode_whose_credit_differs_most_and_a_limit_cuts_evenly(place):
     for method in ("grpo", "bipace", "reuserl"):
         practise(place, "countdown", method, [[0.5, 0.5, 0.5], [0.9, -0.4], [0.1, 0.2, 0.3, 0.2]])
-    shown = embedded(comparison_page(place, most_trajectories=9))
+    shown = embedded(comparison_page(place, most_trajectories=11))
     practice = [e for e in shown if e["from"].endswith("training, iteration 40")]
-    assert len(shown) == 9 and len(practice) == 3 and {len(e["turns"]) for e in practice} == {2}
+    assert len(shown) == 11 and len(practice) == 3 and {len(e["turns"]) for e in practice} == {2}
+    assert sum(e["from"].startswith("countdown") for e in shown) == 6
     assert [turn["credit"] for turn in practice[0]["turns"]] == [0.9, -0.4]
     assert len(embedded(comparison_page(place, most_trajectories=2))) == 2
 
