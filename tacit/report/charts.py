@@ -10,7 +10,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from markupsafe import Markup
@@ -42,37 +42,28 @@ SUPERFLUOUS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Chart:
-    title: str
-    series: Sequence[Series]
-    """at least one of them with points"""
-    x_label: str = "iteration"
-    share: bool = False
-    """values are shares, shown as percentages on a scale that ends at 0 and 100 where it comes near them"""
-    note: str = ""
-    marks: bool = False
-    """draw the points themselves: few measurements, each of which counts"""
-    floor: float | None = None
-    """a value the scale must reach: 0 for lengths and counts"""
+def draw(
+    title: str, series: Sequence[Series], x_label: str = "iteration", note: str = "", share: bool = False,
+    floor: float = math.inf, marks: bool = False,
+) -> Markup:  # fmt: skip
+    """A figure: title with the last value, the drawing, what its band is and what was left out. At least one line has points.
 
-
-def draw(chart: Chart) -> Markup:
-    """A figure: title with the last value, the drawing, what its band is and what was left out."""
-    show: Callable[[float], str] = percent if chart.share else short
-    merged = max(math.ceil(len(s.points) / MOST_POINTS) for s in chart.series)
-    drawn = [replace(_short(s), points=thinned(s.points)) for s in chart.series if s.points]
+    Shares are percentages, on a scale that ends at 0 and 100 where it comes near them; any scale reaches down to `floor`, which
+    is 0 for lengths and counts. `marks` draws the points themselves: few measurements, each of which counts."""
+    show: Callable[[float], str] = percent if share else short
+    merged = max(math.ceil(len(s.points) / MOST_POINTS) for s in series)
+    drawn = [replace(_short(s), points=thinned(s.points)) for s in series if s.points]
     several, x = len(drawn) > 1, [p.x for s in drawn for p in s.points]
-    ends, ticks = (min(x), max(max(x), min(x) + 1)), _scale(chart, drawn)
+    ends, ticks = (min(x), max(max(x), min(x) + 1)), _scale(drawn, share, floor)
     right = WIDTH - 8 - (8 + LETTER * max(len(s.name) for s in drawn) if several else 0)
 
     def paint(axes: Any) -> None:
         axes.set(xlim=ends, ylim=(ticks[0], ticks[-1]))
         axes.set_yticks(ticks, [show(tick).replace(".0%", "%") for tick in ticks])
         axes.grid(axis="y")
-        axes.set_xlabel(chart.x_label, loc="right", labelpad=3)
+        axes.set_xlabel(x_label, loc="right", labelpad=3)
         axes.locator_params(axis="x", nbins=4)
-        pictures.draw_lines(axes, drawn, chart.marks)
+        pictures.draw_lines(axes, drawn, marks)
         if several:
             pictures.name_ends(axes, drawn, 12 / (HEIGHT - BOTTOM - TOP))
 
@@ -81,16 +72,16 @@ def draw(chart: Chart) -> Markup:
     ]
     scales = {"x": [*ends, LEFT, right], "y": [ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP]}
     told = [
-        f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {chart.x_label} {short(s.points[0].x)}, "
+        f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {x_label} {short(s.points[0].x)}, "
         f"{show(s.points[-1].y)} at {short(s.points[-1].x)}"
         for s in drawn
     ]
-    label = f"{chart.title}. {'; '.join(told)}. Arrow keys read the values."
-    data = {"share": chart.share, "label": chart.x_label, "series": lines, **scales}
-    notes = [chart.note, f"each point is the mean of {merged} neighbours" if merged > 1 else ""]
+    label = f"{title}. {'; '.join(told)}. Arrow keys read the values."
+    data = {"share": share, "label": x_label, "series": lines, **scales}
+    notes = [note, f"each point is the mean of {merged} neighbours" if merged > 1 else ""]
     reading = "" if several else show(drawn[0].points[-1].y)
     picture = _svg(label, (HEIGHT, LEFT, right, BOTTOM), paint, data)
-    return parts.figure(chart.title, picture, "; ".join(filter(None, notes)), reading, several)
+    return parts.figure(title, picture, "; ".join(filter(None, notes)), reading, several)
 
 
 def spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
@@ -140,10 +131,10 @@ def _svg(label: str, margins: tuple[float, ...], paint: Callable[[Any], None], d
     return parts.svg(WIDTH, height, label, Markup(drawing), data)  # matplotlib has escaped the words in it
 
 
-def _scale(chart: Chart, drawn: Sequence[Series]) -> list[float]:
+def _scale(drawn: Sequence[Series], share: bool, floor: float) -> list[float]:
     values = [v for s in drawn for line in (s.points, *s.each) for p in line for v in (p.y, p.low, p.high) if v is not None]
-    low, high = min(values + ([] if chart.floor is None else [chart.floor])), max(values)
-    if chart.share:
+    low, high = min(*values, floor), max(values)
+    if share:
         low = 0.0 if 0 <= low < 0.5 else low
         high = 1.0 if 0.75 < high <= 1 else high
     return _round(low, high)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from tacit.evaluation.pictures import Arrivals, Point, Series, Spread, mean_series
-from tacit.report.charts import Chart, arrivals, draw, spreads
+from tacit.report.charts import arrivals, draw, spreads
 from tacit.report.comparison_episodes import comparison_viewer
 from tacit.report.comparison_files import Comparison, entries, read_comparison
 from tacit.report.conduct import conduct, prompt_series
@@ -121,7 +121,7 @@ def _learning(found: Comparison, world: str, curves: Sequence[Series]) -> Markup
     note = "line: mean over seeds; thin: each seed"
     if not all(found.cells_of(world, line.name, finished=True) for line in curves):
         note += "; unfinished runs count where nothing is finished"
-    return draw(Chart(f"Success on the panel, {world}", curves, share=True, marks=True, note=note)) if curves else None
+    return draw(f"Success on the panel, {world}", curves, share=True, marks=True, note=note) if curves else None
 
 
 def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:
@@ -151,9 +151,9 @@ def _behaviour(found: Comparison, world: str, notices: list[str]) -> tuple[dict[
     notices += [f"{world}: {notice}" for notice in own]
     # As lines alone: the bands of several methods hide them and each other.
     lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in pooled]
-    drawn = any(len(line.points) > 1 for line in lines)
-    chart = Chart("Prompt tokens by turn", lines, "turn", floor=0.0, note="mean of the episodes that come so far")
-    return told, draw(chart) if drawn else None
+    if max(len(line.points) for line in lines) < 2:
+        return told, None
+    return told, draw("Prompt tokens by turn", lines, "turn", "mean of the episodes that come so far", floor=0.0)
 
 
 def _differences(found: Comparison, world: str) -> list[list[str]]:

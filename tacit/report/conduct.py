@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from tacit.core.types import Step, Trajectory
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.evaluation.pictures import Point, Series
-from tacit.report.charts import Chart, draw
+from tacit.report.charts import draw
 from tacit.report.known import Known
 from tacit.report.numbers import NOTHING, count, is_number, percent, plain, short
 from tacit.report.run_files import Episodes, Record, trajectory_of
@@ -85,23 +87,16 @@ def reading_load(found: Sequence[Episodes]) -> list[Markup]:
             begun, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
             left = sum(len(r["turns"]) >= last for r in episodes.records)
             said = f"{episodes.title}: {begun} episodes begin, {left} reach turn {short(last)}; line: mean; band: middle 80%"
-            charts.append(draw(Chart("Prompt tokens by turn", [series], "turn", note=said, floor=0.0)))
+            charts.append(draw("Prompt tokens by turn", [series], "turn", note=said, floor=0.0))
     return charts
 
 
 def prompt_series(episodes: Episodes) -> Series:
     """Mean and the middle 80% of the episodes that came that far."""
-    columns: dict[int, list[float]] = {}
-    for record in episodes.records:
-        for turn, step in enumerate(record["turns"], start=1):
-            if is_number(step.get("prompt_tokens")):
-                columns.setdefault(turn, []).append(step["prompt_tokens"])
-    points = []
-    for turn, values in sorted(columns.items()):
-        values.sort()
-        cut = int(0.1 * (len(values) - 1))
-        points.append(Point(turn, sum(values) / len(values), values[cut], values[-cut - 1]))
-    return Series(episodes.title, points)
+    columns = zip_longest(*([turn.get("prompt_tokens") for turn in record["turns"]] for record in episodes.records))
+    read = [[tokens for tokens in column if is_number(tokens)] for column in columns]
+    middle = [(turn, np.mean(own), *np.percentile(own, (10, 90))) for turn, own in enumerate(read, start=1) if own]
+    return Series(episodes.title, [Point(turn, *map(float, values)) for turn, *values in middle])
 
 
 def _trajectory(record: Record, known: Known) -> Trajectory:

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tacit.evaluation.pictures import Point, Series
-from tacit.report.charts import Chart, draw
+from tacit.report.charts import draw
 from tacit.report.measures import Panel
 from tacit.report.numbers import is_number, short
 from tacit.report.run_files import Record
@@ -64,7 +64,7 @@ def panel_chart(panels: Sequence[Panel]) -> Markup | None:
         lines.append(Series(panel.name, points, colour))
     if max((len(line.points) for line in lines), default=0) < 2:
         return None
-    return draw(Chart("Success on the panel", lines, share=True, note="band: 95% interval", marks=True))
+    return draw("Success on the panel", lines, share=True, note="band: 95% interval", marks=True)
 
 
 def lines_of(records: Sequence[Record]) -> dict[str, list[Series]]:
@@ -89,17 +89,17 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
     still = {metric: found.pop(metric) for metric in list(found) if all(map(_flat, found[metric]))}
     for metric, (title, scale) in READINGS.items():
         if metric in found:
-            charts.append(draw(Chart(title, found.pop(metric), word, **scale)))
+            charts.append(draw(title, found.pop(metric), word, **scale))
     if timed:
         called = [ALL if metric == WHOLE else metric.removeprefix(PHASE) for metric in timed]
         lines = [Series(phase, points, i) for i, (phase, points) in enumerate(zip(called, timed.values(), strict=True))]
-        charts.append(draw(Chart("Seconds of each phase", lines, word, floor=0.0)))
+        charts.append(draw("Seconds of each phase", lines, word, floor=0.0))
     every = -(-len(records) // MOST_ROWS)
     return {
         "title": STAGE_TITLES.get(name, name),
         "word": word,
         "charts": charts,
-        "others": [draw(Chart(metric, lines, word)) for metric, lines in found.items()],
+        "others": [draw(metric, lines, word) for metric, lines in found.items()],
         "still": [f"{_whose(line)}{metric} {short(line.points[0].y)}" for metric, lines in still.items() for line in lines],
         "names": dict.fromkeys(name for r in records for name in r if name not in NOT_CURVES and is_number(r[name])),
         "rows": [r for i, r in enumerate(records) if i % every == 0 or i == len(records) - 1],

@@ -9,10 +9,10 @@ from tacit.report.conduct import by_world, conduct, reading_load
 from tacit.report.known import known_of
 from tacit.report.learning_curves import stages_of
 from tacit.report.measures import conditions_of, headline, moment, panels_of
-from tacit.report.numbers import count, duration, is_number
+from tacit.report.numbers import count, duration
 from tacit.report.page import render
 from tacit.report.provenance import name_of, provenance
-from tacit.report.run_files import EVALUATIONS, Episodes, RunFiles, newest_episodes, read_run
+from tacit.report.run_files import EVALUATIONS, Episodes, newest_episodes, read_run
 from tacit.report.viewer import MOST_TRAJECTORIES, viewer
 
 
@@ -36,18 +36,14 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     }
     method, world, model = (name_of(run.settings, key) for key in ("method", "world", "model"))
     what = f"{method} in {world}, model {model}, seed {run.settings.get('seed')}"
-    top, done = [*headline(panels), *_spent(run)], ("finished", run.finished)
+    spent, done = run.summary, ("finished", run.finished)
+    told = [
+        ("practised", f"{count(spent.get('episodes'))} episodes", f"{count(spent.get('generated_tokens'))} tokens"),
+        ("time", duration(spent.get("wall_s")), f"{count(spent.get('turns'))} turns"),
+    ]
+    top = [*headline(panels), *(told if run.finished else [])]
     functions = {"conditions_of": conditions_of, "moment": moment}
     return render("run", notices, name=path.resolve().name, what=what, done=done, headline=top, **parts, **functions)
-
-
-def _spent(run: RunFiles) -> list[tuple[str, str, str]]:
-    spent, told = run.summary, []
-    if is_number(spent.get("episodes")):
-        told.append(("practised", f"{count(spent['episodes'])} episodes", f"{count(spent.get('generated_tokens'))} tokens"))
-    if is_number(spent.get("wall_s")):
-        told.append(("time", duration(spent["wall_s"]), f"{count(spent.get('turns'))} turns"))
-    return told
 
 
 def _first_evaluation(path: Path, measured: Sequence[Episodes], notices: list[str]) -> list[Episodes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from parsed import Page
 from written import HOSTILE
 
 from tacit.evaluation.pictures import COLOURS, Arrivals, Point, Series, Spread
-from tacit.report.charts import MOST_POINTS, Chart, _round, arrivals, draw, spreads, thinned
+from tacit.report.charts import MOST_POINTS, _round, arrivals, draw, spreads, thinned
 
 
 def line(*values: float, name: str = "a", colour: int = 0) -> Series:
@@ -35,9 +36,9 @@ def test_scales_end_on_round_numbers(low, high, ticks):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=30), st.booleans(), st.sampled_from([None, 0.0]))
+@given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=30), st.booleans(), st.sampled_from([math.inf, 0.0]))
 def test_whatever_the_values_the_drawing_holds_them(values, share, floor):
-    html = draw(Chart("t", [line(*values)], share=share, floor=floor, marks=True))
+    html = draw("t", [line(*values)], share=share, floor=floor, marks=True)
     Page(html)
     heights = [float(y) for y in re.findall(r'<use [^>]*y="([-\d.]+)" style="fill: var\(--c0\); stroke', html)]
     assert len(heights) == len(values) and all(7.9 <= y <= 158.1 for y in heights)
@@ -47,13 +48,13 @@ def test_thinning_keeps_the_mean_and_the_end():
     points = [Point(i, float(i)) for i in range(1, 1001)]
     few = thinned(points)
     assert len(few) <= MOST_POINTS and few[-1].x == 1000 and few[0].y == pytest.approx(3.0)
-    assert "each point is the mean of 5 neighbours" in draw(Chart("t", [Series("a", points)]))
+    assert "each point is the mean of 5 neighbours" in draw("t", [Series("a", points)])
     assert thinned(points[:MOST_POINTS]) == points[:MOST_POINTS]
 
 
 def test_a_chart_has_the_colours_of_the_page_and_nothing_twice():
-    charts = [draw(Chart(f"t{n}", [line(1, n), line(3, 4, name="b", colour=1)], marks=True)) for n in range(2)]
-    assert charts[0] == draw(Chart("t0", [line(1, 0), line(3, 4, name="b", colour=1)], marks=True)), "the same every time"
+    charts = [draw(f"t{n}", [line(1, n), line(3, 4, name="b", colour=1)], marks=True) for n in range(2)]
+    assert charts[0] == draw("t0", [line(1, 0), line(3, 4, name="b", colour=1)], marks=True), "the same every time"
     html = "".join(charts)
     assert not any(colour in html for colour in COLOURS) and "font-family" not in html
     assert "stroke: var(--c0)" in html and "stroke: var(--c1)" in html and "stroke: var(--rule)" in html
@@ -63,7 +64,7 @@ def test_a_chart_has_the_colours_of_the_page_and_nothing_twice():
 
 
 def test_several_lines_are_named_and_their_values_are_there_for_the_script():
-    page = Page(draw(Chart("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", colour=9)])))
+    page = Page(draw("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", colour=9)]))
     assert "grpo" in page.text and "a method with a l…" in page.text
     chart = json.loads(page.all("svg")[0]["data-chart"])
     assert [(s["name"], s["colour"], s["points"]) for s in chart["series"]] == [
@@ -75,7 +76,7 @@ def test_several_lines_are_named_and_their_values_are_there_for_the_script():
 def test_hostile_names_are_words():
     strange = f"$x$ {HOSTILE} \ud800"
     for html in (
-        draw(Chart(strange, [line(1, 2, name=strange), line(2, 3, name="b")], note=strange)),
+        draw(strange, [line(1, 2, name=strange), line(2, 3, name="b")], note=strange),
         spreads(strange, [Spread("$a$ <b>\x1b", 0.5, 0.4, 0.6, [], 0)], strange),
         arrivals(strange, [Arrivals("$a$ <b>\x1b", [1, None], 0)], 2),
     ):
