@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tacit.evaluation.pictures import Point, Series
+from tacit.evaluation.pictures import COLOURS, Point, Series
 from tacit.report.charts import draw
 from tacit.report.measures import Panel
 from tacit.report.numbers import is_number, short
@@ -20,8 +20,8 @@ STAGE_TITLES = {"rl": "Practice", "sft": "Imitation"}
 NOT_CURVES = ("stage", "step", "at")
 MOST_ROWS = 200
 """of a table of values; more are thinned to every n-th"""
-ALL = "all"
-"""the line of the whole run, beside those of its worlds or phases"""
+ALL, LAST = "all", len(COLOURS) - 1
+"""the line of the whole run, beside those of its worlds or phases, and its colour there: grey"""
 PHASE, WHOLE = "seconds_", "seconds"
 """how long the phases of an iteration took, and all of it"""
 SHARE, FROM_ZERO = {"share": True}, {"floor": 0.0}
@@ -73,7 +73,7 @@ def lines_of(records: Sequence[Record]) -> dict[str, list[Series]]:
     worlds = [name.removesuffix("/success") for name in names if name.endswith("/success")]
     found: dict[str, list[Series]] = {}
     for name in names:
-        colour, world = next(((i, w) for i, w in enumerate(worlds, start=1) if name.startswith(f"{w}/")), (0, ""))
+        colour, world = next(((i, w) for i, w in enumerate(worlds) if name.startswith(f"{w}/")), (LAST if worlds else 0, ""))
         points = [Point(r["step"], r[name]) for r in records if is_number(r.get(name))]
         if points:
             metric = name.removeprefix(f"{world}/") if world else name
@@ -91,8 +91,8 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
         if metric in found:
             charts.append(draw(title, found.pop(metric), word, **scale))
     if timed:
-        called = [ALL if metric == WHOLE else metric.removeprefix(PHASE) for metric in timed]
-        lines = [Series(phase, points, i) for i, (phase, points) in enumerate(zip(called, timed.values(), strict=True))]
+        lines = [Series(metric.removeprefix(PHASE), timed[metric], i) for i, metric in enumerate(phases)]
+        lines += [Series(ALL, timed[WHOLE], LAST)] if WHOLE in timed else []
         charts.append(draw("Seconds of each phase", lines, word, floor=0.0))
     every = -(-len(records) // MOST_ROWS)
     return {
