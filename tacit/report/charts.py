@@ -67,9 +67,10 @@ def draw(
         if several:
             pictures.name_ends(axes, drawn, 12 / (HEIGHT - BOTTOM - TOP))
 
-    lines = [
-        {"name": s.name, "colour": s.colour % len(pictures.COLOURS), "points": list(map(_figures, s.points))} for s in drawn
-    ]
+    lines = []
+    for s in drawn:
+        known = [[float(f"{v:.6g}") for v in (p.x, p.y, p.low, p.high) if v is not None] for p in s.points]
+        lines.append({"name": s.name, "colour": s.colour % len(pictures.COLOURS), "points": known})
     scales = {"x": [*ends, LEFT, right], "y": [ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP]}
     told = [
         f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {x_label} {short(s.points[0].x)}, "
@@ -80,8 +81,7 @@ def draw(
     data = {"share": share, "label": x_label, "series": lines, **scales}
     notes = [note, f"each point is the mean of {merged} neighbours" if merged > 1 else ""]
     reading = "" if several else show(drawn[0].points[-1].y)
-    picture = _svg(label, (HEIGHT, LEFT, right, BOTTOM), paint, data)
-    return parts.figure(title, picture, "; ".join(filter(None, notes)), reading, several)
+    return _figure(title, label, (HEIGHT, LEFT, right, BOTTOM), paint, "; ".join(filter(None, notes)), data, reading)
 
 
 def spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
@@ -95,7 +95,7 @@ def spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
         pictures.draw_spreads(axes, drawn)
 
     told = "; ".join(f"{r.name} {percent(r.mean)}, interval {percent(r.low)} to {percent(r.high)}" for r in rows)
-    return parts.figure(title, _svg(f"{title}. {told}.", _row_margins(drawn, 26, 54), paint), note)
+    return _figure(title, f"{title}. {told}.", _row_margins(drawn, 26, 54), paint, note)
 
 
 def arrivals(title: str, rows: Sequence[Arrivals], last: float) -> Markup:
@@ -103,7 +103,7 @@ def arrivals(title: str, rows: Sequence[Arrivals], last: float) -> Markup:
     drawn = list(map(_short, rows))
     told = "; ".join(f"{r.name} {', '.join('never' if s is None else short(s) for s in r.steps)}" for r in rows)
     margins = _row_margins(drawn, 34, 8)
-    return parts.figure(title, _svg(f"{title}. {told}.", margins, lambda axes: pictures.draw_arrivals(axes, drawn, last)))
+    return _figure(title, f"{title}. {told}.", margins, lambda axes: pictures.draw_arrivals(axes, drawn, last))
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
@@ -115,7 +115,7 @@ def thinned(points: Sequence[Point]) -> list[Point]:
     return [Point(group[-1].x, sum(p.y for p in group) / len(group)) for group in groups]
 
 
-def _svg(label: str, margins: tuple[float, ...], paint: Callable[[Any], None], data: dict[str, Any] | None = None) -> Markup:
+def _figure(title: str, label: str, margins: tuple[float, ...], paint: Callable[[Any], None], *more: Any) -> Markup:
     """What is painted into axes with these margins: height, left end, right end, room below."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -128,7 +128,7 @@ def _svg(label: str, margins: tuple[float, ...], paint: Callable[[Any], None], d
     drawing = SUPERFLUOUS.sub("", text.getvalue().partition("</defs>")[2].rpartition("</svg>")[0])
     for colour, name in NAMES.items():
         drawing = drawing.replace(colour, f"var(--{name})")
-    return parts.svg(WIDTH, height, label, Markup(drawing), data)  # matplotlib has escaped the words in it
+    return parts.figure(title, height, label, Markup(drawing), *more)  # matplotlib has escaped the words in it
 
 
 def _scale(drawn: Sequence[Series], share: bool, floor: float) -> list[float]:
@@ -161,8 +161,3 @@ def _short(line: Named) -> Named:
     """With a name that there is room for, of letters that can be drawn."""
     name = clean(line.name)
     return replace(line, name=name if len(name) <= 18 else f"{name[:17]}…")
-
-
-def _figures(p: Point) -> list[float]:
-    known = [p.x, p.y] + ([p.low, p.high] if p.low is not None and p.high is not None else [])
-    return [float(f"{v:.6g}") for v in known]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.report.run_files import Record, read_table
+from tacit.report.run_files import Record, has, read_table
 
 COMPARISON = "comparison.json"
 FORMAT = 1
@@ -34,9 +34,6 @@ class Comparison:
         """A method has one colour on the whole page."""
         return self.methods.index(method) if method in self.methods else len(self.methods)
 
-    def rows_of(self, world: str) -> list[Record]:
-        return [row for row in self.rows if row["world"] == world]
-
     def cells_of(self, world: str, method: str, finished: bool = False) -> list[Record]:
         own = [cell for cell in self.cells if (cell["world"], cell["method"]) == (world, method)]
         return [cell for cell in own if cell["status"] == "finished"] if finished else own
@@ -59,10 +56,10 @@ def read_comparison(path: Path) -> Comparison:
     if found.get("format") != FORMAT:
         other = f"{COMPARISON} is of format {found.get('format')!r}, this version reads {FORMAT}"
         notices.append(f"{other}: what differs is missing.")
-    cells = [cell for cell in entries(said) if _says(cell, "world", "method", "status")]
+    cells = [cell for cell in entries(said) if has(cell, {"world": str, "method": str, "status": str})]
     if len(cells) < len(said):
         notices.append(f"{len(said) - len(cells)} of {len(said)} cells cannot be read, and are left out.")
-    rows = [row for row in entries(found.get("table")) if _says(row, "world", "method")]
+    rows = [row for row in entries(found.get("table")) if has(row, {"world": str, "method": str})]
     if not rows:
         notices.append("There is no table: no run has finished, or the runs of a world were measured on different panels.")
     worlds, methods, seeds = (
@@ -79,7 +76,3 @@ def entries(value: Any) -> list[Record]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _says(entry: Record, *names: str) -> bool:
-    return all(isinstance(entry.get(name), str) for name in names)

@@ -46,20 +46,24 @@ def comparison_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES, besi
         ("seeds", len(found.seeds), ", ".join(found.seeds)),
         ("runs finished", f"{finished} / {planned}", ""),
     ]
-    name, what = str(found.found.get("name") or path.resolve().name), f"{', '.join(found.methods)} in {', '.join(found.worlds)}"
-    done = ("complete", finished == planned)
+    name, done = str(found.found.get("name") or path.resolve().name), ("complete", finished == planned)
+    what = f"{', '.join(found.methods)} in {', '.join(found.worlds)}"
     return render("comparison", notices, name=name, what=what, done=done, headline=headline, found=found, **parts)
 
 
 def world_parts(found: Comparison, world: str, notices: list[str]) -> dict[str, Any]:
     """Everything the page says of one world, by the names the template has for it."""
-    rows, curves = found.rows_of(world), mean_curves(found, world)
+    rows, curves = [row for row in found.rows if row["world"] == world], mean_curves(found, world)
     reached = [e["threshold"] for row in rows for e in entries(row.get("steps_to")) if is_number(e.get("threshold"))]
     levels = list(dict.fromkeys(reached))
     behaved, reading = _behaviour(found, world, notices)
+    note = "line: mean over seeds; thin: each seed"
+    if not all(found.cells_of(world, line.name, finished=True) for line in curves):
+        note += "; unfinished runs count where nothing is finished"
+    learning = draw(f"Success on the panel, {world}", curves, note=note, share=True, marks=True) if curves else None
     return {
         "name": world, "panel": table_of(found.found.get("panels")).get(world), "rows": rows, "curves": curves,
-        "picture": _picture(found, world, rows), "learning": _learning(found, world, curves), "behaved": behaved,
+        "picture": _picture(found, world, rows), "learning": learning, "behaved": behaved,
         "arrivals": list(filter(None, (_arrivals(found, world, level) for level in levels))), "levels": levels,
         "reading": reading, "differences": _differences(found, world),
     }  # fmt: skip
@@ -115,13 +119,6 @@ def _picture(found: Comparison, world: str, rows: Sequence[Record]) -> Markup | 
             lines.append(Spread(row["method"], mean, low, high, each, found.colour(row["method"])))
     note = "dot: mean over seeds; line: 95% interval; small marks: seeds"
     return spreads(f"Final success in {world}", lines, note) if lines else ""
-
-
-def _learning(found: Comparison, world: str, curves: Sequence[Series]) -> Markup | None:
-    note = "line: mean over seeds; thin: each seed"
-    if not all(found.cells_of(world, line.name, finished=True) for line in curves):
-        note += "; unfinished runs count where nothing is finished"
-    return draw(f"Success on the panel, {world}", curves, share=True, marks=True, note=note) if curves else None
 
 
 def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:

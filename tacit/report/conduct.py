@@ -31,10 +31,10 @@ STATISTICS: tuple[tuple[str, str, Shown], ...] = (
     ("of all steps: repeats an action", "all_repeats", percent),
 )
 """(what it is called, the field of Behaviour, how it is shown)"""
-OF_ALL_STEPS: tuple[tuple[str, Callable[[Step], bool]], ...] = (
-    ("of all steps: completion does not parse", lambda step: not step.valid),
-    ("of all steps: action refused by the world", lambda step: step.valid and not step.effective),
-)
+OF_ALL_STEPS: dict[str, Callable[[Step], bool]] = {
+    "of all steps: completion does not parse": lambda step: not step.valid,
+    "of all steps: action refused by the world": lambda step: step.valid and not step.effective,
+}
 BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
     ("why episodes failed", "share of the failures", "failures", percent),
     ("skills per success", "", "per_success", lambda value: plain(value, 2)),
@@ -47,13 +47,14 @@ BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
 
 def conduct(found: Sequence[Episodes], known: Known, notices: list[str]) -> dict[str, Any]:
     """A column per file of episodes: what the page shows of them."""
-    played = [[_trajectory(record, known) for record in episodes.records] for episodes in found]
+    tasks = {name: scene.task for name, scene in known.scenes.items()}
+    played = [[trajectory_of(record, tasks.get(record["task"])) for record in episodes.records] for episodes in found]
     told = [_behaviour(trajectories, known, notices) for trajectories in played]
     rows = []
     for name, field, show in STATISTICS:
         values = [getattr(b, field) for b in told]
         rows += [[name, *map(show, values)]] if any(value is not None for value in values) else []
-    for name, flag in OF_ALL_STEPS:
+    for name, flag in OF_ALL_STEPS.items():
         flags = [[flag(step) for t in trajectories for step in t.steps] for trajectories in played]
         rows.append([name, *(percent(sum(own) / len(own) if own else None) for own in flags)])
     tables = []
@@ -97,11 +98,6 @@ def prompt_series(episodes: Episodes) -> Series:
     read = [[tokens for tokens in column if is_number(tokens)] for column in columns]
     middle = [(turn, np.mean(own), *np.percentile(own, (10, 90))) for turn, own in enumerate(read, start=1) if own]
     return Series(episodes.title, [Point(turn, *map(float, values)) for turn, *values in middle])
-
-
-def _trajectory(record: Record, known: Known) -> Trajectory:
-    scene = known.scenes.get(record["task"])
-    return trajectory_of(record, scene.task if scene else None)
 
 
 def _behaviour(played: Sequence[Trajectory], known: Known, notices: list[str]) -> Behaviour:

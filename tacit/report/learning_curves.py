@@ -94,21 +94,18 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
         lines = [Series(metric.removeprefix(PHASE), timed[metric], i) for i, metric in enumerate(phases)]
         lines += [Series(ALL, timed[WHOLE], LAST)] if WHOLE in timed else []
         charts.append(draw("Seconds of each phase", lines, word, floor=0.0))
+    unmoved = [(m if s.name == ALL else f"{s.name}/{m}", s.points[0].y) for m, lines in still.items() for s in lines]
     every = -(-len(records) // MOST_ROWS)
     return {
         "title": STAGE_TITLES.get(name, name),
         "word": word,
         "charts": charts,
         "others": [draw(metric, lines, word) for metric, lines in found.items()],
-        "still": [f"{_whose(line)}{metric} {short(line.points[0].y)}" for metric, lines in still.items() for line in lines],
+        "still": [f"{name} {short(value)}" for name, value in unmoved],
         "names": dict.fromkeys(name for r in records for name in r if name not in NOT_CURVES and is_number(r[name])),
         "rows": [r for i, r in enumerate(records) if i % every == 0 or i == len(records) - 1],
         "caption": f"Every {every}th {word} and the last; metrics.jsonl has all {len(records)}." if every > 1 else "",
     }
-
-
-def _whose(line: Series) -> str:
-    return "" if line.name == ALL else f"{line.name}/"
 
 
 def _flat(line: Series) -> bool:

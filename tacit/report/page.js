@@ -120,8 +120,8 @@
 
   function renderStrip(turns) {
     turns.forEach((turn, i) => {
-      const wrong = !turn.valid ? "did not parse" : turn.effective ? "" : "refused";
-      const style = [turn.credit > 0 ? "plus" : turn.credit < 0 ? "minus" : "", !turn.valid ? "unparsed" : wrong];
+      const wrong = !turn.valid ? "unparsed" : turn.effective ? "" : "refused";
+      const style = [turn.credit > 0 ? "plus" : turn.credit < 0 ? "minus" : "", wrong];
       const told = [wrong, "credit" in turn ? `credit ${signed(turn.credit, 3)}` : ""];
       const button = { type: "button", class: listed(style, " "), title: listed(told, ", "), "aria-label": `step ${i + 1}`, "aria-current": i === state.step ? "step" : null };
       strip.append(make("button", button, i + 1));
@@ -160,14 +160,12 @@
     return true;
   }
 
-  for (const box of filters) {
-    box.addEventListener("change", () => {
-      const left = filtered();
-      if (left.includes(state.episode)) render();
-      else go(left.length ? left[0] : -1, 0);
-    });
-  }
-  episodeBox.addEventListener("change", () => go(Number(episodeBox.value), 0));
+  viewer.addEventListener("change", ({ target }) => {
+    const left = filtered();
+    if (target === episodeBox) go(Number(target.value), 0);
+    else if (left.includes(state.episode)) render();
+    else go(left.length ? left[0] : -1, 0);
+  });
   back.addEventListener("click", () => go(state.episode, state.step - 1));
   forth.addEventListener("click", () => go(state.episode, state.step + 1));
   document.addEventListener("keydown", (event) => {

@@ -36,20 +36,13 @@ def provenance(run: RunFiles, defaults: Record | None) -> dict[str, Any]:
 
 def made_by(versions: Record) -> list[tuple[str, str]]:
     """Code, machine and libraries, where they are on record."""
-    if not versions:
-        return []
     git, libraries = table_of(versions.get("git")), table_of(versions.get("libraries"))
-    commit = (
-        f", commit {str(git['commit'])[:10]}{' with changes not committed' if git.get('changed') else ''}"
-        if git.get("commit")
-        else ""
-    )
+    changed = " with changes not committed" if git.get("changed") else ""
+    code = f"tacit {versions.get('tacit')}" + (f", commit {str(git['commit'])[:10]}{changed}" if git.get("commit") else "")
     used = ", ".join(f"{name} {version}" for name, version in libraries.items() if version)
-    rows = [
-        ("code", f"tacit {versions.get('tacit', '?')}{commit}"),
-        *((key, versions.get(key)) for key in ("machine", "python")),
-    ]
-    return [(name, word(value)) for name, value in [*rows, ("libraries", used)] if value]
+    machine, python = versions.get("machine"), versions.get("python")
+    rows = (("code", versions and code), ("machine", machine), ("python", python), ("libraries", used))
+    return [(name, word(value)) for name, value in rows if value]
 
 
 def flat(settings: Record, place: Place = ()) -> Flat:
@@ -78,10 +71,7 @@ def command(told: Flat, usual: Flat) -> list[list[str]]:
 
 
 def flag(place: Place) -> str:
-    """
-    >>> flag(("schedule", "group_size")), flag(("sft", "steps"))
-    ('--group-size', '--sft.steps')
-    """
+    """--group-size of (schedule, group_size), --sft.steps of (sft, steps)."""
     kept = place[1:] if place[0] in UNPREFIXED and len(place) > 1 else place
     return "--" + ".".join(kept).replace("_", "-")
 

@@ -76,12 +76,11 @@ def read_run(path: Path) -> RunFiles:
         why = "; ".join(notices) or "it is empty."
         raise TacitError(f"{path / SETTINGS} cannot be read as settings, so nothing can be said about the run: {why}")
     summary = read_table(path / SUMMARY, notices) if (path / SUMMARY).exists() else {}
-    metrics = _lines(path, path / "metrics.jsonl", lambda line: _has(line, {"stage": str, "step": int}), notices)
-    alarms = _lines(path, path / ALARMS, lambda line: _has(line, {"name": str, "step": int, "message": str}), notices)
-    versions, measured = read_table(path / "versions.json", notices), summary
+    metrics = _lines(path, path / "metrics.jsonl", lambda line: has(line, {"stage": str, "step": int}), notices)
+    alarms = _lines(path, path / ALARMS, lambda line: has(line, {"name": str, "step": int, "message": str}), notices)
+    versions, newest = read_table(path / "versions.json", notices), saved_checkpoints(path).newest()
+    measured = summary or (read_table(newest.path / STATE, notices) if newest else {})
     if not (path / SUMMARY).exists():
-        newest = saved_checkpoints(path).newest()
-        measured = read_table(newest.path / STATE, notices) if newest else {}
         done = "".join(f": it has come to {r['stage']} {r['step']}" for r in metrics[-1:])
         so_far = f"Below is what it has written so far; `tacit train --resume {path}` continues it."
         notices.insert(0, f"This run has not finished{done}. {so_far}")
@@ -107,6 +106,11 @@ def trajectory_of(record: Record, task: Task | None = None) -> Trajectory:
     """The episode as a trajectory; without its task, as one of a task that only has a name."""
     stub = Task("", record["task"], str(record.get("family", "")), "", 0, str(record.get("goal", "")))
     return trajectory_from_record({"condition": "plain", "detail": "", "seed": 0, **record}, task or stub)
+
+
+def has(record: Any, needed: Mapping[str, Any]) -> bool:
+    """Whether it is a table that holds these, each of its kind."""
+    return isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in needed.items())
 
 
 def table_of(value: Any) -> Record:
@@ -156,28 +160,21 @@ def _parsed(line: str) -> Any:
 
 def _scores(said: Any, notices: list[str]) -> list[Record]:
     """Those that say how often they succeeded, out of how many, and how sure that is."""
-    found = said if isinstance(said, list) else []
-    sound: list[Record] = [e for e in found if isinstance(e, dict) and _is_score(e)]
+    found, sound = said if isinstance(said, list) else [], []
+    for e in found:
+        ends = e["interval"] if has(e, {"interval": list}) else []
+        if len(ends) == 2 and all(map(is_number, [*ends, *(e.get(name) for name in ("success", "successes", "episodes"))])):
+            sound.append(e)
     if len(sound) < len(found):
         notices.append(f"{len(found) - len(sound)} evaluations lack successes, episodes or an interval: left out.")
     return sound
 
 
-def _is_score(record: Record) -> bool:
-    ends = record.get("interval")
-    said = [record.get("successes"), record.get("episodes"), record.get("success"), *(ends if isinstance(ends, list) else ())]
-    return len(said) == 5 and all(map(is_number, said))
-
-
 def _is_episode(record: Any) -> bool:
-    if not _has(record, OF_EPISODE) or not all(_has(turn, OF_TURN) for turn in record["turns"]):
+    if not has(record, OF_EPISODE) or not all(has(turn, OF_TURN) for turn in record["turns"]):
         return False
     try:
         trajectory_of(record)
     except (ValueError, TypeError):  # a stop reason this version does not have, a count that is none
         return False
     return True
-
-
-def _has(record: Any, needed: Mapping[str, Any]) -> bool:
-    return isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in needed.items())

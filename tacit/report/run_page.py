@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from tacit.report.conduct import by_world, conduct, reading_load
@@ -12,7 +11,7 @@ from tacit.report.measures import conditions_of, headline, moment, panels_of
 from tacit.report.numbers import count, duration
 from tacit.report.page import render
 from tacit.report.provenance import name_of, provenance
-from tacit.report.run_files import EVALUATIONS, Episodes, newest_episodes, read_run
+from tacit.report.run_files import EVALUATIONS, newest_episodes, read_run
 from tacit.report.viewer import MOST_TRAJECTORIES, viewer
 
 
@@ -23,7 +22,8 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     notices = [*run.notices, *known.notices]
     measured = by_world(newest_episodes(path, EVALUATIONS, notices), known)
     recent = [*measured, *by_world(newest_episodes(path, ("rl",), notices), known)]
-    before = [] if len(run.evaluations) < 2 else by_world(_first_evaluation(path, measured, notices), known)
+    first = next((found for stage in EVALUATIONS if (found := newest_episodes(path, (stage,), notices))), [])
+    before = [episodes for episodes in by_world(first, known) if episodes.title not in [e.title for e in measured]]
     panels = panels_of(run)
     parts = {
         "panels": panels,
@@ -44,12 +44,3 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     top = [*headline(panels), *(told if run.finished else [])]
     functions = {"conditions_of": conditions_of, "moment": moment}
     return render("run", notices, name=path.resolve().name, what=what, done=done, headline=top, **parts, **functions)
-
-
-def _first_evaluation(path: Path, measured: Sequence[Episodes], notices: list[str]) -> list[Episodes]:
-    """The earliest recorded evaluation, to compare the newest with."""
-    for stage in EVALUATIONS:
-        found = newest_episodes(path, (stage,), notices)
-        if found and not any((e.stage, e.step) == (found[0].stage, found[0].step) for e in measured):
-            return found
-    return []

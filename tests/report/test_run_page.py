@@ -185,6 +185,9 @@ def test_an_unfinished_run_says_so_and_shows_what_its_checkpoint_knows(tmp_path)
     text = Page(run_page(run)).text
     assert "This run has not finished: it has come to rl 10." in text and "tacit train --resume" in text
     assert "latest success, not final 77.5%" in text and "final success" not in text and "not finished" in text
+    (run / "summary.json").write_text("{half")
+    text = Page(run_page(run)).text
+    assert "summary.json cannot be read" in text and "latest success, not final 77.5%" in text
 
 
 def test_damage_is_said_and_the_rest_is_shown(tmp_path):
