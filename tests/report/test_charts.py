@@ -63,6 +63,10 @@ def test_a_chart_has_the_colours_of_the_page_and_nothing_twice():
     assert len(charts[0]) < 6_000
 
 
+def test_scales_are_written_with_all_their_digits():
+    assert Page(draw("t", [line(0.0151, 0.0188)])).text.endswith("iteration 0.015 0.016 0.017 0.018 0.019")
+
+
 def test_several_lines_are_named_and_their_values_are_there_for_the_script():
     page = Page(draw("t", [line(0, 1, name="grpo"), line(1, 2, name="a method with a long name", colour=9)]))
     assert "grpo" in page.text and "a method with a l…" in page.text
