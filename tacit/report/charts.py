@@ -35,7 +35,7 @@ DRESS = pictures.PLAIN | {f"axes.spines.{side}": False for side in ("left", "rig
     "grid.linewidth": 1,
 }  # fmt: skip
 SUPERFLUOUS = re.compile(
-    # Groups, whose names every chart has again; clips; turns by nothing; fonts, which are the page's own; digits of places; blanks.
+    # Groups, whose names every chart has again; clips; turns by nothing; fonts, which are the page's; digits of places; blanks.
     r'</?g(?: [a-z-]+="[^"]*")* ?/?>| clip-path="[^"]*"|<defs>\s*<clipPath.*?</defs>| transform="rotate\(-0 [^"]*"'
     r'|font-(?:size|family): [^;"]*; |(?<=\.\d\d)\d+(?=[^<>]*>)|(?<=>)\s+(?=<)',
     re.DOTALL,
