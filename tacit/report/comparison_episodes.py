@@ -2,90 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain
+from typing import Any
+
+from markupsafe import Markup
 
 from tacit.report.comparison_files import Comparison
-from tacit.report.episodes import Chosen, reader
-from tacit.report.known import Known
-from tacit.report.markup import Markup, tag
+from tacit.report.known import Known, known_of
 from tacit.report.numbers import count, is_number
-from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes
+from tacit.report.run_files import EVALUATIONS, Record, newest_episodes
+from tacit.report.viewer import Chosen, embedded
+
+PRACTICE = ("rl",)
+LEAD = Markup(
+    "{} episodes of {}, by the first finished run of every method: tasks of its last evaluation, those first that some methods "
+    "won and others lost, and the practice in which credit differs most. "
+    '<code class="whole">--runs</code> writes a page of every run, with more.'
+)
 
 
 @dataclass(frozen=True)
-class Player:
-    """The first finished run of a method in a world."""
+class Played:
+    """The last evaluation, or the last practice, of the first finished run of a method in a world."""
 
-    name: str
+    title: str
     known: Known
-    measured: Episodes | None
-    practised: Episodes | None
+    stages: Sequence[str]
+    records: Sequence[Record]
 
-    def chosen(self, episodes: Episodes, record: Record) -> Chosen:
-        return f"{self.name}, {episodes.title}", record, self.known
+    def chosen(self, record: Record) -> Chosen:
+        return self.title, record, self.known.scenes.get(record["task"])
 
 
-def comparison_viewer(found: Comparison, known_of: Callable[[Record], Known], most: int, notices: list[str]) -> Markup:
-    """Per world, by the first finished run of every method: a task on which they differ, an episode of practice with its
-    credit, and another such task; as many as the page may have, in this order."""
-    worlds = [players_of(found, world, known_of, notices) for world in found.worlds]
-    total = sum(len(e.records) for ps in worlds for p in ps for e in (p.measured, p.practised) if e is not None)
+def comparison_viewer(found: Comparison, most: int, notices: list[str]) -> dict[str, Any]:
+    """Every world has the same share of the page."""
+    worlds = [played_in(found, world, notices) for world in found.worlds]
+    total = sum(len(p.records) for played in worlds for p in played)
     if not total:
-        return tag("p", "No trajectories were recorded, or none can be read.", cls="quiet")
-    rounds = zip_longest(*(rounds_of(players) for players in worlds), fillvalue=())
-    by_world: list[list[Chosen]] = [[] for _ in worlds]
-    for number, episode in [(i, c) for one in rounds for i, own in enumerate(one) for c in own][:most]:
-        by_world[number].append(episode)
-    chosen = [c for own in by_world for c in own]
-    lead = [
-        f"{len(chosen)} episodes of {count(total)}, by the first finished run of every method: tasks of its last evaluation, "
-        "those first that some methods won and others lost, and the practice in which credit differs most. ",
-        tag("code", "--runs", cls="whole"),
-        " writes a page of every run, with more.",
-    ]
-    return reader(chosen, lead)
+        return {"lead": "No trajectories were recorded, or none can be read."}
+    chosen = [episode for played in worlds for episode in wanted(played)[: -(-most // len(worlds))]][:most]
+    return {"lead": LEAD.format(len(chosen), count(total)), "data": embedded(chosen) if chosen else None}
 
 
-def players_of(found: Comparison, world: str, known_of: Callable[[Record], Known], notices: list[str]) -> list[Player]:
-    players = []
+def played_in(found: Comparison, world: str, notices: list[str]) -> list[Played]:
+    played = []
     for method in found.methods:
-        for cell in found.cells_of(world, method):
-            place = found.path / str(cell.get("run") or "")
-            if cell["status"] != "finished" or not place.is_dir():
-                continue
-            measured, practised = newest_episodes(place, EVALUATIONS, notices), newest_episodes(place, ("rl",), notices)
-            settings = cell.get("settings")
-            known = known_of(settings) if isinstance(settings, Mapping) else Known()
-            name = f"{world} / {method} / {cell.get('seed')}"
-            players.append(Player(name, known, next(iter(measured), None), next(iter(practised), None)))
-            break
-    return players
+        for cell in [c for c in found.cells_of(world, method, finished=True) if found.place(c).is_dir()][:1]:
+            name, known = f"{world} / {method} / {cell.get('seed')}", known_of(cell.get("settings"))
+            for stages in (EVALUATIONS, PRACTICE):
+                newest = newest_episodes(found.place(cell), stages, notices)
+                played += [Played(f"{name}, {episodes.title}", known, stages, episodes.records) for episodes in newest]
+    return played
 
 
-def rounds_of(players: Sequence[Player]) -> list[list[Chosen]]:
-    """Lists to take from, most wanted first: a task by every method, practice of every method, another task."""
-    first, *second = [
-        [p.chosen(p.measured, r) for p in players if p.measured and (r := _of_task(p.measured, task)) is not None]
-        for task in telling_tasks(players)[:2]
-    ] or [[]]
-    practice = [p.chosen(p.practised, max(p.practised.records, key=_spread)) for p in players if p.practised]
-    return [first, practice, *second]
+def wanted(played: Sequence[Played]) -> list[Chosen]:
+    """Most wanted first: a task by every method, one that about half of them won; practice of each; another such task."""
+    measured = [(p, {r["task"]: r for r in reversed(p.records)}) for p in played if p.stages == EVALUATIONS]
 
+    def divided(task: str) -> int:
+        won = [own[task]["success"] for _, own in measured if task in own]
+        return min(sum(won), len(won) - sum(won))
 
-def telling_tasks(players: Sequence[Player]) -> list[str]:
-    """The tasks of the last evaluations: first those that about half of the methods won, in the order they were played."""
-    outcomes: dict[str, list[bool]] = {}
-    for player in players:
-        played = {r["task"]: r for r in reversed(player.measured.records)} if player.measured else {}
-        for task in reversed(played):
-            outcomes.setdefault(task, []).append(played[task]["success"])
-    return sorted(outcomes, key=lambda task: -min(sum(outcomes[task]), len(outcomes[task]) - sum(outcomes[task])))
-
-
-def _of_task(episodes: Episodes, task: str) -> Record | None:
-    return next((record for record in episodes.records if record["task"] == task), None)
+    tasks = dict.fromkeys(record["task"] for p, _ in measured for record in p.records)
+    telling = sorted(tasks, key=divided, reverse=True)[:2]
+    first, *second = [[p.chosen(own[task]) for p, own in measured if task in own] for task in telling] or [[]]
+    practice = [p.chosen(max(p.records, key=_spread)) for p in played if p.stages == PRACTICE]
+    return [*first, *practice, *chain(*second)]
 
 
 def _spread(record: Record) -> float:

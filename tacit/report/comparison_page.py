@@ -1,149 +1,183 @@
-"""The page of a comparison."""
+"""The page of a comparison: results, curves, steps to thresholds and behaviour world by world, and the way to every run."""
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from tacit.report.assembly import headline, page
-from tacit.report.charts import Chart, Point, Series, draw
+from markupsafe import Markup
+
+from tacit.evaluation.pictures import Arrivals, Point, Series, Spread, mean_series
+from tacit.report.charts import arrivals, draw, spreads
 from tacit.report.comparison_episodes import comparison_viewer
-from tacit.report.comparison_files import Comparison, read_comparison, table_of
-from tacit.report.comparison_parts import learning, missing, results, runs, thresholds
+from tacit.report.comparison_files import Comparison, entries, read_comparison
 from tacit.report.conduct import conduct, prompt_series
-from tacit.report.episodes import MOST_TRAJECTORIES
-from tacit.report.known import Known
-from tacit.report.markup import Child, Markup, join, tag
-from tacit.report.numbers import count
-from tacit.report.provenance import code_version, flag, flat, shown
-from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes
-from tacit.report.tables import Column, pairs, table
+from tacit.report.known import known_of
+from tacit.report.numbers import is_number
+from tacit.report.page import render
+from tacit.report.provenance import CODE, differing, flag, flat, made_by, shown
+from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes, table_of
+from tacit.report.viewer import MOST_TRAJECTORIES
 
+STATUS_WORDS = {"failed": "failed", "unfinished": "stopped half way", "missing": "was never begun"}
 PER_RUN = (("seed",), ("out",), ("method", "name"))
 """settings that differ from run to run by the nature of a comparison"""
 
 
-def comparison_page(
-    path: Path,
-    known_of: Callable[[Record], Known] | None = None,
-    beside: Path | None = None,
-    most_trajectories: int = MOST_TRAJECTORIES,
-) -> str:
-    """HTML of the comparison in `path`. `known_of` tells what is known of a run with these settings; `beside` is the directory
-    the page will lie in, from which its links lead."""
+def comparison_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES, beside: Path | None = None) -> str:
+    """HTML of the comparison in `path`; `beside` is the directory the page will lie in, from which its links lead."""
     found = read_comparison(path)
     notices = [*found.notices, *missing(found)]
-    known_of = known_of or (lambda settings: Known())
-    behaved = _behaviour(found, known_of, notices)
-    sections = [
-        ("results", "Results", results(found)),
-        ("curves", "Learning curves", learning(found)),
-        ("thresholds", "Steps to thresholds", thresholds(found)),
-        ("behaviour", "Behaviour", behaved),
-        ("trajectories", "Trajectories", comparison_viewer(found, known_of, most_trajectories, notices)),
-        ("runs", "Runs", runs(found, beside or path)),
-        ("compared", "What was compared", _provenance(found)),
+    parts = {
+        "worlds": [world_parts(found, world, notices) for world in found.worlds],
+        "shown": comparison_viewer(found, most_trajectories, notices),
+        "runs": [(cell, link(found, cell, beside or path)) for cell in found.cells],
+        "compared": _compared(found),
+        "description": str(found.found.get("description") or "").strip(),
+    }
+    finished, planned = sum(cell["status"] == "finished" for cell in found.cells), len(found.cells)
+    headline = [
+        ("methods", len(found.methods), f"against {found.baseline}"),
+        ("worlds", len(found.worlds), ""),
+        ("seeds", len(found.seeds), ", ".join(found.seeds)),
+        ("runs finished", f"{finished} / {planned}", ""),
     ]
-    name = str(found.found.get("name") or path.resolve().name)
-    return page(f"{name}: a comparison", _header(found, name), list(dict.fromkeys(notices)), sections)
-
-
-def _header(found: Comparison, name: str) -> list[Child]:
-    finished = sum(cell["status"] == "finished" for cell in found.cells)
-    complete = finished == len(found.cells)
-    state = tag("span", "complete" if complete else "not complete", cls=f"state {'good' if complete else 'warn'}")
+    name, done = str(found.found.get("name") or path.resolve().name), ("complete", finished == planned)
     what = f"{', '.join(found.methods)} in {', '.join(found.worlds)}"
-    numbers = [
-        ("methods", count(len(found.methods)), f"against {found.baseline}"),
-        ("worlds", count(len(found.worlds)), ""),
-        ("seeds", count(len(found.seeds)), ", ".join(found.seeds)),
-        ("runs finished", f"{finished} / {len(found.cells)}", ""),
-    ]
-    said = str(found.found.get("description") or "").strip()
-    lead = tag("p", what, " ", state, cls="lead")
-    return [
-        tag("p", "Tacit comparison", cls="kind"),
-        tag("h1", name),
-        lead,
-        tag("p", said) if said else None,
-        headline(numbers),
-    ]
+    return render("comparison", notices, name=name, what=what, done=done, headline=headline, found=found, **parts)
 
 
-def _behaviour(found: Comparison, known_of: Callable[[Record], Known], notices: list[str]) -> Markup:
-    """Per world: a column per method, over the last recorded evaluations of its seeds taken together."""
-    parts: list[Child] = []
+def world_parts(found: Comparison, world: str, notices: list[str]) -> dict[str, Any]:
+    """Everything the page says of one world, by the names the template has for it."""
+    rows, curves = [row for row in found.rows if row["world"] == world], mean_curves(found, world)
+    reached = [e["threshold"] for row in rows for e in entries(row.get("steps_to")) if is_number(e.get("threshold"))]
+    levels = list(dict.fromkeys(reached))
+    behaved, reading = _behaviour(found, world, notices)
+    note = "line: mean over seeds; thin: each seed"
+    if not all(found.cells_of(world, line.name, finished=True) for line in curves):
+        note += "; unfinished runs count where nothing is finished"
+    learning = draw(f"Success on the panel, {world}", curves, note=note, share=True, marks=True) if curves else None
+    return {
+        "name": world, "panel": table_of(found.found.get("panels")).get(world), "rows": rows, "curves": curves,
+        "picture": _picture(found, world, rows), "learning": learning, "behaved": behaved,
+        "arrivals": list(filter(None, (_arrivals(found, world, level) for level in levels))), "levels": levels,
+        "reading": reading, "differences": _differences(found, world),
+    }  # fmt: skip
+
+
+def mean_curves(found: Comparison, world: str) -> list[Series]:
+    """By method, over its finished seeds; over whatever there is, where none has finished."""
+    lines = []
+    for method in found.methods:
+        cells = found.cells_of(world, method, finished=True) or found.cells_of(world, method)
+        lines.append(mean_series(method, list(filter(None, map(_curve, cells))), found.colour(method)))
+    return [line for line in lines if line.points]
+
+
+def missing(found: Comparison) -> list[str]:
+    """Sentences about what is not there."""
+    told = []
     for world in found.worlds:
-        columns = [e for method in found.methods if (e := _pooled(found, world, method, notices)) is not None]
-        if not columns:
-            parts.append(tag("p", f"{world}: no trajectories were recorded, so behaviour cannot be told.", cls="quiet"))
+        cells = [cell for cell in found.cells if cell["world"] == world]
+        if cells and all(cell["status"] == "missing" for cell in cells):
+            told.append(f"Nothing of {world} was ever begun ({len(cells)} runs).")
             continue
-        settings = next(
-            (c["settings"] for c in found.cells if c["world"] == world and isinstance(c.get("settings"), Mapping)), None
-        )
-        known = known_of(settings) if settings is not None else Known()
-        # As lines alone: the bands of several methods hide them and each other.
-        series = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in columns]
-        parts.append(tag("h3", world))
-        own = list(known.notices)
-        parts.append(conduct(columns, known, own))
-        notices += [f"{world}: {notice}" for notice in own]
-        if any(len(s.points) > 1 for s in series):
-            chart = Chart("Prompt tokens by turn", series, "turn", floor=0.0, note="mean of the episodes that come so far")
-            parts.append(tag("div", draw(chart), cls="charts large"))
-    lead = "Over the episodes of each method's last recorded evaluations, its seeds taken together."
-    return join([tag("p", lead, cls="quiet"), *parts])
+        for cell in cells:
+            if cell["status"] != "finished":
+                why = "".join(f": {line}" for line in str(cell.get("error") or "").strip().splitlines()[-1:])
+                place, state = f"{world} / {cell['method']} / seed {cell.get('seed')}", cell["status"]
+                told.append(f"{place} {STATUS_WORDS.get(state, state)}{why}.")
+    for world, start in table_of(found.found.get("starts")).items():
+        if (status := table_of(start).get("status")) not in (None, "finished"):
+            why = f": {start['error']}" if start.get("error") else ""
+            told.append(f"The run that every cell of {world} starts from is {status}{why}.")
+    return told
 
 
-def _pooled(found: Comparison, world: str, method: str, notices: list[str]) -> Episodes | None:
-    records: list[Record] = []
-    for cell in found.cells_of(world, method):
-        place = found.path / str(cell.get("run") or "")
-        if cell["status"] == "finished" and place.is_dir():
-            for episodes in newest_episodes(place, EVALUATIONS, notices):
-                records += episodes.records
-    return Episodes("", 0, records, method) if records else None
+def link(found: Comparison, cell: Record, beside: Path) -> str:
+    """Where a cell's own page or directory is, seen from `beside`; nothing where neither is."""
+    place = found.place(cell)
+    if not place.is_dir():
+        return ""
+    own = place / "report.html"
+    relative = Path(os.path.relpath((own if own.is_file() else place).resolve(), beside.resolve())).as_posix()
+    # Quoted, so that no name of a directory can be read as an address of another kind.
+    return quote(relative if own.is_file() else f"{relative}/")
 
 
-def _provenance(found: Comparison) -> Markup:
-    said, versions = found.found, found.found.get("versions")
-    command = said.get("command")
-    rows: list[tuple[Child, Child]] = [("file", tag("code", said.get("file") or "?")), ("directory", tag("code", found.path))]
-    if isinstance(command, list):
-        rows.insert(1, ("command", tag("code", shlex.join(map(str, command)))))
-    if isinstance(versions, Mapping):
-        rows += [("code", code_version(versions)), ("machine", str(versions.get("machine", "?")))]
+def _picture(found: Comparison, world: str, rows: Sequence[Record]) -> Markup | str:
+    lines = []
+    for row in rows:
+        final = table_of(row.get("final"))
+        mean, low, high, seeds = (final.get(name) for name in ("mean", "low", "high", "per_seed"))
+        if is_number(mean) and is_number(low) and is_number(high):
+            each = [value for value in (seeds if isinstance(seeds, list) else ()) if is_number(value)]
+            lines.append(Spread(row["method"], mean, low, high, each, found.colour(row["method"])))
+    note = "dot: mean over seeds; line: 95% interval; small marks: seeds"
+    return spreads(f"Final success in {world}", lines, note) if lines else ""
+
+
+def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:
+    rows, last = [], 0.0
+    for method in found.methods:
+        cells = found.cells_of(world, method, finished=True)
+        entered = [e.get("step") for c in cells for e in entries(c.get("steps_to")) if e.get("threshold") == level]
+        if steps := [step if is_number(step) else None for step in entered]:
+            rows.append(Arrivals(method, steps, found.colour(method)))
+            last = max([last, *(step for cell in cells for step in _curve(cell)), *filter(None, steps)])
+    return arrivals(f"First evaluation at {100 * level:g}% or above", rows, last) if rows else None
+
+
+def _behaviour(found: Comparison, world: str, notices: list[str]) -> tuple[dict[str, Any] | None, Markup | None]:
+    """A column per method, over the last recorded evaluations of its seeds taken together; and what they had to read."""
+    pooled: list[Episodes] = []
+    for method in found.methods:
+        places = map(found.place, found.cells_of(world, method, finished=True))
+        newest = [e for place in places if place.is_dir() for e in newest_episodes(place, EVALUATIONS, notices)]
+        if newest:
+            pooled.append(Episodes("", 0, [record for episodes in newest for record in episodes.records], method))
+    if not pooled:
+        return None, None
+    known = known_of(next((c.get("settings") for c in found.cells if c["world"] == world), None))
+    own = list(known.notices)
+    told = conduct(pooled, known, own)
+    notices += [f"{world}: {notice}" for notice in own]
+    # As lines alone: the bands of several methods hide them and each other.
+    lines = [Series(e.title, [Point(p.x, p.y) for p in prompt_series(e).points], found.colour(e.title)) for e in pooled]
+    if max(len(line.points) for line in lines) < 2:
+        return told, None
+    return told, draw("Prompt tokens by turn", lines, "turn", "mean of the episodes that come so far", floor=0.0)
+
+
+def _differences(found: Comparison, world: str) -> list[list[str]]:
+    """Settings that are not the same for all methods, by the first run of each: a row of titles, then a row for each."""
+    told = {}
+    for method in found.methods:
+        said = [c["settings"] for c in found.cells_of(world, method) if isinstance(c.get("settings"), Mapping)]
+        if said:
+            told[method] = {place: shown(value) for place, value in flat(said[0]).items() if place not in PER_RUN}
+    first = next(iter(told.values()), {})
+    places = dict.fromkeys(place for own in told.values() for place in [*differing(first, own), *differing(own, first)])
+    rows = [[CODE.format(flag(place)), *(own.get(place, "") for own in told.values())] for place in places]
+    return [["setting", *told], *rows]
+
+
+def _curve(cell: Record) -> dict[float, float]:
+    known = [e for e in entries(cell.get("curve")) if is_number(e.get("step")) and is_number(e.get("success"))]
+    return {e["step"]: e["success"] for e in known}
+
+
+def _compared(found: Comparison) -> list[tuple[str, str]]:
+    said = found.found
+    rows: list[tuple[str, str]] = [("file", CODE.format(said.get("file") or "?"))]
+    if isinstance(said.get("command"), list):
+        rows.append(("command", CODE.format(shlex.join(map(str, said["command"])))))
+    rows += [("directory", CODE.format(found.path)), *made_by(table_of(said.get("versions")))]
     for world, start in table_of(said.get("starts")).items():
-        if isinstance(start, Mapping):
-            rows.append(
-                (f"start in {world}", f"{start.get('checkpoint') or 'none'}, seed {start.get('seed')}: {start.get('run')}")
-            )
-    return join([pairs(rows), _differences(found)])
-
-
-def _differences(found: Comparison) -> Markup | None:
-    """Settings that are not the same for all methods of a world, by the first run of each."""
-    parts: list[Child] = []
-    for world in found.worlds:
-        told = {}
-        for method in found.methods:
-            cells = found.cells_of(world, method)
-            settings = next((c["settings"] for c in cells if isinstance(c.get("settings"), Mapping)), None)
-            if settings is not None:
-                told[method] = flat(settings)
-        places = dict.fromkeys(place for settings in told.values() for place in settings if place not in PER_RUN)
-        rows = []
-        for place in places:
-            values = [settings.get(place, _ABSENT) for settings in told.values()]
-            if any(value != values[0] for value in values):
-                rows.append([tag("code", flag(place)), *("" if v is _ABSENT else shown(v) for v in values)])
-        if rows:
-            columns = [Column("setting", False), *(Column(method, False) for method in told)]
-            parts.append(
-                table(columns, rows, f"Settings that differ between the methods in {world}; empty: the method has none")
-            )
-    return join(parts) if parts else None
-
-
-_ABSENT = object()
+        of = table_of(start)
+        rows.append((f"start in {world}", f"{of.get('checkpoint') or 'none'}, seed {of.get('seed')}: {of.get('run')}"))
+    return rows

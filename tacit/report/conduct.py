@@ -1,60 +1,85 @@
-"""How the policy behaved: lengths, wasted steps, why it failed, alarms, and how much it had to read as episodes went on."""
+"""How the policy behaved: lengths, wasted steps, why it failed, and how much it had to read as episodes went on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
-from tacit.core.types import Task, Trajectory
+import numpy as np
+from markupsafe import Markup
+
+from tacit.core.types import Step, Trajectory
 from tacit.evaluation.behaviour import Behaviour, behaviour
-from tacit.report.charts import Chart, Point, Series, draw, side_by_side
+from tacit.evaluation.pictures import Point, Series
+from tacit.report.charts import draw
 from tacit.report.known import Known
-from tacit.report.markup import Child, Markup, join, tag
 from tacit.report.numbers import NOTHING, count, is_number, percent, plain, short
-from tacit.report.run_files import Episodes, Record, RunFiles
-from tacit.report.tables import Column, folded, table
-from tacit.runs.replay import trajectory_from_record
+from tacit.report.run_files import Episodes, Record, trajectory_of
 
 Shown = Callable[[Any], str]
-STATISTICS: tuple[tuple[str, Callable[[Behaviour], Any], Shown], ...] = (
-    ("episodes", lambda b: b.episodes, count),
-    ("successes", lambda b: b.successes, count),
-    ("steps of a success", lambda b: b.success_length, plain),
-    ("steps of a failure", lambda b: b.failure_length, plain),
-    ("in successes: steps invalid or refused", lambda b: b.invalid, percent),
-    ("in successes: steps repeating an action", lambda b: b.repeats, percent),
-    ("in successes: places visited again", lambda b: b.revisits, plain),
-    ("different operators in a success", lambda b: b.operators_per_success, plain),
-    ("of all steps: repeats an action", lambda b: b.all_repeats, percent),
+STATISTICS: tuple[tuple[str, str, Shown], ...] = (
+    ("episodes", "episodes", count),
+    ("successes", "successes", count),
+    ("steps of a success", "success_length", plain),
+    ("steps of a failure", "failure_length", plain),
+    ("in successes: steps invalid or refused", "invalid", percent),
+    ("in successes: steps repeating an action", "repeats", percent),
+    ("in successes: places visited again", "revisits", plain),
+    ("different operators in a success", "operators_per_success", plain),
+    ("of all steps: repeats an action", "all_repeats", percent),
 )
+"""(what it is called, the field of Behaviour, how it is shown)"""
+OF_ALL_STEPS: dict[str, Callable[[Step], bool]] = {
+    "of all steps: completion does not parse": lambda step: not step.valid,
+    "of all steps: action refused by the world": lambda step: step.valid and not step.effective,
+}
+BY_NAME: tuple[tuple[str, str, str, Shown], ...] = (
+    ("why episodes failed", "share of the failures", "failures", percent),
+    ("skills per success", "", "per_success", lambda value: plain(value, 2)),
+    ("successes without", "", "without", percent),
+    ("operators", "share of the operations of successes", "operators", percent),
+    ("last skill", "successes that end with it", "closings", count),
+)
+"""tables with a row for each name: (title, caption, field, how it is shown)"""
 
 
-def conduct(found: Sequence[Episodes], known: Known, notices: list[str]) -> Markup:
-    """One column per file of episodes."""
-    if not found:
-        return tag("p", "No trajectories were recorded, so behaviour cannot be told.", cls="quiet")
-    played = [_trajectories(episodes, known, notices) for episodes in found]
+def conduct(found: Sequence[Episodes], known: Known, notices: list[str]) -> dict[str, Any]:
+    """A column per file of episodes: what the page shows of them."""
+    tasks = {name: scene.task for name, scene in known.scenes.items()}
+    played = [[trajectory_of(record, tasks.get(record["task"])) for record in episodes.records] for episodes in found]
     told = [_behaviour(trajectories, known, notices) for trajectories in played]
-    titles = [Column(episodes.title) for episodes in found]
-    rows: list[list[Child]] = []
-    for name, read, show in STATISTICS:
-        if any(read(b) is not None for b in told):
-            rows.append([name, *(show(read(b)) for b in told)])
-    rows += [[name, *(percent(share(t)) for t in played)] for name, share in _OF_ALL_STEPS]
-    parts: list[Child] = [table([Column("behaviour", False), *titles], rows)]
-    parts.append(_shares("why episodes failed", [b.failures for b in told], titles, percent, "share of the failures"))
-    skills = [
-        _shares("skills per success", [b.per_success for b in told], titles, lambda v: plain(v, 2)),
-        _shares("successes without", [b.without for b in told], titles, percent),
-        _shares("operators", [b.operators for b in told], titles, percent, "share of the operations of successes"),
-        _shares("last skill", [b.closings for b in told], titles, count, "successes that end with it"),
-    ]
-    if any(skills):
-        parts.append(folded("Skills of successes", skills))
-    return join(parts)
+    rows = []
+    for name, field, show in STATISTICS:
+        values = [getattr(b, field) for b in told]
+        rows += [[name, *map(show, values)]] if any(value is not None for value in values) else []
+    for name, flag in OF_ALL_STEPS.items():
+        flags = [[flag(step) for t in trajectories for step in t.steps] for trajectories in played]
+        rows.append([name, *(percent(sum(own) / len(own) if own else None) for own in flags)])
+    tables = []
+    for title, caption, field, show in BY_NAME:
+        columns: list[Mapping[str, Any]] = [getattr(b, field) for b in told]
+        names = sorted({name for column in columns for name in column})
+        body = [[n.replace("_", " "), *(show(c.get(n, 0)) if c else NOTHING for c in columns)] for n in names]
+        tables.append((title, caption, body))
+    return {"titles": [episodes.title for episodes in found], "rows": rows, "failures": tables[0], "skills": tables[1:]}
 
 
-def reading_load(found: Sequence[Episodes]) -> Markup | None:
+def by_world(found: Sequence[Episodes], known: Known) -> list[Episodes]:
+    """Episodes of several worlds in one file are several files."""
+    parted: list[Episodes] = []
+    for episodes in found:
+        worlds: dict[str, list[Record]] = {}
+        for record in episodes.records:
+            scene = known.scenes.get(record["task"])
+            worlds.setdefault(scene.world.name if scene else "elsewhere", []).append(record)
+        named = [replace(episodes, records=own, name=f"{episodes.title}, {world}") for world, own in worlds.items()]
+        parted += named if len(named) > 1 else [episodes]
+    return parted
+
+
+def reading_load(found: Sequence[Episodes]) -> list[Markup]:
     """Prompt tokens by turn, a chart for each file of episodes."""
     charts = []
     for episodes in found:
@@ -62,97 +87,30 @@ def reading_load(found: Sequence[Episodes]) -> Markup | None:
         if len(series.points) > 1:
             begun, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
             left = sum(len(r["turns"]) >= last for r in episodes.records)
-            said = f"{episodes.title}: {begun} episodes begin, {left} reach turn {short(last)}"
-            chart = Chart("Prompt tokens by turn", [series], "turn", band=said, note="line: mean; band: middle 80%", floor=0.0)
-            charts.append(draw(chart))
-    return side_by_side(charts) if charts else None
+            said = f"{episodes.title}: {begun} episodes begin, {left} reach turn {short(last)}; line: mean; band: middle 80%"
+            charts.append(draw("Prompt tokens by turn", [series], "turn", note=said, floor=0.0))
+    return charts
 
 
-def prompt_series(episodes: Episodes, colour: int = 0) -> Series:
+def prompt_series(episodes: Episodes) -> Series:
     """Mean and the middle 80% of the episodes that came that far."""
-    columns: dict[int, list[float]] = {}
-    for record in episodes.records:
-        for turn, step in enumerate(record["turns"], start=1):
-            if is_number(step.get("prompt_tokens")):
-                columns.setdefault(turn, []).append(step["prompt_tokens"])
-    return Series(episodes.title, [_middle(turn, values) for turn, values in sorted(columns.items())], colour)
-
-
-def alarms(run: RunFiles) -> Markup | None:
-    """Signs of collapse while practising; None where there were none."""
-    if not run.alarms:
-        return None
-    rows = [[count(alarm.step), alarm.name.replace("_", " "), alarm.message] for alarm in run.alarms]
-    columns = [Column("iteration"), Column("alarm", False), Column("what it means", False)]
-    return table(columns, rows, "Signs of a collapsing policy, each at the iteration it first rang")
-
-
-def _trajectories(episodes: Episodes, known: Known, notices: list[str]) -> list[Trajectory]:
-    made, strange = [], set()
-    for record in episodes.records:
-        complete = {"score": 0.0, "saw": "", "condition": "plain", "detail": "", "seed": 0, **record}
-        complete["turns"] = [{"effective": True, **turn} for turn in record["turns"]]
-        try:
-            made.append(trajectory_from_record(complete, _task(record, known)))
-        except (ValueError, TypeError, KeyError) as error:  # a stop reason this version does not have, a count that is none
-            strange.add(str(error))
-    if strange:
-        lost = len(episodes.records) - len(made)
-        notices.append(
-            f"{lost} episodes of {episodes.title} are told in a way this version does not know ({'; '.join(sorted(strange))}): "
-            "they are not among the behaviour statistics."
-        )
-    return made
-
-
-def _task(record: Record, known: Known) -> Task:
-    stub = Task("", record["task"], str(record.get("family", "")), "", 0, str(record.get("goal", "")))
-    return known.tasks.get(record["task"], stub)
+    columns = zip_longest(*([turn.get("prompt_tokens") for turn in record["turns"]] for record in episodes.records))
+    read = [[tokens for tokens in column if is_number(tokens)] for column in columns]
+    middle = [(turn, np.mean(own), *np.percentile(own, (10, 90))) for turn, own in enumerate(read, start=1) if own]
+    return Series(episodes.title, [Point(turn, *map(float, values)) for turn, *values in middle])
 
 
 def _behaviour(played: Sequence[Trajectory], known: Known, notices: list[str]) -> Behaviour:
     """With the world's own labels and skills, where the world is here and knows these tasks."""
-    world = known.world
-    if world is not None and all(t.task.id in known.tasks for t in played):
+    scenes = [scene for t in played if (scene := known.scenes.get(t.task.id))]
+    if scenes and len(scenes) == len(played):
         try:
+            world = scenes[0].world
             return behaviour(played, world.alphabet, world.failure, world.place)
         except Exception as error:  # a world of the user's own, over episodes that another version of it may have recorded
-            notices.append(
-                f"The world could not label these episodes ({type(error).__name__}: {error}); their endings are shown."
-            )
-    elif world is not None:
-        notices.append(
-            "Some recorded tasks are not this world's any more: its version has changed, so failures are not labelled."
-        )
+            why = f"{type(error).__name__}: {error}"
+            notices.append(f"The world could not label these episodes ({why}); their endings are shown.")
+    elif known.scenes and played:
+        why = "its version has changed, so failures are not labelled"
+        notices.append(f"Some recorded tasks are not this world's any more: {why}.")
     return behaviour(played)
-
-
-def _share(flags: Sequence[bool]) -> float | None:
-    return sum(flags) / len(flags) if flags else None
-
-
-_OF_ALL_STEPS: tuple[tuple[str, Callable[[Sequence[Trajectory]], float | None]], ...] = (
-    ("of all steps: completion does not parse", lambda ts: _share([not s.valid for t in ts for s in t.steps])),
-    (
-        "of all steps: action refused by the world",
-        lambda ts: _share([s.valid and not s.effective for t in ts for s in t.steps]),
-    ),
-)
-
-
-def _shares(
-    title: str, columns: Sequence[Mapping[str, Any]], titles: Sequence[Column], show: Shown, caption: str = ""
-) -> Markup | None:
-    names = sorted({name for column in columns for name in column})
-    if not names:
-        return None
-    rows = [
-        [name.replace("_", " "), *(show(column.get(name, 0)) if column else NOTHING for column in columns)] for name in names
-    ]
-    return table([Column(title, False), *titles], rows, caption or None)
-
-
-def _middle(turn: int, values: Sequence[float]) -> Point:
-    ordered = sorted(values)
-    low, high = ordered[int(0.1 * (len(ordered) - 1))], ordered[-int(0.1 * (len(ordered) - 1)) - 1]
-    return Point(turn, sum(ordered) / len(ordered), low, high)

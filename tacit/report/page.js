@@ -1,69 +1,53 @@
 "use strict";
 // Everything is written as text: strings from worlds and models never become markup.
 (() => {
-  const SVG = "http://www.w3.org/2000/svg";
-
-  function make(name, attributes, ...children) {
-    const element = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes || {})) {
-      if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-      else if (value === true) element.setAttribute(key, "");
-      else if (value !== false && value != null) element.setAttribute(key, value);
-    }
-    element.append(...children.filter((child) => child != null));
+  function fill(element, attributes, ...children) {
+    for (const [key, value] of Object.entries(attributes)) if (value != null) element.setAttribute(key, value);
+    element.append(...children);
     return element;
   }
-
+  const make = (name, attributes, ...children) => fill(document.createElement(name), attributes, ...children);
   const signed = (value, digits) => (value > 0 ? "+" : value < 0 ? "\u2212" : "") + Math.abs(value).toFixed(digits);
+  const within = (value, last) => Math.max(0, Math.min(last, value));
 
   // ---- charts: the values under the pointer, or under the arrow keys
 
-  function bindChart(svg) {
+  for (const svg of document.querySelectorAll("svg[data-chart]")) {
     const chart = JSON.parse(svg.dataset.chart);
-    const figure = svg.closest("figure");
-    const output = figure.querySelector("output");
-    const pointer = svg.querySelector(".pointer");
+    const output = svg.closest("figure").querySelector("output"), pointer = svg.querySelector(".pointer");
     const resting = output.textContent;
-    const [x0, x1, left, right] = chart.x;
-    const [y0, y1, bottom, top] = chart.y;
+    const [x0, x1, left, right] = chart.x, [y0, y1, bottom, top] = chart.y;
     const placeX = (x) => left + ((x - x0) / (x1 - x0)) * (right - left);
     const placeY = (y) => bottom - ((y - y0) / (y1 - y0)) * (bottom - top);
     const shown = (y) => (chart.share ? (100 * y).toFixed(1) + "%" : String(Number(y.toPrecision(4)))).replace("-", "\u2212");
+    const mark = (name, attributes) => pointer.append(fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes));
     const xs = [...new Set(chart.series.flatMap((s) => s.points.map((p) => p[0])))].sort((a, b) => a - b);
+    const several = chart.series.length > 1;
     let at = -1;
 
-    function show(index) {
-      at = Math.max(0, Math.min(xs.length - 1, index));
-      const x = xs[at];
-      pointer.replaceChildren();
-      const line = document.createElementNS(SVG, "line");
-      for (const [key, value] of [["x1", placeX(x)], ["x2", placeX(x)], ["y1", top], ["y2", bottom]]) line.setAttribute(key, value);
-      pointer.append(line);
-      const told = [];
-      for (const series of chart.series) {
-        const point = series.points.find((p) => p[0] === x);
-        if (!point) continue;
-        const dot = document.createElementNS(SVG, "circle");
-        for (const [key, value] of [["cx", placeX(x)], ["cy", placeY(point[1])], ["r", 3.5], ["class", "c" + series.colour]]) dot.setAttribute(key, value);
-        pointer.append(dot);
-        const band = point.length > 2 && chart.series.length === 1 ? ` [${shown(point[2])}, ${shown(point[3])}]` : "";
-        told.push((chart.series.length > 1 ? series.name + " " : "") + shown(point[1]) + band);
-      }
-      output.textContent = `${chart.label} ${x}: ${told.join(", ")}`;
-    }
-
-    function hide() {
+    const hide = () => {
       at = -1;
       pointer.replaceChildren();
       output.textContent = resting;
-    }
-
+    };
+    const show = (index) => {
+      pointer.replaceChildren();
+      at = within(index, xs.length - 1);
+      const x = xs[at], told = [];
+      mark("line", { x1: placeX(x), x2: placeX(x), y1: top, y2: bottom });
+      for (const series of chart.series) {
+        const [, y, low, high] = series.points.find((p) => p[0] === x) || [];
+        if (y === undefined) continue;
+        mark("circle", { cx: placeX(x), cy: placeY(y), r: 3.5, fill: `var(--c${series.colour})` });
+        told.push((several ? series.name + " " : "") + shown(y) + (several || low === undefined ? "" : ` [${shown(low)}, ${shown(high)}]`));
+      }
+      output.textContent = `${chart.label} ${x}: ${told.join(", ")}`;
+    };
     svg.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect();
-      const x = x0 + (((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width - left) / (right - left) * (x1 - x0);
-      let nearest = 0;
-      xs.forEach((value, i) => { if (Math.abs(value - x) < Math.abs(xs[nearest] - x)) nearest = i; });
-      show(nearest);
+      const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+      const away = xs.map((value) => Math.abs(placeX(value) - x));
+      show(away.indexOf(Math.min(...away)));
     });
     svg.addEventListener("pointerleave", hide);
     svg.addEventListener("blur", hide);
@@ -72,66 +56,31 @@
       if (!move) return;
       event.preventDefault();
       event.stopPropagation();
-      show(at < 0 ? (move > 0 ? 0 : xs.length - 1) : at + move);
+      show(at < 0 && move < 0 ? xs.length - 1 : at + move);
     });
   }
 
-  document.querySelectorAll("svg[data-chart]").forEach(bindChart);
-
   // ---- trajectories, step by step
 
-  const block = document.getElementById("episodes");
-  if (!block) return;
-  const { texts, episodes } = JSON.parse(block.textContent);
   const viewer = document.getElementById("viewer");
-  const state = { episode: 0, step: 0, outcome: "", family: "", from: "" };
+  if (!viewer) return;
+  const { texts, episodes } = JSON.parse(document.getElementById("episodes").textContent);
+  const [goal, outcome, strip, legend, where, body, episodeBox] =
+    [".goal", ".outcome", ".strip", ".legend", "#where", "#step", "#episode"].map((name) => viewer.querySelector(name));
+  const [back, forth] = viewer.querySelectorAll(".steer button");
+  const filters = [...viewer.querySelectorAll("select[data-key]")];
+  const state = { episode: 0, step: 0 };
   // From a few places, the place is best chosen above; from many, it is what tells episodes apart.
-  const named = (e) => (distinct("from").length > 2 ? `${e.from}, ${e.task}` : e.task);
-  const distinct = (key) => [...new Set(episodes.map((episode) => episode[key] || ""))];
+  const many = new Set(episodes.map((episode) => episode.from)).size > 2;
 
-  function select(label, options, onchange, wide) {
-    const box = make("select", { onchange: (event) => onchange(event.target.value) });
-    for (const [value, name] of options) box.append(make("option", { value }, name));
-    return [make("label", { class: wide ? "wide" : null }, label, box), box];
-  }
-
-  const filtered = () => episodes.map((_, i) => i).filter((i) => {
-    const episode = episodes[i];
-    return (!state.outcome || (state.outcome === "won") === episode.success)
-      && (!state.family || episode.family === state.family)
-      && (!state.from || episode.from === state.from);
-  });
-
-  function filter(key) {
-    return (value) => {
-      state[key] = value;
-      const left = filtered();
-      if (!left.includes(state.episode)) go(left.length ? left[0] : -1, 0);
-      else render();
-    };
-  }
-
-  const [outcomeLabel] = select("outcome", [["", "all"], ["won", "successes"], ["lost", "failures"]], filter("outcome"));
-  const [familyLabel] = select("family", [["", "all"], ...distinct("family").map((f) => [f, f || "none"])], filter("family"));
-  const [fromLabel] = select("from", [["", "all"], ...distinct("from").map((f) => [f, f])], filter("from"));
-  const [episodeLabel, episodeBox] = select("episode", [], (value) => go(Number(value), 0), true);
-  const goal = make("p", { class: "goal" });
-  const outcome = make("p", { class: "outcome quiet" });
-  const strip = make("div", { class: "strip", role: "group", "aria-label": "steps" });
-  const legend = make("p", { class: "legend quiet" });
-  const back = make("button", { type: "button", "aria-label": "previous step", onclick: () => go(state.episode, state.step - 1) }, "\u2190");
-  const forth = make("button", { type: "button", "aria-label": "next step", onclick: () => go(state.episode, state.step + 1) }, "\u2192");
-  const where = make("span", { id: "where", "aria-live": "polite" });
-  const body = make("div", { id: "step" });
-  viewer.append(
-    make("div", { class: "choices" }, outcomeLabel, familyLabel, fromLabel, episodeLabel),
-    goal, outcome, strip, legend, make("div", { class: "steer" }, back, where, forth), body,
-  );
+  // A filter's value is an outcome, a family or a place; none is all of them.
+  const fits = (episode) => filters.every(({ value, dataset: { key } }) => !value
+    || value === (key === "outcome" ? (episode.success ? "won" : "lost") : episode[key]));
+  const filtered = () => [...episodes.keys()].filter((i) => fits(episodes[i]));
 
   function go(episode, step) {
     state.episode = episode;
-    const last = episode < 0 ? 0 : episodes[episode].turns.length - 1;
-    state.step = Math.max(0, Math.min(last, step));
+    state.step = within(step, episode < 0 ? 0 : episodes[episode].turns.length - 1);
     const focused = document.activeElement, inside = viewer.contains(focused);
     render();
     // Drawing anew takes the focus away with the button that had it; whoever was here stays here.
@@ -139,49 +88,50 @@
     if (episode >= 0) history.replaceState(null, "", `#episode=${episode + 1}&step=${state.step + 1}`);
   }
 
-  const text = (title, content, extra) => make("div", { class: "text" + (extra ? " " + extra : "") }, make("h4", {}, title), make("pre", { tabindex: "0" }, content || "(nothing)"));
+  const text = (title, content, extra = "") => make("div", { class: "text " + extra }, make("h4", {}, title), make("pre", { tabindex: 0 }, content || "(nothing)"));
   const fact = (name, value, style) => make("div", {}, make("dt", {}, name), make("dd", { class: style }, value));
+  // Numbers of a step by what they are called, and with how many digits; whatever else was recorded is listed by its own name.
+  const TOLD = new Map(Object.entries({
+    reward: ["reward", 3], credit: ["credit, mean per token", 4], logprob: ["log-probability", 2],
+    prompt_tokens: ["tokens read"], tokens: ["tokens written"],
+  }));
+  const listed = (items, between) => items.filter(Boolean).join(between);
 
   function render() {
-    const left = filtered();
-    episodeBox.replaceChildren(...left.map((i) => {
-      const e = episodes[i];
-      return make("option", { value: i, selected: i === state.episode }, `${i + 1}. ${e.success ? "won" : "lost"}, ${e.turns.length} steps: ${named(e)}`);
+    episodeBox.replaceChildren(...filtered().map((i) => {
+      const e = episodes[i], name = `${i + 1}. ${e.success ? "won" : "lost"}, ${e.turns.length} steps: ${many ? e.from + ", " : ""}${e.task}`;
+      return make("option", { value: i, selected: i === state.episode ? "" : null }, name);
     }));
     const episode = episodes[state.episode];
     for (const element of [goal, outcome, strip, legend, where, body]) element.replaceChildren();
     back.disabled = !episode || state.step === 0;
     forth.disabled = !episode || state.step >= episode.turns.length - 1;
-    if (!episode) {
-      where.append("No episode here is like that.");
-      return;
-    }
+    if (!episode) return where.append("No episode here is like that.");
     goal.append(episode.goal || episode.task);
     const facts = [episode.family, `score ${episode.score}`, `stopped: ${episode.stop}`, episode.detail, episode.condition !== "plain" ? `condition ${episode.condition}` : "", episode.from];
-    outcome.append(make("b", { class: episode.success ? "good" : "bad" }, episode.success ? "success" : "failure"), " \u00b7 " + facts.filter(Boolean).join(" \u00b7 "));
+    outcome.append(make("b", { class: episode.success ? "good" : "bad" }, episode.success ? "success" : "failure"), " \u00b7 " + listed(facts, " \u00b7 "));
     if (!episode.turns.length) {
       where.append("This episode ended before its first step.");
-      body.append(text("the world showed", texts[episode.final]));
-      return;
+      return body.append(text("the world showed", texts[episode.final]));
     }
-    renderStrip(episode);
+    renderStrip(episode.turns);
     renderStep(episode, episode.turns[state.step]);
   }
 
-  function renderStrip(episode) {
-    episode.turns.forEach((turn, i) => {
-      const style = [turn.credit > 0 ? "plus" : turn.credit < 0 ? "minus" : "", !turn.valid ? "unparsed" : turn.effective ? "" : "refused"];
-      const told = [!turn.valid ? "did not parse" : turn.effective ? "" : "refused", "credit" in turn ? `credit ${signed(turn.credit, 3)}` : ""];
-      strip.append(make("button", {
-        type: "button", class: style.filter(Boolean).join(" ") || null, title: told.filter(Boolean).join(", ") || null,
-        "aria-label": `step ${i + 1}`, "aria-current": i === state.step ? "step" : null, onclick: () => go(state.episode, i),
-      }, String(i + 1)));
+  function renderStrip(turns) {
+    turns.forEach((turn, i) => {
+      const wrong = !turn.valid ? "unparsed" : turn.effective ? "" : "refused";
+      const style = [turn.credit > 0 ? "plus" : turn.credit < 0 ? "minus" : "", wrong];
+      const told = [wrong, "credit" in turn ? `credit ${signed(turn.credit, 3)}` : ""];
+      const button = { type: "button", class: listed(style, " "), title: listed(told, ", "), "aria-label": `step ${i + 1}`, "aria-current": i === state.step ? "step" : null };
+      strip.append(make("button", button, i + 1));
+      strip.lastChild.addEventListener("click", () => go(state.episode, i));
     });
-    const credited = episode.turns.some((turn) => "credit" in turn);
-    const notes = [credited ? "underline: credit above (blue) or below (orange) zero" : "evaluations have no reward or credit on record"];
-    if (episode.turns.some((turn) => turn.valid && !turn.effective)) notes.push("amber: refused by the world");
-    if (episode.turns.some((turn) => !turn.valid)) notes.push("struck out: did not parse");
-    legend.append(notes.join("; ") + ".");
+    legend.append(listed([
+      turns.some((turn) => "credit" in turn) ? "underline: credit above (blue) or below (orange) zero" : "evaluations have no reward or credit on record",
+      turns.some((turn) => turn.valid && !turn.effective) && "amber: refused by the world",
+      turns.some((turn) => !turn.valid) && "struck out: did not parse",
+    ], "; ") + ".");
   }
 
   function renderStep(episode, turn) {
@@ -189,52 +139,45 @@
     const facts = make("dl", { class: "facts" },
       fact("completion", turn.valid ? "parses" : "does not parse", turn.valid ? "good" : "bad"),
       fact("action", turn.effective ? "accepted" : "refused", turn.effective ? "good" : "warn"));
-    if ("reward" in turn) facts.append(fact("reward", signed(turn.reward, 3)));
-    if ("credit" in turn) facts.append(fact("credit, mean per token", signed(turn.credit, 4)));
-    if ("logprob" in turn) facts.append(fact("log-probability", signed(turn.logprob, 2)));
-    if ("prompt_tokens" in turn) facts.append(fact("tokens read", String(turn.prompt_tokens)));
-    if ("tokens" in turn) facts.append(fact("tokens written", String(turn.tokens)));
-    for (const [name, value] of Object.entries(turn.marks || {})) facts.append(fact(name.replaceAll("_", " "), String(value)));
-    const read = make("div", {});
-    if (turn.prompt) {
-      for (const [name, index] of turn.prompt) read.append(text("prompt: " + name, texts[index]));
-      read.append(make("p", { class: "quiet" }, "Prompt " + episode.prompts + "."));
-    } else {
-      read.append(text("saw", texts[turn.saw]), make("p", { class: "quiet" }, episode.prompts));
+    const known = ["saw", "wrote", "action", "valid", "effective", "prompt", ...TOLD.keys()];
+    for (const key of [...TOLD.keys(), ...Object.keys(turn).filter((name) => !known.includes(name))]) {
+      const [name, digits] = TOLD.get(key) || [key.replaceAll("_", " ")];
+      if (key in turn) facts.append(fact(name, digits && typeof turn[key] === "number" ? signed(turn[key], digits) : turn[key]));
     }
+    const read = (turn.prompt || [["", turn.saw]]).map(([name, index]) => text(name ? "prompt: " + name : "saw", texts[index]));
+    const source = make("p", { class: "quiet" }, turn.prompt ? `Prompt ${episode.prompts}.` : episode.prompts);
     const next = episode.turns[state.step + 1];
     const did = make("div", {}, text("wrote", texts[turn.wrote]), text("action", texts[turn.action], "act"),
       text("the world answered", texts[next ? next.saw : episode.final]));
-    body.append(facts, make("div", { class: "columns" }, read, did));
+    body.append(facts, make("div", { class: "columns" }, make("div", {}, ...read, source), did));
   }
 
   function fromAddress() {
-    const match = /^#episode=(\d+)(?:&step=(\d+))?$/.exec(location.hash);
-    if (!match || !episodes[match[1] - 1]) return false;
-    Object.assign(state, { outcome: "", family: "", from: "" });
-    viewer.querySelectorAll(".choices select").forEach((box) => { if (box !== episodeBox) box.value = ""; });
-    state.episode = match[1] - 1;
-    state.step = Math.max(0, Math.min(episodes[state.episode].turns.length - 1, (match[2] || 1) - 1));
-    render();
+    const [, episode, step] = /^#episode=(\d+)(?:&step=(\d+))?$/.exec(location.hash) || [];
+    if (!episodes[episode - 1]) return false;
+    for (const box of filters) box.value = "";
+    go(episode - 1, (step || 1) - 1);
     return true;
   }
 
-  function inView() {
-    const box = viewer.getBoundingClientRect();
-    return box.top < window.innerHeight && box.bottom > 0;
-  }
-
+  viewer.addEventListener("change", ({ target }) => {
+    const left = filtered();
+    if (target === episodeBox) go(Number(target.value), 0);
+    else if (left.includes(state.episode)) render();
+    else go(left.length ? left[0] : -1, 0);
+  });
+  back.addEventListener("click", () => go(state.episode, state.step - 1));
+  forth.addEventListener("click", () => go(state.episode, state.step + 1));
   document.addEventListener("keydown", (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey || !inView() || state.episode < 0) return;
+    const box = viewer.getBoundingClientRect(), inView = box.top < window.innerHeight && box.bottom > 0;
+    if (event.altKey || event.ctrlKey || event.metaKey || !inView || state.episode < 0) return;
     if (event.target.closest && event.target.closest("select, input, textarea, .scroll")) return;
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const episode = { PageUp: -1, PageDown: 1 }[event.key];
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key], episode = { PageUp: -1, PageDown: 1 }[event.key];
     if (!step && !(episode && viewer.contains(event.target))) return;
     event.preventDefault();
     if (step) return go(state.episode, state.step + step);
     const left = filtered();
-    const place = Math.max(0, Math.min(left.length - 1, left.indexOf(state.episode) + episode));
-    go(left[place], 0);
+    go(left[within(left.indexOf(state.episode) + episode, left.length - 1)], 0);
   });
   window.addEventListener("hashchange", fromAddress);
   viewer.hidden = false;

@@ -3,134 +3,88 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from tacit.report.markup import Child, Markup, join, tag
-from tacit.report.run_files import RunFiles
-from tacit.report.tables import Column, folded, pairs, table
+from markupsafe import Markup
+
+from tacit.report.run_files import Record, RunFiles, table_of
 
 Place = tuple[str, ...]
 Flat = dict[Place, Any]
 UNPREFIXED = ("method", "schedule")
 """sections whose flags stand without their name: `--kl`, `--groups`"""
-NAMED_ELSEWHERE = (("world",), ("method", "name"), ("model",), ("seed",), ("out",))
+NAMED = {("world",): "--world", ("method", "name"): "--method", ("model",): "--model", ("seed",): "--seed"}
+"""what every command names"""
+CODE = Markup("<code>{}</code>")
 
 
-def provenance(run: RunFiles, defaults: Mapping[str, Any] | None) -> Markup:
+def provenance(run: RunFiles, defaults: Record | None) -> dict[str, Any]:
     """`defaults` are the settings of the same method, world and model where nothing else is said; None where not known."""
-    told = flat(run.settings)
-    usual = flat(defaults) if defaults is not None else {}
-    chosen = {p: v for p, v in differing(told, usual).items() if p not in NAMED_ELSEWHERE} if defaults is not None else {}
-    parts: list[Child] = []
-    if defaults is None:
-        parts.append(tag("p", "The defaults of this method are not known here, so what was chosen cannot be told apart."))
-    elif chosen:
-        rows = [[tag("code", flag(place)), shown(value), shown(usual.get(place))] for place, value in chosen.items()]
-        columns = [Column("setting", False), Column("here", False), Column("default", False)]
-        parts.append(table(columns, rows, "Settings that differ from the defaults"))
-    else:
-        parts.append(tag("p", "Every setting is the default."))
-    parts = [tag("div", pairs(_machine(run)), tag("div", parts), cls="two")]
-    if defaults is not None:
-        parts.append(tag("h3", "To repeat it"))
-        parts.append(tag("pre", _unbroken(command(told, usual)), cls="command", tabindex="0"))
-    everything = [[tag("code", ".".join(place)), shown(value)] for place, value in told.items()]
-    parts.append(folded(f"All {len(told)} settings", table([Column("setting", False), Column("value", False)], everything)))
-    return join(parts)
+    told, usual = flat(run.settings), flat(defaults or {})
+    chosen = {place: value for place, value in differing(told, usual).items() if place not in NAMED}
+    facts = [(key, name_of(run.settings, key)) for key in ("world", "method", "model", "seed")] + made_by(run.versions)
+    digest = run.summary.get("digest")
+    return {
+        "facts": [*facts, ("directory", CODE.format(run.path)), *([("weights", CODE.format(digest))] if digest else [])],
+        "defaults_known": defaults is not None,
+        "chosen": [(CODE.format(flag(place)), shown(value), shown(usual.get(place))) for place, value in chosen.items()],
+        "command": [shlex.join(piece) for piece in command(told, usual)],
+        "settings": [(CODE.format(".".join(place)), shown(value)) for place, value in told.items()],
+    }
 
 
-def flat(settings: Mapping[str, Any], place: Place = ()) -> Flat:
+def made_by(versions: Record) -> list[tuple[str, str]]:
+    """Code, machine and libraries, where they are on record."""
+    git, libraries = table_of(versions.get("git")), table_of(versions.get("libraries"))
+    changed = " with changes not committed" if git.get("changed") else ""
+    code = f"tacit {versions.get('tacit')}" + (f", commit {str(git['commit'])[:10]}{changed}" if git.get("commit") else "")
+    used = ", ".join(f"{name} {version}" for name, version in libraries.items() if version)
+    machine, python = versions.get("machine"), versions.get("python")
+    rows = (("code", versions and code), ("machine", machine), ("python", python), ("libraries", used))
+    return [(name, word(value)) for name, value in rows if value]
+
+
+def flat(settings: Record, place: Place = ()) -> Flat:
     """Leaf settings by their place."""
     found: Flat = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, (*place, key))
-        else:
-            found[(*place, key)] = value
+        found |= flat(value, (*place, key)) if isinstance(value, Mapping) else {(*place, key): value}
     return found
 
 
 def differing(told: Flat, usual: Flat) -> Flat:
-    return {place: value for place, value in told.items() if place not in usual or usual[place] != value}
+    """Where the run lies is not a setting."""
+    return {p: value for p, value in told.items() if p != ("out",) and (p not in usual or usual[p] != value)}
 
 
-def command(told: Flat, usual: Flat) -> list[str]:
-    """The words that make the same run again, into a directory of its own name unless `out` is said."""
-    words = ["tacit", "train", "--world", str(told.get(("world",), "")), "--method", str(told.get(("method", "name"), ""))]
-    words += ["--model", str(told.get(("model",), "")), "--seed", str(told.get(("seed",), 0))]
+def command(told: Flat, usual: Flat) -> list[list[str]]:
+    """The words that make the same run again, a flag with its value at a time. It goes into a directory of its own name."""
+    pieces = [["tacit", "train"], *([name, word(told[place])] for place, name in NAMED.items() if place in told)]
     for place, value in differing(told, usual).items():
-        if place in NAMED_ELSEWHERE:
-            continue
         name = flag(place)
         if isinstance(value, bool):
-            words.append(name if value else f"--no-{name[2:]}")
-        else:
-            words += [name, _word(value)]
-    return words
-
-
-def _unbroken(words: Sequence[str]) -> list[Child]:
-    """The command on one line for whoever copies it; on the page it breaks between a flag and the next, never inside one."""
-    pieces: list[list[str]] = []
-    for word in words:
-        if word.startswith("--") or not pieces:
-            pieces.append([])
-        pieces[-1].append(word)
-    return [[" " if i else "", tag("span", shlex.join(piece))] for i, piece in enumerate(pieces)]
+            pieces.append([name if value else f"--no-{name[2:]}"])
+        elif place not in NAMED:  # what begins with a dash would be taken for a flag
+            pieces.append([f"{name}={word(value)}"] if word(value).startswith("-") else [name, word(value)])
+    return pieces
 
 
 def flag(place: Place) -> str:
-    """
-    >>> flag(("schedule", "group_size")), flag(("sft", "steps"))
-    ('--group-size', '--sft.steps')
-    """
+    """--group-size of (schedule, group_size), --sft.steps of (sft, steps)."""
     kept = place[1:] if place[0] in UNPREFIXED and len(place) > 1 else place
     return "--" + ".".join(kept).replace("_", "-")
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return "none" if value is None else str(value)
+def word(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else "none" if value is None else str(value)
 
 
-def shown(value: Any) -> Child:
-    if isinstance(value, bool):
-        return tag("code", "on" if value else "off")
-    if value in (None, "", []):
-        return tag("code", "none", cls="quiet")
-    return tag("code", _word(value))
+def shown(value: Any) -> Markup:
+    return CODE.format({True: "on", False: "off"}[value] if isinstance(value, bool) else word(value) or "none")
 
 
-def _machine(run: RunFiles) -> Sequence[tuple[Child, Child]]:
-    versions, settings = run.versions, run.settings
-    raw_method = settings.get("method")
-    method = raw_method.get("name", "") if isinstance(raw_method, Mapping) else raw_method
-    rows: list[tuple[Child, Child]] = [
-        ("world", settings.get("world", "")),
-        ("method", method),
-        ("model", settings.get("model", "")),
-        ("seed", settings.get("seed", "")),
-    ]
-    if versions:
-        rows += [
-            ("code", code_version(versions)),
-            ("machine", versions.get("machine", "")),
-            ("python", versions.get("python", "")),
-        ]
-        libraries = versions.get("libraries")
-        if isinstance(libraries, Mapping):
-            rows.append(("libraries", ", ".join(f"{name} {v}" for name, v in libraries.items() if v)))
-    rows.append(("directory", tag("code", run.path)))
-    if (run.summary or {}).get("digest"):
-        rows.append(("weights", tag("code", (run.summary or {})["digest"])))
-    return rows
-
-
-def code_version(versions: Mapping[str, Any]) -> str:
-    git = versions.get("git")
-    commit = ""
-    if isinstance(git, Mapping) and git.get("commit"):
-        commit = f", commit {str(git['commit'])[:10]}{' with changes not committed' if git.get('changed') else ''}"
-    return f"tacit {versions.get('tacit', '?')}{commit}"
+def name_of(settings: Record, key: str) -> str:
+    """The world's, the method's or the model's name, which may stand in a table of its settings."""
+    value = settings.get(key, "")
+    return word(value.get("name", "") if isinstance(value, Mapping) else value)

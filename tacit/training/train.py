@@ -14,6 +14,7 @@ from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
 from tacit.core.method import Companion
 from tacit.core.protocols import Policy
+from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import repeated
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
@@ -188,19 +189,26 @@ class Trainer:
             write_records(self.run.trajectories("rl", step), iteration_records(done))
 
     def _evaluate(self, stage: str, step: int, stage_over: bool) -> None:
-        scores = [
-            self._measure(ground, practice, practice.course.panel, stage, step, "eval")
-            for ground, practice in zip(self.playgrounds, self.practices, strict=True)
-        ]
+        scores, played = [], []
+        for ground, practice in zip(self.playgrounds, self.practices, strict=True):
+            score, episodes = self._measure(ground, practice, practice.course.panel, stage, step)
+            scores.append(score)
+            played += episodes
         self.progress.evaluations.append(over_worlds(scores))
+        self._record(f"eval-{stage}", step, played)
         for ground, practice in zip(self.playgrounds, self.practices, strict=True):
             for panel in practice.course.further if stage_over else ():
-                kept_as = f"eval-{panel.tasks[0].split}"
-                self.progress.further.append(self._measure(ground, practice, panel, stage, step, kept_as))
+                score, episodes = self._measure(ground, practice, panel, stage, step)
+                self.progress.further.append(score)
+                self._record(f"eval-{panel.tasks[0].split}-{stage}", step, episodes)
+
+    def _record(self, kept_as: str, step: int, played: Sequence[Trajectory]) -> None:
+        if self.settings.trajectories:
+            write_records(self.run.trajectories(kept_as, step), map(trajectory_record, played))
 
     def _measure(
-        self, ground: Playground, practice: Practice, panel: Panel, stage: str, step: int, kept_as: str
-    ) -> dict[str, Any]:
+        self, ground: Playground, practice: Practice, panel: Panel, stage: str, step: int
+    ) -> tuple[dict[str, Any], list[Trajectory]]:
         chosen = practice.settings.evaluation
         sampling, steps = (
             evaluation_sampling(practice.settings, ground.max_tokens),
@@ -210,10 +218,7 @@ class Trainer:
         score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy)
         known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
-        if self.settings.trajectories:
-            where = f"{kept_as}-{ground.name}" if ground.name else kept_as
-            write_records(self.run.trajectories(f"{where}-{stage}", step), map(trajectory_record, played))
-        return {"stage": stage, "step": step, **score.to_json(), **known}
+        return {"stage": stage, "step": step, **score.to_json(), **known}, played
 
     def _is_best(self, step: int) -> bool:
         """Whether practice has been measured at this very step, and never better."""

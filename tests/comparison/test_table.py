@@ -10,7 +10,7 @@ import pytest
 
 from tacit.comparison.collect import check_alike
 from tacit.comparison.pages import cells_of, columns, csv_text, markdown, p_text
-from tacit.comparison.plots import apart, draw, look
+from tacit.comparison.plots import draw
 from tacit.comparison.table import make_table
 from tacit.core.errors import TacitError
 from tacit.evaluation.intervals import bounded_interval, share_interval, t_interval, wilson
@@ -185,8 +185,3 @@ def test_pictures_name_every_method_and_are_the_same_every_time(tmp_path):
 def test_a_world_without_curves_is_not_drawn(tmp_path):
     nothing = {**found(), "cells": [make_cell("grpo", 0)]}
     assert draw(nothing, tmp_path) == []
-
-
-def test_labels_keep_apart_and_looks_differ():
-    assert apart([3.0, 1.0, 1.2], 1.0) == [3.0, 1.0, 2.0]
-    assert len({look(i) for i in range(20)}) == 20

@@ -86,7 +86,7 @@ def test_an_address_names_the_step(browser, pages):
 def test_filters_leave_what_was_asked_for(browser, pages):
     browser.open(pages["run"])
     box = "const b = document.querySelectorAll('.choices select')[n]"
-    choose = f"(n, v) => {{ {box}; b.value = v; b.dispatchEvent(new Event('change')); }}"
+    choose = f"(n, v) => {{ {box}; b.value = v; b.dispatchEvent(new Event('change', {{bubbles: true}})); }}"
     shown = "[...document.querySelectorAll('.choices select')[3].options].map(o => o.textContent)"
     browser.evaluate(f"({choose})(0, 'lost')")
     browser.evaluate(f"({choose})(1, 'place')")

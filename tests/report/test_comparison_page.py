@@ -13,8 +13,7 @@ from written import HOSTILE, write_comparison, write_run
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.report.comparison_files import read_comparison
-from tacit.report.comparison_page import comparison_page
-from tacit.report.comparison_parts import mean_curve
+from tacit.report.comparison_page import comparison_page, mean_curves
 
 
 @pytest.fixture
@@ -40,22 +39,21 @@ def test_the_table_has_means_intervals_and_significance(place):
 
 def test_what_is_missing_is_said(place):
     page = Page(comparison_page(place))
-    assert "alfworld / reuserl / seed 1 failed: tacit: the loss is not a number at iteration 21." in page.text
+    assert "letters / reuserl / seed 1 failed: tacit: the loss is not a number at iteration 21." in page.text
     assert (
-        "alfworld / reuserl / seed 2 was never begun." in page.text
-        and "alfworld / bipace / seed 2 stopped half way." in page.text
+        "letters / reuserl / seed 2 was never begun." in page.text
+        and "letters / bipace / seed 2 stopped half way." in page.text
     )
     assert "Budgets differ between the methods." in page.text and "15 / 18" in page.text and "not complete" in page.text
 
 
-def test_curves_are_means_over_finished_seeds_with_the_range_as_band(place):
+def test_curves_are_means_over_finished_seeds_with_every_seed_thin(place):
     found = read_comparison(place)
-    series = mean_curve(found, "countdown", "grpo")
-    assert [p.x for p in series.points] == list(range(0, 41, 5))
-    last = series.points[-1]
-    assert (last.low, last.y, last.high) == pytest.approx((0.55, 0.565, 0.58))
-    (only,) = {(p.low, p.high) for p in mean_curve(found, "alfworld", "reuserl").points if p.x == 40}
-    assert only[0] == only[1], "one seed has finished"
+    series = next(line for line in mean_curves(found, "countdown") if line.name == "grpo")
+    assert [p.x for p in series.points] == list(range(0, 41, 5)) and series.points[-1].y == pytest.approx(0.565)
+    assert [line[-1].y for line in series.each] == pytest.approx([0.55, 0.565, 0.58])
+    only = next(line for line in mean_curves(found, "letters") if line.name == "reuserl")
+    assert len(only.each) == 1, "one seed has finished"
 
 
 def test_a_method_without_a_finished_run_is_drawn_from_what_there_is(place):
@@ -64,14 +62,12 @@ def test_a_method_without_a_finished_run_is_drawn_from_what_there_is(place):
     rewrite(place, cells=cells, table=[])
     page = Page(comparison_page(place))
     assert "There is no table" in page.text and "unfinished runs count where nothing is finished" in page.text
-    assert any("Success on the panel, alfworld" in (svg["aria-label"] or "") for svg in page.all("svg"))
+    assert any("Success on the panel, letters" in (svg["aria-label"] or "") for svg in page.all("svg"))
 
 
 def test_links_lead_to_the_runs_from_wherever_the_page_lies(place, tmp_path):
     links = [a["href"] for a in Page(comparison_page(place)).all("a") if not a["href"].startswith("#")]
-    assert "runs/countdown/grpo/0/" in links and not any("alfworld/reuserl/2" in link for link in links), (
-        "nothing leads nowhere"
-    )
+    assert "runs/countdown/grpo/0/" in links and not any("letters/reuserl/2" in link for link in links), "nothing leads nowhere"
     (place / "runs" / "countdown" / "grpo" / "0" / "report.html").write_text("")
     elsewhere = [a["href"] for a in Page(comparison_page(place, beside=tmp_path)).all("a")]
     assert "compared/runs/countdown/grpo/0/report.html" in elsewhere and "compared/runs/countdown/grpo/1/" in elsewhere
@@ -81,7 +77,21 @@ def test_thresholds_behaviour_and_settings(place):
     text = Page(comparison_page(place)).text
     assert "≥ 25% ≥ 50%" in text and "10 3 of 3 not reached 0 of 3" in text
     assert "step limit 100.0% 100.0% 100.0%" in text and "Prompt tokens by turn" in text
-    assert "--kl 0.04 0.06 0.07" in text
+    assert "--kl 0.04 0.06 0.07" in text and "letters: The world is not here (" in text
+
+
+def test_pictures_of_arrivals_have_the_finished_seeds(place):
+    found = json.loads((place / "comparison.json").read_text())
+    for cell in found["cells"]:
+        step = None if cell["seed"] == 2 else 10 + cell["seed"]
+        cell["steps_to"] = [{"threshold": 0.25, "step": step}, {"threshold": 0.5, "step": "damaged"}]
+    rewrite(place, cells=found["cells"])
+    told = [svg["aria-label"] for svg in Page(comparison_page(place)).all("svg")]
+    assert [t for t in told if t.startswith("First evaluation at 25% or above.")] == [
+        "First evaluation at 25% or above. grpo 10, 11, never; bipace 10, 11, never; reuserl 10, 11, never.",
+        "First evaluation at 25% or above. grpo 10, 11, never; bipace 10, 11; reuserl 10.",
+    ], "one picture per world"
+    assert any(t.startswith("First evaluation at 50% or above. grpo never, never, never") for t in told)
 
 
 def test_hostile_names_stay_text(place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,6 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 from tacit.assembly.flags import Parser
 from tacit.assembly.recipe import Recipe, method_name, override
 from tacit.cli.main import main
-from tacit.cli.report import what_is_known
 from tacit.cli.train import make_parser
 from tacit.contexts.history import History
 from tacit.contexts.state_block import StateBlock
@@ -19,7 +19,7 @@ from tacit.environments import get_environment
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
-from tacit.report.known import Known
+from tacit.report.known import Scene, known_of
 from tacit.report.prompts import prompts_of, sections
 from tacit.report.provenance import command, flat
 from tacit.rollout.worlds import InPlace
@@ -29,7 +29,7 @@ WORLD = get_environment("countdown")
 TERSE = WORLD.wording("terse")
 CONTEXT = History(TERSE, turns=2, admissible=False, style="bare")
 PANEL = Panel.of(WORLD, "test", 6)
-KNOWN = Known(WORLD, {task.id: task for task in PANEL.tasks}, CONTEXT)
+SCENES = {task.id: Scene(task, WORLD, CONTEXT) for task in PANEL.tasks}
 
 
 def play(context):
@@ -46,8 +46,8 @@ def played():
 def test_prompts_written_anew_are_the_ones_that_were_read(context):
     played = play(context)
     for trajectory in played:
-        told = prompts_of(trajectory_record(trajectory), replace(KNOWN, context=context))
-        assert told.turns == [sections(step.prompt) for step in trajectory.steps] and "written anew" in told.source
+        told, source = prompts_of(trajectory_record(trajectory), replace(SCENES[trajectory.task.id], context=context))
+        assert told == [sections(step.prompt) for step in trajectory.steps] and "written anew" in source
     assert max(len(t.steps) for t in played) > 3, "long enough for history to be left out"
     assert any(not step.effective for t in played for step in t.steps), "what was refused is played again too"
 
@@ -55,20 +55,21 @@ def test_prompts_written_anew_are_the_ones_that_were_read(context):
 def test_a_world_that_answers_differently_claims_nothing(played):
     record = trajectory_record(played[0])
     record["turns"][1]["saw"] += " and a hat"
-    told = prompts_of(record, KNOWN)
-    assert told.turns == [] and "the world now answers differently at step 2" in told.source
+    told, why = prompts_of(record, SCENES[record["task"]])
+    assert told == [] and "the world now answers differently at step 2" in why
 
 
 def test_why_there_are_no_prompts(played):
     record = trajectory_record(played[0])
-    assert "the world is not here" in prompts_of(record, Known()).source
-    assert "the note that was in them is not on record" in prompts_of({**record, "condition": "guided"}, KNOWN).source
+    scene = SCENES[record["task"]]
+    assert "the world is not here" in prompts_of(record, None)[1]
+    assert "the note that was in them is not on record" in prompts_of({**record, "condition": "guided"}, scene)[1]
 
     def broken():
         raise RuntimeError("no simulator")
 
-    told = prompts_of(record, replace(KNOWN, world=replace(WORLD, make=broken)))
-    assert "RuntimeError: no simulator" in told.source and told.turns == []
+    told, why = prompts_of(record, replace(scene, world=replace(WORLD, make=broken)))
+    assert "RuntimeError: no simulator" in why and told == []
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_why_there_are_no_prompts(played):
         {"world": "alfworld", "method": {"name": "constant_context", "kl": 0.5}, "evaluation": {"untrained": False}},
         {"world": "cooking", "model": "some/model", "engine": {"lora_targets": ["q_proj", "v_proj"], "device": "cpu"},
          "schedule": {"lr": 3e-5, "group_size": 4}, "sft": {"noise": 0.25}},
+        {"world": "countdown", "method": {"name": "bipace", "layer": -2, "history": -1}, "families": "-x, --y z"},
     ],
 )  # fmt: skip
 def test_the_command_on_the_page_repeats_the_run(document):
@@ -85,7 +87,7 @@ def test_the_command_on_the_page_repeats_the_run(document):
     recipe = Recipe.from_json(document)
     told = recipe.to_json()
     usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
-    words = command(flat(told), flat(usual))
+    words = [word for piece in command(flat(told), flat(usual)) for word in piece]
     assert words[:2] == ["tacit", "train"]
     parser: Parser = make_parser(method_name(document), recipe.model)
     _, said = parser.parse(words[2:])
@@ -93,10 +95,23 @@ def test_the_command_on_the_page_repeats_the_run(document):
     assert replace(again, out=recipe.out) == recipe
 
 
+def test_a_sum_of_methods_is_quoted_as_it_was_named():
+    told = {
+        "world": "countdown",
+        "model": "tiny",
+        "seed": 1,
+        "method": {"name": "reuserl+bipace", "weight": 0.5, "note": "a b"},
+    }
+    pieces = command(flat(told), flat({**told, "method": {"name": "reuserl+bipace"}}))
+    words = " ".join(shlex.join(piece) for piece in pieces)
+    assert words == "tacit train --world countdown --method reuserl+bipace --model tiny --seed 1 --weight 0.5 --note 'a b'"
+
+
 def test_what_is_known_of_settings_that_are_not_ours():
-    assert "unknown method" in what_is_known({"world": "countdown", "method": {"name": "gone"}}).notices[0]
-    lost = what_is_known({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})
-    assert lost.world is None and lost.defaults is not None and "The world is not here" in lost.notices[0]
+    assert "unknown method" in known_of({"world": "countdown", "method": {"name": "gone"}}).notices[0]
+    lost = known_of({"world": "nowhere.at:ALL", "method": {"name": "grpo"}, "model": "tiny"})
+    assert not lost.scenes and lost.defaults is not None and "The world is not here" in lost.notices[0]
+    assert "These settings are not this version's" in known_of(None).notices[0]
 
 
 def test_help_says_what_it_takes(capsys):

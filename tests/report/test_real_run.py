@@ -9,14 +9,16 @@ import pytest
 from parsed import Page
 
 from tacit.cli.main import main
+from tacit.report.learning_curves import READINGS
 from tacit.report.numbers import interval, percent
 from tacit.runs.directory import read_summary
+from tacit.runs.metrics import read_metrics
 
 TRAIN = (
-    "train --world countdown --model tiny-0.5m --method grpo --tasks 4 --max-steps 4 --groups 2 --group-size 2 --iterations 2 "
-    "--lr 1e-4 --history 1 --sft.steps 3 --sft.batch 4 --sft.tasks 4 --evaluation.tasks 6 --evaluation.every 1 "
-    "--evaluation.max-steps 4 --engine.device cpu --engine.threads 1 --tiny.vocab 512 --tiny.hidden 32 --tiny.layers 1 "
-    "--tiny.heads 2 --tiny.kv-heads 2 --tiny.intermediate 64"
+    "train --world countdown --model tiny-0.5m --method grpo --kl 0.05 --tasks 4 --max-steps 4 --groups 2 --group-size 2 "
+    "--iterations 2 --lr 1e-2 --epochs 2 --history 1 --sft.steps 3 --sft.batch 4 --sft.tasks 4 --evaluation.tasks 6 "
+    "--evaluation.every 1 --evaluation.max-steps 4 --engine.device cpu --engine.threads 1 --tiny.vocab 512 "
+    "--tiny.hidden 32 --tiny.layers 1 --tiny.heads 2 --tiny.kv-heads 2 --tiny.intermediate 64"
 )
 
 
@@ -46,6 +48,13 @@ def test_every_evaluation_is_on_the_page(run, page):
     for e in evaluations:
         assert f"{percent(e['success'])} {interval(e['interval'])} {e['successes']} / {e['episodes']}" in page.text
         assert e["panel_hash"] in page.text
+
+
+def test_every_chart_is_of_a_number_that_runs_record(run, page):
+    recorded = {name for record in read_metrics(run / "metrics.jsonl") for name in record}
+    assert set(READINGS) <= recorded, set(READINGS) - recorded
+    told = [str(svg["aria-label"]) for svg in page.all("svg")]
+    assert any(t.startswith("KL to the reference, nats/token. ") for t in told), told
 
 
 def test_chosen_settings_come_first_and_repeat_it(page):

@@ -26,15 +26,67 @@ def test_every_evaluation_is_there_with_its_interval_and_final_and_peak_are_apar
     assert "hash 0123456789abcdef" in page.text and "640 episodes" in page.text and "1 min 15 s" in page.text
 
 
-def test_families_are_counted_from_the_episodes_or_taken_from_the_evaluation(tmp_path):
+def test_families_are_what_the_last_evaluation_says(tmp_path):
     run = write_run(tmp_path / "run")
-    counted = Page(run_page(run)).text
-    assert "place 33.3% [9.7, 70.0] 2 / 6" in counted and "pick 33.3% [9.7, 70.0] 2 / 6" in counted
+    assert "By family" not in Page(run_page(run)).text
     summary = json.loads((run / "summary.json").read_text())
-    summary["evaluations"][-1]["families"] = {"a": {"episodes": 10, "successes": 1}, "b": {"episodes": 30, "successes": 22}}
+    families = {"a": {"episodes": 10, "successes": 1, "success": 0.1, "interval": [0.018, 0.404]}, "b": {"success": "damaged"}}
+    summary["evaluations"][-1] |= {"families": families, "macro": 0.417, "macro_interval": [0.25, 0.625]}
     (run / "summary.json").write_text(json.dumps(summary))
-    said = Page(run_page(run)).text
-    assert "a 10.0% [1.8, 40.4] 1 / 10" in said and "mean of the families 41.7%" in said and "2 / 6" not in said
+    text = Page(run_page(run)).text
+    assert "By family, after rl 10 family success" in text and "a 10.0% [1.8, 40.4] 1 / 10 b – – / –" in text
+    assert "mean of the families 41.7% [25.0, 62.5]" in text
+
+
+def rewrite(run, name: str, **changes) -> None:
+    document = json.loads((run / name).read_text())
+    (run / name).write_text(json.dumps({**document, **changes}))
+
+
+def test_several_panels_have_a_table_a_line_and_a_headline_each(tmp_path):
+    run = write_run(tmp_path / "run")
+    other = {"world": "words", "panel": "words/test/20", "panel_hash": "fedcba9876543210"}
+    scores = [evaluation("untrained", 0, 2), evaluation("rl", 5, 31), evaluation("rl", 10, 23)]
+    scores = [e for own in scores for e in ({**own, "world": "letters"}, {**own, **other, "successes": 10, "success": 0.25})]
+    further = [{**evaluation("rl", 10, 4), "panel": "letters/hard/40"}]
+    rewrite(run, "summary.json", evaluations=scores, further=further)
+    page = Page(run_page(run))
+    assert page.text.count("untrained 5.0%") == 1 and page.text.count("after rl 10 final 57.5%") == 1
+    assert "Panel words/test/20, hash fedcba9876543210" in page.text and "Panel letters/hard/40" in page.text
+    assert "final success, letters 57.5%" in page.text and "peak success, words 25.0%" in page.text
+    told = [str(svg["aria-label"]) for svg in page.all("svg")]
+    line = "letters: 5.0% at iteration 0, 57.5% at 10; words: 25.0% at iteration 0, 25.0% at 10."
+    assert any(t.startswith(f"Success on the panel. {line}") for t in told)
+
+
+def test_metrics_of_several_worlds_are_lines_of_one_chart(tmp_path):
+    run = write_run(tmp_path / "run")
+    lines = [
+        {"stage": "rl", "step": s, "success": s / 10, "one:WORLD/success": s / 20, "two/success": s / 40, "loss/kl": s,
+         "one:WORLD/crashed": 0, "two/crashed": 1, "two/odd": s}
+        for s in range(1, 5)
+    ]  # fmt: skip
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = Page(run_page(run))
+    told = [str(svg["aria-label"]).removesuffix(" Arrow keys read the values.") for svg in page.all("svg")]
+    assert (
+        "Success while practising. all: 10.0% at iteration 1, 40.0% at 4; one:WORLD: 5.0% at iteration 1, 20.0% at 4; "
+        "two: 2.5% at iteration 1, 10.0% at 4." in told
+    )
+    assert "loss/kl. 1 at iteration 1, 4 at 4." in told, "loss is no world"
+    assert "odd. 1 at iteration 1, 4 at 4." in told and "one:WORLD/crashed 0, two/crashed 1." in page.text
+
+
+def test_seconds_of_the_phases_are_one_chart(tmp_path):
+    run = write_run(tmp_path / "run")
+    lines = [
+        {"stage": "rl", "step": s, "seconds": 3.0 + s, "seconds_rollout": 2.0 + s, "seconds_update": 1.0} for s in range(1, 4)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = [str(svg["aria-label"]) for svg in Page(run_page(run)).all("svg")]
+    line = "rollout: 3 at iteration 1, 5 at 3; update: 1 at iteration 1, 1 at 3; all: 4 at iteration 1, 6 at 3."
+    assert any(t.startswith(f"Seconds of each phase. {line}") for t in told), told
+    assert not any(t.startswith("seconds") for t in told)
 
 
 def test_several_tries_and_later_evaluations(tmp_path):
@@ -47,9 +99,12 @@ def test_several_tries_and_later_evaluations(tmp_path):
         del later["stage"]
         (run / "evaluations" / f"{number}.json").write_text(json.dumps(later))
     text = Page(run_page(run)).text
-    assert "Measured later with tacit eval" in text and "rl-000010 22.5%" in text and "1 0.25 letters/test/40" in text
-    assert "evaluated pass@4 pass@10 SC@4 rl-000010 37.5% – 12.5%" in text, "an older one has no intervals"
-    assert "rl-000005 40.0% [25.0, 50.0] 50.0% 12.5% [6.2, 25.0]" in text
+    assert "written tokens crashed pass@4 pass@10 SC@4 cost untrained 5.0%" in text, "on the run's own panel: in its table"
+    assert "rl-000010, measured later 22.5%" in text and "37.5% – 12.5% – rl-000005" in text, "an older one has no intervals"
+    assert "rl-000005, measured later 22.5%" in text and "40.0% [25.0, 50.0] 50.0% 12.5% [6.2, 25.0] 0.25" in text
+    rewrite(run, "evaluations/0.json", sampling={"temperature": 0})
+    text = Page(run_page(run)).text
+    assert "hash 0123456789abcdef, temperature 0 evaluated success" in text, "under other conditions: in a table of its own"
 
 
 def test_curves_have_axes_a_sentence_and_a_table(tmp_path):
@@ -130,6 +185,9 @@ def test_an_unfinished_run_says_so_and_shows_what_its_checkpoint_knows(tmp_path)
     text = Page(run_page(run)).text
     assert "This run has not finished: it has come to rl 10." in text and "tacit train --resume" in text
     assert "latest success, not final 77.5%" in text and "final success" not in text and "not finished" in text
+    (run / "summary.json").write_text("{half")
+    text = Page(run_page(run)).text
+    assert "summary.json cannot be read" in text and "latest success, not final 77.5%" in text
 
 
 def test_damage_is_said_and_the_rest_is_shown(tmp_path):
@@ -140,12 +198,18 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
     (run / "versions.json").write_text("{half")
     (run / "metrics.jsonl").write_text('{"stage": "rl"\nnonsense\n[]\n' + (run / "metrics.jsonl").read_text())
     page = Page(run_page(run))
-    assert "eval-rl-000010.jsonl.gz is damaged" in page.text and "episodes are shown" in page.text
+    assert "eval-rl-000010.jsonl.gz is damaged" in page.text and "what comes before the damage is shown" in page.text
     assert "versions.json cannot be read" in page.text and "3 of 13 lines of metrics.jsonl cannot be read" in page.text
     assert len(page.blocks["episodes"]["episodes"]) == 24 and "57.5%" in page.text
     broken.write_bytes(b"not gzip at all")
     text = Page(run_page(run)).text
-    assert "is damaged" in text and "it is left out" in text and "training, iteration 10" in text
+    assert (
+        "is damaged" in text
+        and "evaluation after rl 10" not in text.partition("Behaviour")[2]
+        and "training, iteration 10" in text
+    )
+    (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text() + '{"stage": "rl", "st')
+    assert "3 of 13 lines of metrics.jsonl" in Page(run_page(run)).text, "half a line is what a killed write leaves"
 
 
 def test_without_metrics(tmp_path):
@@ -159,11 +223,12 @@ def test_without_metrics(tmp_path):
 
 
 def test_episodes_of_another_version_are_left_out_by_count(tmp_path):
-    strange = [{"task": "old", "steps": []}, {**episode(3, True), "stop": "bored"}]
+    uncounted = episode(4, True)
+    uncounted["turns"][0]["tokens"] = -1
+    strange = [{"task": "old", "steps": []}, {**episode(3, True), "stop": "bored"}, uncounted]
     run = write_run(tmp_path / "run", episodes=[episode(1, True), *strange])
     text = Page(run_page(run)).text
-    assert "1 of 3 episodes in trajectories/eval-rl-000010.jsonl.gz lack what this version reads" in text
-    assert "1 episodes of evaluation after rl 10 are told in a way this version does not know" in text
+    assert "3 of 4 lines of trajectories/eval-rl-000010.jsonl.gz cannot be read by this version: left out." in text
 
 
 def test_alarms(tmp_path):
@@ -172,24 +237,7 @@ def test_alarms(tmp_path):
     (run / "alarms.jsonl").write_text(json.dumps({"name": "entropy_low", "step": 7, "message": "entropy fell"}) + "\n")
     assert "7 entropy low entropy fell" in Page(run_page(run)).text
     (run / "alarms.jsonl").write_text("broken\n")
-    assert "alarms.jsonl cannot be read" in Page(run_page(run)).text
-
-
-def test_alarms_of_a_run_that_kept_none_follow_from_its_metrics(tmp_path):
-    run = write_run(tmp_path / "run")
-    lines = [{"stage": "rl", "step": s, "entropy": 1.0 if s < 6 else 0.01} for s in range(1, 12)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "8 entropy low entropy fell from 1 to 0.01" in Page(run_page(run)).text
-
-
-def test_recorded_prompts_are_shown_as_they_are(tmp_path):
-    told = episode(1, True, 2)
-    told["turns"][0]["prompt"] = {"task": "the task", "history": ["one", "two"], "step_note": ""}
-    told["turns"][1]["prompt"] = "one text"
-    shown = Page(run_page(write_run(tmp_path / "run", episodes=[told]))).blocks["episodes"]
-    first = next(e for e in shown["episodes"] if e["task"] == "letters/test/1")
-    read = [[(name, shown["texts"][i]) for name, i in turn["prompt"]] for turn in first["turns"]]
-    assert read == [[("task", "the task"), ("history", "one\ntwo")], [("prompt", "one text")]]
+    assert "1 of 1 lines of alarms.jsonl cannot be read" in Page(run_page(run)).text
 
 
 def test_the_command_writes_it(tmp_path, capsys):

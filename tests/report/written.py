@@ -45,7 +45,8 @@ def write_run(path: Path, finished: bool = True, episodes: list[dict[str, Any]] 
     (path / "versions.json").write_text(json.dumps({"tacit": "0.1.0", "machine": "Linux x86_64", "python": "3.11"}))
     scores = [evaluation("untrained", 0, 2), evaluation("rl", 5, 31), evaluation("rl", 10, 23)]
     lines = [
-        {"stage": "rl", "step": s, "success": s / 20, "entropy": 1.5 - s / 10, "kl": 0.01 * s, "at": 1.0} for s in range(1, 11)
+        {"stage": "rl", "step": s, "success": s / 20, "entropy": 1.5 - s / 10, "reference_kl": 0.01 * s, "at": 1.0}
+        for s in range(1, 11)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
@@ -68,7 +69,7 @@ def write_run(path: Path, finished: bool = True, episodes: list[dict[str, Any]] 
     return path
 
 
-METHODS, WORLDS, SEEDS = ("grpo", "bipace", "reuserl"), ("countdown", "alfworld"), (0, 1, 2)
+METHODS, WORLDS, SEEDS = ("grpo", "bipace", "reuserl"), ("countdown", "letters"), (0, 1, 2)
 RISES = {"grpo": 0.45, "bipace": 0.62, "reuserl": 0.55}
 
 
@@ -76,9 +77,9 @@ def write_comparison(path: Path) -> Path:
     """Three methods, two worlds, three seeds; one cell has failed, one was never begun, one is half way."""
     path.mkdir(parents=True)
     states = {
-        ("alfworld", "reuserl", 1): "failed",
-        ("alfworld", "reuserl", 2): "missing",
-        ("alfworld", "bipace", 2): "unfinished",
+        ("letters", "reuserl", 1): "failed",
+        ("letters", "reuserl", 2): "missing",
+        ("letters", "bipace", 2): "unfinished",
     }
     cells = [_cell(path, w, m, s, states.get((w, m, s), "finished")) for w in WORLDS for m in METHODS for s in SEEDS]
     found = {
@@ -96,7 +97,7 @@ def write_comparison(path: Path) -> Path:
 def _cell(path: Path, world: str, method: str, seed: int, status: str) -> dict[str, Any]:
     place = f"runs/{world}/{method}/{seed}"
     begun, finished = status != "missing", status == "finished"
-    scale = 0.8 if world == "alfworld" else 1.0
+    scale = 0.8 if world == "letters" else 1.0
     last = 40 if finished else 20
     steps = range(0, last + 1, 5) if begun else ()
     curve = [

@@ -1,0 +1,96 @@
+"""Which trajectories a page embeds, and what it says of each step. What is left out is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from markupsafe import Markup
+
+from tacit.report.known import Known, Scene
+from tacit.report.numbers import count, is_number
+from tacit.report.page import clean
+from tacit.report.prompts import prompts_of
+from tacit.report.run_files import Episodes, Record
+
+MOST_TRAJECTORIES = 24
+"""on one page, where nothing else is asked for"""
+MOST_CHARACTERS = 8000
+"""of one text; a page is for reading"""
+
+Chosen = tuple[str, Record, Scene | None]
+"""where an episode is from, the episode, and where it was played, if that is here"""
+
+
+def viewer(found: Sequence[Episodes], known: Known, most: int) -> dict[str, Any]:
+    """The part of the page in which trajectories are read step by step."""
+    total = sum(len(episodes.records) for episodes in found)
+    if not total:
+        return {"lead": "No trajectories were recorded (`--no-trajectories`), or none can be read."}
+    chosen = choose(found, most)
+    if not chosen:
+        return {"lead": f"No trajectories were asked for; {count(total)} can be read."}
+    sources = " and ".join(f"{count(len(e.records))} of {e.title}" for e in found)
+    lead = Markup("{} episodes, chosen from {}").format(len(chosen), sources)
+    if total > len(chosen):
+        more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
+        lead += more.format(count(total - len(chosen)))
+    left = {family_of(r) for e in found for r in e.records} - {family_of(r) for _, r in chosen}
+    lead += f". Families with none here: {', '.join(sorted(left))}." if left else "."
+    return {"lead": lead, "data": embedded([(title, r, known.scenes.get(r["task"])) for title, r in chosen])}
+
+
+def choose(found: Sequence[Episodes], most: int) -> list[tuple[str, Record]]:
+    """(where it is from, episode): a success, a failure and the longest of every family in every file, then others in turn."""
+    wanted: dict[int, tuple[str, Record]] = {}
+    for title, record in _preferred(found):
+        wanted.setdefault(id(record), (title, record))
+    return list(wanted.values())[:most]
+
+
+def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
+    """What the script reads. Texts are kept once and named by number: a task's statement stands in every prompt."""
+    texts: dict[str, int] = {}
+
+    def kept(text: Any) -> int:
+        return texts.setdefault(_clipped(text), len(texts))
+
+    episodes = []
+    for title, record, scene in chosen:
+        prompts, source = prompts_of(record, scene)
+        turns: list[dict[str, Any]] = [
+            {name: v if is_number(v) or isinstance(v, bool) else _clipped(v) for name, v in turn.items() if name != "prompt"}
+            | {name: kept(turn[name]) for name in ("saw", "wrote", "action")}
+            for turn in record["turns"]
+        ]
+        for turn, prompt in zip(turns, prompts, strict=False):  # there may be none
+            turn["prompt"] = [[name, kept(text)] for name, text in prompt]
+        head = {name: str(record.get(name, "")) for name in ("task", "goal", "score", "stop", "detail", "condition")}
+        head |= {"from": clean(title), "family": family_of(record), "success": record["success"], "prompts": source}
+        episodes.append({**head, "turns": turns, "final": kept(record["saw"])})
+    return {"texts": list(texts), "episodes": episodes}
+
+
+def family_of(record: Record) -> str:
+    return clean(str(record.get("family", "")))
+
+
+def _preferred(found: Sequence[Episodes]) -> Iterator[tuple[str, Record]]:
+    """All of them, most wanted first; some more than once."""
+    families: dict[tuple[int, str], list[tuple[str, Record]]] = {}
+    for number, episodes in enumerate(found):
+        for record in episodes.records:
+            families.setdefault((number, family_of(record)), []).append((episodes.title, record))
+    groups = [families[key] for key in sorted(families)]
+    for success in (True, False):
+        yield from (entry for own in groups for entry in [e for e in own if e[1]["success"] is success][:1])
+    yield from (max(own, key=lambda entry: len(entry[1]["turns"])) for own in groups)
+    yield from (entry for column in zip_longest(*groups) for entry in column if entry is not None)
+
+
+def _clipped(text: Any) -> str:
+    text = str(text)
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}\n… {len(text) - MOST_CHARACTERS:,} more characters are not on this page"
