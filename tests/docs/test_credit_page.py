@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.assembly.recipe import Recipe
+from tacit.assembly.recipes import run_recipe
 from tacit.cli.inspection.credit import make_parser
 from tacit.credit.step_relative import Same
 from tacit.evaluation.credit.estimators import standard
@@ -27,7 +28,7 @@ def test_commands_can_be_given(command):
     elif words[0] == "inspect":
         assert make_parser("grpo").parse(words[2:])[0].target == "RUN"
     else:
-        recipe = Recipe.resolve(ROOT / words[words.index("--config") + 1], {})
+        recipe = Recipe.resolve(run_recipe(words[words.index("--config") + 1]), {})
         assert recipe.train.keep > recipe.schedule.iterations
 
 

@@ -168,7 +168,7 @@ def test_an_address_may_end_where_it_likes(ending):
 
 def test_without_the_package_the_remedy_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(TacitError, match=r"pip install tacit\[endpoints\]"):
+    with pytest.raises(TacitError, match=r"pip install 'tacit-agents\[endpoints\]'"):
         ChatClient("http://localhost", "m")
 
 

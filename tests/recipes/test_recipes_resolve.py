@@ -128,7 +128,7 @@ def test_bipace_table_l1():
         "first-token": ("diff-peer", "first-token", "actor"),
         "action-tag": ("diff-peer", "action-tag", "actor"),
         "q-style": ("q-style", "action-tag", "actor"),
-        "identity": ("q-style", "tag", "identity"),
+        "identity": ("q-style", "action-tag", "identity"),
     }
     assert {method["epsilon"] for row, method in rows.items() if row != "identity"} == {0.10}
     assert rows["identity"]["epsilon"] is None or rows["identity"]["epsilon"] == 0.0
@@ -220,6 +220,6 @@ def test_the_radii_on_a_laptop_are_in_the_paper_s_proportions():
     radii = [cell(name, m, "household")["method"]["epsilon"] for m in ("radius-half", "actor", "radius-more", "radius-twice")]
     assert [round(radius / radii[1], 6) for radius in radii] == [0.5, 1.0, 1.5, 2.0]
     calibrated = cell("comparisons/step-credit.toml", "bipace", "household")["method"]
-    assert {key: cell(name, "actor", "household")["method"][key] for key in ("layer", "pooling", "epsilon")} == {
-        key: calibrated[key] for key in ("layer", "pooling", "epsilon")
+    assert {key: cell(name, "actor", "household")["method"][key] for key in ("layer", "pooling")} == {
+        key: calibrated[key] for key in ("layer", "pooling")
     }
