@@ -1,0 +1,63 @@
+"""Every pair of methods that can be added together trains two iterations with a real policy, and moves it by finite numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.engines.local.policy import load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.tiny import TinySettings
+from tacit.environments import get_environment
+from tacit.methods import METHODS, get_method
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+
+WORLD = get_environment("countdown")
+SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 1}
+SCHEDULE = Schedule(groups=2, group_size=4, lr=1e-3)
+
+
+def can_be_added(*names: str) -> bool:
+    try:
+        get_method("+".join(names))().build(WORLD)
+    except TacitError:
+        return False
+    return True
+
+
+ALLOWED = [pair for pair in combinations(METHODS, 2) if can_be_added(*pair)]
+ALLOWED += [("reuserl", "bipace", "constant_context"), ("reuserl", "gigpo", "dapo", "ppo")]
+
+
+@pytest.fixture(scope="module")
+def policy():
+    sizes = TinySettings(vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, intermediate=64, context=160)
+    settings = EngineSettings(device="cpu", threads=1, value_head=True)
+    return load_policy("tiny", settings, 0, world_texts=lambda: WORLD.example_texts(0), tiny=sizes)
+
+
+@pytest.mark.parametrize("names", ALLOWED, ids="+".join)
+def test_it_trains(policy, names):
+    settings = get_method("+".join(names))(**SMALL)
+    layer = {"layer": -1} if hasattr(settings, "layer") else {}
+    method = replace(settings, schedule=SCHEDULE, **layer).build(WORLD)
+    policy.freeze_reference()
+    loop = Loop([Playground(method, WORLD.tasks("train", 8, 0), InPlace(WORLD.make), 12, 3)], policy, iterations=2)
+    for number in (1, 2):
+        done = loop.iterate(number)
+        assert np.isfinite(done.metrics["loss"]) and np.isfinite(done.metrics["grad_norm"])
+        assert len(done.groups) >= 1 and done.metrics["tokens"] > 0
+
+
+def test_there_are_as_many_pairs_as_the_page_says():
+    page = (Path(__file__).parents[2] / "docs" / "combining.md").read_text(encoding="utf-8")
+    with_grpo = len(METHODS) - 1
+    assert len([names for names in ALLOWED if len(names) == 2]) == page.count("✓") / 2 + with_grpo
