@@ -172,6 +172,7 @@ CONSTANT_CONTEXT: Sourced = {
     "max_tokens": (64, "Table 5: max new tokens"),
     "method.history": (1, "Eq. 2: the turn before"),
     "method.state_block": (True, "Eq. 2"),
+    "method.block": ("paper", "§7.5: the state-block schema"),
     "method.bound": (4000, "ours; there 1,024 tokens in imitation"),
     "method.wording": ("full", "Eq. 2; the words around it are ours"),
     "method.style": ("bare", "§3.2: the target is the action, not a reasoning trace"),

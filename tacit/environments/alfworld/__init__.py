@@ -8,6 +8,7 @@ from tacit.environments.alfworld.alphabet import ALPHABET
 from tacit.environments.alfworld.examples import example_texts
 from tacit.environments.alfworld.expert import Explorer
 from tacit.environments.alfworld.failures import failure
+from tacit.environments.alfworld.forms import FORMS
 from tacit.environments.alfworld.game import FAMILIES
 from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.panels import PANELS
@@ -46,6 +47,7 @@ ENVIRONMENT = Environment(
     experts={"explorer": Explorer, "oracle": Oracle},
     alphabet=ALPHABET,
     tracker=AlfworldTracker(),
+    forms=FORMS,
     failure=failure,
     example_texts=example_texts,
     action_tokens=32,
