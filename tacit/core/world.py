@@ -7,6 +7,7 @@ environments/<name>/
   alphabet.py  atomic skills              -> Alphabet
   expert.py    demonstrations             -> Expert
   tracker.py   progress state             -> Tracker
+  reader.py    a rule that reads prompts  -> Callable[[str], str]
   panels.py    hashes of its panels
   __init__.py  ENVIRONMENT = Environment(...)
 """
@@ -115,6 +116,8 @@ class Environment:
     """the one whose state block is called `full`"""
     forms: Mapping[str, Tracker] = field(default_factory=dict)
     """other forms of its state block by name, each a tracker with a version of its own"""
+    reader: Callable[[str], str] | None = None
+    """(the text of a prompt with a state block) -> an action: a rule that has learned nothing and remembers nothing"""
     failure: Callable[[Trajectory], str] | None = None
     """the label of a failed trajectory"""
     example_texts: Callable[[int], Sequence[str]] | None = None

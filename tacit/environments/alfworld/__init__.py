@@ -14,6 +14,7 @@ from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.panels import PANELS
 from tacit.environments.alfworld.prompt import FullWording, TerseWording
 from tacit.environments.alfworld.published import NAME, SIZES
+from tacit.environments.alfworld.reader import act
 from tacit.environments.alfworld.tasks import SPLITS, tasks
 from tacit.environments.alfworld.tracker import AlfworldTracker
 from tacit.environments.alfworld.world import AlfWorld
@@ -48,6 +49,7 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=AlfworldTracker(),
     forms=FORMS,
+    reader=act,
     failure=failure,
     example_texts=example_texts,
     action_tokens=32,
