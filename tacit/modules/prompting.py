@@ -31,7 +31,10 @@ def describe_context(context: Context, world: Environment) -> dict[str, Any]:
         raise TacitError(f"the wording of this run's context is none of world {world.name!r}, so a module could not name it.")
     own = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in PARTS_OF_THE_WORLD}
     if kind == "state_block":
-        own["form"] = next(name for name, tracker in world.trackers.items() if tracker is context.tracker)  # type: ignore[attr-defined]
+        form = next((name for name, own in world.trackers.items() if own is context.tracker), None)  # type: ignore[attr-defined]
+        if form is None:
+            raise TacitError(f"the tracker of this run's context is none of world {world.name!r}, so a module could not name it.")
+        own["form"] = form
     return {"kind": kind, "wording": wording, **own}
 
 

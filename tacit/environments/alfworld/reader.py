@@ -3,7 +3,7 @@
 It has no memory and sees no list of actions. Each turn it is given the text a policy would be given, in any form of the block and in
 either wording, and answers with an action. What it knows beside is what anyone knows of a house (`places.py`).
 
-Where the block names the places left, the first of them is next. Where it does not, the usual places are walked through in a fixed
+Where the block names the places left, the likeliest is next. Where it does not, the usual places are walked through in a fixed
 order; the last action in the prompt says how far one has come, and a refusal that there is no such place.
 """
 
@@ -77,7 +77,7 @@ class Page:
 def take_apart(prompt: str) -> Page:
     fields = dict(_FIELD.findall(prompt))
     if not fields.keys() & {"subgoal", "current_subgoal"}:
-        raise TacitError("the household's reader reads a state block, and this prompt has none; leave out --no-state-block.")
+        raise TacitError("the household's reader reads a state block, and this prompt has none: --state-block --history 1.")
     goal = _GOAL.search(prompt.partition("\n")[0])
     told = _NOW.search(prompt)
     if told:
@@ -129,7 +129,7 @@ def _search(page: Page) -> str:
         return f"open {page.closed}"
     if "unchecked" not in page.fields:
         return _walk(page, sought, page.names("checked") + page.names("checked_locations"))
-    left = page.names("unchecked")
+    left = sorted(page.names("unchecked"), key=lambda place: -chance(sought, kind_of(place)))
     here = next((place for place in left if place in page.names("at")), "")
     if here:
         return _look_at(page, here)
