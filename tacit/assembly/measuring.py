@@ -136,7 +136,7 @@ def episode_at(target: Target, number: int) -> EpisodePlan:
 
 
 def check_tokens(target: Target) -> None:
-    """Refused before anything is played: an expert and a reader have no tokens, and an endpoint keeps its tokenizer to itself."""
+    """Refused before anything is played: experts and readers have no tokens, and an endpoint keeps its tokenizer to itself."""
     if not isinstance(target.policy, Scorer):
         raise TacitError(
             f"--tokens counts with a policy's own tokenizer, and {target.label!r} has none here; give a run or a model."
@@ -144,7 +144,8 @@ def check_tokens(target: Target) -> None:
 
 
 def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
-    """The target's own context, then ReAct-1step and ReAct-full in the same wording, on the episodes just played.
+    """The target's own context, then ReAct-1step and ReAct-full in the same wording, with and without the list of actions, on
+    the episodes just played.
 
     Those that were read back from a recording are played again in the world, for the actions it listed. Where skill modules
     share the work, each one's episodes are told to its own context.

@@ -33,7 +33,9 @@ def describe_context(context: Context, world: Environment) -> dict[str, Any]:
     if kind == "state_block":
         form = next((name for name, own in world.trackers.items() if own is context.tracker), None)  # type: ignore[attr-defined]
         if form is None:
-            raise TacitError(f"the tracker of this run's context is none of world {world.name!r}, so a module could not name it.")
+            raise TacitError(
+                f"the tracker of this run's context is none of world {world.name!r}, so a module could not name it."
+            )
         own["form"] = form
     return {"kind": kind, "wording": wording, **own}
 

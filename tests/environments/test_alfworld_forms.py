@@ -59,7 +59,7 @@ def test_four_forms_and_a_version_for_each():
     assert [tracker.version for tracker in ENVIRONMENT.trackers.values()] == [
         *("alfworld-1", "alfworld-paper-1", "alfworld-text-1", "alfworld-no_places-1")
     ]
-    with pytest.raises(TacitError, match="unknown form 'papers' of the state block.*Did you mean 'paper'"):
+    with pytest.raises(TacitError, match=r"unknown form 'papers' of the state block.*Did you mean 'paper'"):
         ENVIRONMENT.tracker_of("papers")
 
 
@@ -158,8 +158,8 @@ def test_expert_episodes_add_up_in_every_form(form):
 
 
 def test_published_games_from_the_text_alone(shared_data):
-    """The rewards are those of the tracker that also looks at lists of actions, but for the pan that lies on two burners at once:
-    it is where it should be without being put there, and no text says so."""
+    """The rewards are those of the tracker that also looks at lists of actions, but for the pan that lies on two burners at
+    once: it is where it should be without being put there, and no text says so."""
     differ = []
     for task in load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks:
         (won, state, text, _), (_, _, full, _) = (explored(ENVIRONMENT.tracker_of(form), task) for form in ("text", "full"))

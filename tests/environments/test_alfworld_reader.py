@@ -48,7 +48,10 @@ drawer 1 closed >"""
 
 def test_what_it_makes_of_a_prompt():
     assert act(SEARCH) == "open drawer 1"
-    assert act(SEARCH.replace("drawer 1 closed >", "drawer 1 open: nothing >").replace("drawer 1-11", "drawer 2-11")) == "go to drawer 2"
+    assert (
+        act(SEARCH.replace("drawer 1 closed >", "drawer 1 open: nothing >").replace("drawer 1-11", "drawer 2-11"))
+        == "go to drawer 2"
+    )
     with pytest.raises(TacitError, match="reads a state block, and this prompt has none"):
         act("put a cloth in sidetable.\ndrawer 1 closed >")
 

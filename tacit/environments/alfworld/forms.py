@@ -5,8 +5,8 @@
     paper       exactly the six fields of §7.5 (Xie et al., 2026), from the text alone
     no_places   full, without the list of places left to search
 
-What the text leaves open is where one can reach: several receptacles may share a place, and arriving at one shows that one only.
-A receptacle is known to be here when something was done with it, when `look` names it, or when going there is refused.
+What the text leaves open is what one can reach: several receptacles may share a place, and arriving at one shows that one
+alone. A receptacle is known to be here when something was done with it, when `look` names it, or when going there is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A rule that plays the household by its prompt alone: what the state block is worth without any learning.
 
-It has no memory and sees no list of actions. Each turn it is given the text a policy would be given, in any form of the block and in
-either wording, and answers with an action. What it knows beside is what anyone knows of a house (`places.py`).
+It has no memory and sees no list of actions. Each turn it is given the text a policy would be given, in any form of the block
+and in either wording, and answers with an action. What it knows beside is what anyone knows of a house (`places.py`).
 
 Where the block names the places left, the likeliest is next. Where it does not, the usual places are walked through in a fixed
 order; the last action in the prompt says how far one has come, and a refusal that there is no such place.
@@ -22,7 +22,8 @@ from tacit.environments.alfworld.progress import SEARCHES
 from tacit.environments.alfworld.prompt import brief
 
 _FIELD = re.compile(
-    r"^(subgoal|holding|destination|at|unchecked|checked|seen|where|current_subgoal|checked_locations|searched_containers): (.*)$",
+    r"^(subgoal|holding|destination|at|unchecked|checked|seen|where|"
+    r"current_subgoal|checked_locations|searched_containers): (.*)$",
     re.M,
 )
 _GOAL = re.compile(r"(?:Your task is to: )?([^:\n]+)$", re.M)
