@@ -45,7 +45,7 @@ class GRPO:
     state_block: bool = False
     """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
     block: str = FULL_BLOCK
-    """form of the state block: full, or another the world has (alfworld: paper, text, no_places)"""
+    """form of the state block: full, or another the world has (alfworld: text, no_places, paper; cooking: text, no_places)"""
     bound: AtLeastOne = 4000
     """most characters of a prompt with a state block; a longer one stops the run and says why"""
     wording: str = "full"
