@@ -129,12 +129,15 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
         if verb == "open" and hinted and name not in before.opened:
             events.append("hinted_container")
     once = []
+    delivering = before.subgoal in ("reach_destination", "place_object")
+    put = verb == "move" and delivering and rest.partition(" to ")[2] in before.destinations()
     if after.subgoal == "place_object":
         once.append(f"reached_destination {after.delivered}")
+    elif put:  # by the text alone it may turn out only now that one stands there
+        once.append(f"reached_destination {before.delivered}")
     if before.subgoal == "place_object" and verb == "open" and rest in before.destinations():
         once.append(f"opened_destination {before.delivered}")
-    ready = before.subgoal == "place_object" and rest.partition(" to ")[2] in before.destinations()
-    if verb == "move" and (ready or after.subgoal == DONE):
+    if put or (verb == "move" and after.subgoal == DONE):
         once.append(f"placed {before.delivered}")
     new = frozenset(once) - before.rewarded
     return events + [event.partition(" ")[0] for event in once if event in new], new

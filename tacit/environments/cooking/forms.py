@@ -1,5 +1,5 @@
-"""The cooking game's state block in other forms: `text`, from texts and actions alone, and `no_places`, without the line of what
-is left to search."""
+"""The cooking game's state block in other forms: `text`, from texts and actions alone, and `no_places`, without the line of
+what is left to search."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A rule that plays the cooking game by its prompt alone: it does what the state block says is still to do, where it says it can
-be done. It has learned nothing and remembers nothing."""
+"""A rule that plays the cooking game by its prompt alone: it does what the state block says is still to do, where it says it
+can be done. It has learned nothing and remembers nothing."""
 
 from __future__ import annotations
 
