@@ -16,6 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
 from tacit.environments import get_environment
+from tacit.evaluation.token_plot import plot_tokens
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
@@ -183,3 +184,20 @@ def test_a_recording_of_another_world_is_refused():
     other = replace(first, observation=Observation("numbers: 1 2 3 | target: 6"))
     with pytest.raises(TacitError, match=r"turn 1 of the recorded episode of 'countdown/.*does not come out again"):
         as_played(replace(trajectory, steps=(other, *rest)), WORLD.make())
+
+
+def test_the_picture_has_a_line_for_each_context_dashed_without_a_list(tmp_path, monkeypatch):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    plot_tokens(tmp_path / "t.png", "tokens", count_tokens(played(BLOCK), react_contexts(WORLD.wording("terse")), Words()))
+    assert {line.get_label(): line.get_linestyle() for line in drawn[0].axes[0].lines} == {
+        "ReAct-1step with actions": "-",
+        "ReAct-1step without actions": "--",
+        "ReAct-full with actions": "-",
+        "ReAct-full without actions": "--",
+    }
