@@ -172,8 +172,10 @@ def _check_place(place: Place, world: Environment) -> None:
     train, schedule = place.train, place.settings.schedule
     if train.split not in world.splits:
         raise unknown(f"split of world {world.name!r}", train.split, world.splits)
-    if train.sft.steps:
+    if train.sft.steps and not train.sft.from_:
         world.expert(train.sft.expert or None)
+    elif train.sft.steps and not Path(train.sft.from_).expanduser().is_file():
+        raise TacitError(f"sft.from = {train.sft.from_!r}: there is no such file of recorded episodes.")
     if schedule.groups > train.tasks:
         raise TacitError(f"groups = {schedule.groups} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
 

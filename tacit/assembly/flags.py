@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
-from tacit.assembly.values import field_types, from_text, is_optional
+from tacit.assembly.values import field_types, from_text, is_optional, spelled
 from tacit.core.errors import TacitError
 
 
@@ -59,8 +59,8 @@ def options_of(
             inner = kinds[field.name] if default is dataclasses.MISSING else default
             found += options_of(inner, (*place, field.name), f"{prefix}{field.name}.")
             continue
-        name = f"{prefix}{field.name}".replace("_", "-")
-        found.append(Option(name, (*place, field.name), kinds[field.name], default, docs.get(field.name, "")))
+        name = f"{prefix}{spelled(field.name)}".replace("_", "-")
+        found.append(Option(name, (*place, spelled(field.name)), kinds[field.name], default, docs.get(field.name, "")))
     return found
 
 

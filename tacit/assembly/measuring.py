@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.assembly.panel_choice import open_panel
-from tacit.assembly.players import EXPERT, UNTRAINED, Target
+from tacit.assembly.players import EXPERT, READER, UNTRAINED, Target
 from tacit.assembly.recipe import Recipe, Said
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Scorer
@@ -136,7 +136,7 @@ def episode_at(target: Target, number: int) -> EpisodePlan:
 
 
 def check_tokens(target: Target) -> None:
-    """Refused before anything is played: an expert reads no prompt, and an endpoint keeps its tokenizer to itself."""
+    """Refused before anything is played: experts and readers have no tokens, and an endpoint keeps its tokenizer to itself."""
     if not isinstance(target.policy, Scorer):
         raise TacitError(
             f"--tokens counts with a policy's own tokenizer, and {target.label!r} has none here; give a run or a model."
@@ -144,7 +144,8 @@ def check_tokens(target: Target) -> None:
 
 
 def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
-    """The target's own context, then ReAct-1step and ReAct-full in the same wording, on the episodes just played.
+    """The target's own context, then ReAct-1step and ReAct-full in the same wording, with and without the list of actions, on
+    the episodes just played.
 
     Those that were read back from a recording are played again in the world, for the actions it listed. Where skill modules
     share the work, each one's episodes are told to its own context.
@@ -186,10 +187,11 @@ def _same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
 
 
 def _directory_for(target: Target) -> Path | None:
-    """Where the episodes are kept. An expert's cost nothing to play again, so they are kept only where --out says."""
+    """Where the episodes are kept. An expert's or a reader's cost nothing to play again, so they are kept only where --out
+    says."""
     if target.run is not None:
         return target.run / "evaluations"
-    return None if target.label == EXPERT else KEPT_IN / _plain(target.label)
+    return None if target.label in (EXPERT, READER) else KEPT_IN / _plain(target.label)
 
 
 def _result_name(result: dict[str, Any]) -> str:

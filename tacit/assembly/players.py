@@ -1,5 +1,5 @@
-"""Who plays: a run's checkpoint, a model, the world's expert, a model behind an endpoint, or the person at the keyboard. All
-play through one rollout."""
+"""Who plays: a run's checkpoint, a model, the world's expert, its reader, a model behind an endpoint, or the person at the
+keyboard. All play through one rollout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
 from tacit.training.practice import completion_limit, evaluation_sampling
 
-EXPERT, HUMAN = "expert", "human"
+EXPERT, READER, HUMAN = "expert", "reader", "human"
+READS = {"name": "constant_context", "wording": "terse"}
+"""what a reader reads unless told otherwise: what the smallest policies do"""
 UNTRAINED = "untrained"
 
 
@@ -97,12 +99,14 @@ def open_target(
     checkpoint: str = "",
     actor: Callable[[Task], Expert] | None = None,
 ) -> Target:
-    """`name` is a run directory, one of its checkpoints, a model, `expert`, or whatever `actor` plays. What cannot work is
-    refused first."""
+    """`name` is a run directory, one of its checkpoints, a model, `expert`, `reader`, or whatever `actor` plays. What cannot
+    work is refused first."""
     said = dict(said)
     path = Path(name).expanduser()
     if actor is not None or name == EXPERT:
         return _open_actor(name, said, actor)
+    if name == READER:
+        return _open_reader(said)
     if (path / SETTINGS).exists():
         return _open_run(path, said, checkpoint)
     if path.parent.name == "checkpoints" and (path.parent.parent / SETTINGS).exists():
@@ -196,6 +200,22 @@ def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Ta
     return Target(name, recipe, world, context, Echo(), sampling, recipe.train.seed, identity=identity)
 
 
+def _open_reader(said: dict[tuple[str, ...], Any]) -> Target:
+    """The world's rule in the context of a policy, asked as a policy is asked."""
+    _needs_world(READER, said)
+    recipe = Recipe.from_json(override({"method": dict(READS)}, said))
+    world = open_world(recipe.world)
+    if world.reader is None:
+        raise TacitError(f"world {world.name!r} has no reader; its expert plays without reading (`tacit eval expert`).")
+    check_values(recipe)
+    recipe = with_split(recipe, world)
+    context = recipe.settings.context(world)
+    identity = f"reader of {world.name}"
+    return Target(
+        READER, recipe, world, context, ByRule(world.reader), Sampling(temperature=0.0), recipe.train.seed, identity=identity
+    )
+
+
 def _needs_world(name: str, said: Said) -> None:
     if ("world",) not in said:
         raise TacitError(f"{name!r} is no run directory, so the world must be named: add --world (see `tacit list worlds`).")
@@ -231,3 +251,15 @@ class Echo(ByteTokens):
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         nothing = np.zeros(0, np.int64)
         return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]
+
+
+class ByRule(ByteTokens):
+    """Answers each prompt as a rule says, and knows nothing but its text."""
+
+    def __init__(self, rule: Callable[[str], str]) -> None:
+        self._rule = rule
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        answers = [self._rule(self.decode(request.prompt)) for request in requests]
+        tokens = [self.encode_completion(answer) for answer in answers]
+        return [Completion(t, np.zeros(len(t), np.float32), a, "stop") for t, a in zip(tokens, answers, strict=True)]

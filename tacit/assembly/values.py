@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import keyword
 import math
 import types
 from collections.abc import Iterable, Mapping
@@ -51,7 +52,7 @@ def from_data(kind: Any, value: Any, where: str) -> Any:
 def to_data(value: Any) -> Any:
     """A setting as JSON and TOML can hold it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {spelled(field.name): to_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple | list):
@@ -68,10 +69,10 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, also: Iter
         raise TacitError(f"[{where}] must be a table of settings, not {data!r}.")
     kinds, given = field_types(cls), {}
     for raw, value in data.items():
-        key = raw.replace("-", "_")
+        key = in_python(raw.replace("-", "_"))
         if key not in kinds:
-            raise unknown_key(raw, where, [*kinds, *also])
-        kind, name = kinds[key], f"{where}.{key}" if where else key
+            raise unknown_key(raw, where, [*map(spelled, kinds), *also])
+        kind, name = kinds[key], f"{where}.{spelled(key)}" if where else spelled(key)
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             # A method's own schedule, not that of schedules in general.
@@ -80,6 +81,15 @@ def build(cls: type[Any], data: Any, where: str, default: Any = None, also: Iter
         else:
             given[key] = from_data(kind, value, name)
     return cls(**given) if default is None else dataclasses.replace(default, **given)
+
+
+def spelled(field: str) -> str:
+    """How files and flags write a field: `from`, which Python keeps to itself, is the field `from_`."""
+    return field.removesuffix("_")
+
+
+def in_python(key: str) -> str:
+    return f"{key}_" if keyword.iskeyword(key) else key
 
 
 def _usual(cls: type[Any], key: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.assembly.flags import Parser, options_of
 from tacit.assembly.known_base import calibration_place
+from tacit.assembly.players import EXPERT, READER
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
 from tacit.calibration.sources import SOURCES
 from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
@@ -148,8 +149,8 @@ def _check(arguments: Any) -> None:
             raise TacitError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least {least}{reason}.")
     if arguments.group_size < 0 or arguments.group_size == 1:
         raise TacitError(f"--group-size {arguments.group_size} gives a group nothing to compare; it must be at least 2.")
-    if arguments.target == "expert":
-        raise TacitError("the expert has no hidden states to calibrate; name a run or a model.")
+    if arguments.target in (EXPERT, READER):
+        raise TacitError(f"the {arguments.target} has no hidden states to calibrate; name a run or a model.")
     if arguments.play not in SOURCES:
         raise unknown("audit player", arguments.play, SOURCES)
 

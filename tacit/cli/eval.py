@@ -1,4 +1,4 @@
-"""`tacit eval`: play a fixed panel with a run's checkpoint, a model, the expert or an endpoint, and say how it went."""
+"""`tacit eval`: play a fixed panel with a run's checkpoint, a model, expert, reader or endpoint, and say how it went."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tacit.evaluation.scores import Prices
 from tacit.modules.players import open_player
 from tacit.runs.files import write_json
 
-SUMMARY_LINE = "Measure a run, a model, the expert or an endpoint on a fixed panel; a run's settings make it repeat its number."
+SUMMARY_LINE = "Measure a run, a model, the expert, a reader or an endpoint on a fixed panel; a run repeats its own number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
 PRINTED = "-"
 """what --json is without a file"""
@@ -82,7 +82,8 @@ def make_parser(method: str) -> Parser:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="run directory or one of its checkpoints; skill modules; a model (tiny, a saved one, a hub id); or `expert`",
+        help="run directory or one of its checkpoints; skill modules; a model (tiny, a saved one, a hub id); `expert`; or "
+        "`reader`, a rule that reads what a policy reads",
     )
     add_checkpoint_flag(parser)
     parser.add_argument(
@@ -93,7 +94,10 @@ def make_parser(method: str) -> Parser:
     parser.add_argument("--k", default="", metavar="K,…", help="k of pass@k and SC@k (default: the repeats, if several)")
     parser.add_argument("--batch", type=int, default=256, metavar="N", help="episodes played side by side (default: 256)")
     parser.add_argument(
-        "--tokens", action="store_true", help="also count what ReAct-1step and ReAct-full would have read on the same episodes"
+        "--tokens",
+        action="store_true",
+        help="also count what ReAct-1step and ReAct-full, with and without a list of actions, would have read on the same "
+        "episodes",
     )
     parser.add_argument("--price-prompt", type=float, metavar="PRICE", help="of a million prompt tokens, to say what it cost")
     parser.add_argument("--price-completion", type=float, metavar="PRICE", help="of a million completion tokens")

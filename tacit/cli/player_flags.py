@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tacit.assembly.flags import Parser, options_of
 from tacit.assembly.panel_choice import run_of
+from tacit.assembly.players import READER, READS
 from tacit.assembly.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
@@ -50,5 +51,7 @@ def glance_method(argv: Sequence[str], command: str) -> str:
     seen, rest = glance.parse_known_args(argv)
     if seen.method:
         return seen.method
+    if READER in rest:
+        return READS["name"]
     run = next((run for word in rest if not word.startswith("-") and (run := run_of(word))), None)
     return method_name(read_settings(run)) if run else DEFAULT_METHOD

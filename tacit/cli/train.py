@@ -94,7 +94,7 @@ def add_training_options(
     parser.add_options("schedule, with the method's published values", [o for o in own if o.place[0] == "schedule"])
     parser.add_options("run", train_options())
     titles = {
-        "sft": "sft: imitate the world's expert first",
+        "sft": "sft: imitate the world's expert, or recorded episodes, first",
         "evaluation": "evaluation: the fixed panel a run is measured on",
         "engine": "engine: how the model is held, trained and sampled",
         "tiny": "tiny: sizes of a model made from scratch",
@@ -178,8 +178,9 @@ def show_header(console: Console, prepared: Prepared) -> None:
     if recipe.engine_name != DEFAULT_ENGINE:
         pairs.append(("engine", recipe.engine_name))
     if train.sft.steps:
-        expert = train.sft.expert or next(iter(worlds[0].experts))
-        pairs.append(("sft", f"{train.sft.steps} steps of {train.sft.batch} turns shown by the {expert}, lr {train.sft.lr:g}"))
+        shown = f"recorded in {train.sft.from_}" if train.sft.from_ else "shown by the "
+        shown += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
+        pairs.append(("sft", f"{train.sft.steps} steps of {train.sft.batch} turns {shown}, lr {train.sft.lr:g}"))
     if schedule.iterations:
         size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
         rounds = "1 iteration" if schedule.iterations == 1 else f"{schedule.iterations} iterations"

@@ -7,6 +7,7 @@ environments/<name>/
   alphabet.py  atomic skills              -> Alphabet
   expert.py    demonstrations             -> Expert
   tracker.py   progress state             -> Tracker
+  reader.py    a rule that reads prompts  -> Callable[[str], str]
   panels.py    hashes of its panels
   __init__.py  ENVIRONMENT = Environment(...)
 """
@@ -24,6 +25,9 @@ from tacit.core.wording import Wording
 
 USUAL_PANEL = 128
 """tasks that are measured on where no number is named, and any number could be made"""
+
+FULL_BLOCK = "full"
+"""the form of the state block that a world's own `tracker` writes"""
 
 
 class World(Protocol):
@@ -109,6 +113,11 @@ class Environment:
     """by name; the first is the one to imitate"""
     alphabet: Alphabet | None = None
     tracker: Tracker | None = None
+    """the one whose state block is called `full`"""
+    forms: Mapping[str, Tracker] = field(default_factory=dict)
+    """other forms of its state block by name, each a tracker with a version of its own"""
+    reader: Callable[[str], str] | None = None
+    """(the text of a prompt with a state block) -> an action: a rule that has learned nothing and remembers nothing"""
     failure: Callable[[Trajectory], str] | None = None
     """the label of a failed trajectory"""
     example_texts: Callable[[int], Sequence[str]] | None = None
@@ -179,6 +188,21 @@ class Environment:
         if name not in self.wordings:
             raise unknown(f"wording of world {self.name!r}", name, self.wordings)
         return self.wordings[name]
+
+    @property
+    def trackers(self) -> Mapping[str, Tracker]:
+        """Every form of the state block, `full` first; none where the world has no tracker."""
+        return {FULL_BLOCK: self.tracker, **self.forms} if self.tracker is not None else {}
+
+    def tracker_of(self, form: str) -> Tracker:
+        if self.tracker is None:
+            raise TacitError(
+                f"a state block needs a tracker, and world {self.name!r} has none. Give its Environment `tracker=…` (see "
+                f"Tracker in tacit/core/world.py), or choose a method that needs none, such as grpo without --state-block."
+            )
+        if form not in self.trackers:
+            raise unknown(f"form of the state block of world {self.name!r}", form, self.trackers)
+        return self.trackers[form]
 
     def expert(self, name: str | None = None) -> Callable[[Task], Expert]:
         if not self.experts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit.evaluation.tokens import TokenUse
+from tacit.evaluation.tokens import UNLISTED, TokenUse
 from tacit.runs.files import disk_errors
 
 
@@ -22,7 +22,13 @@ def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
     )
     for use in uses:
         turns = use.by_turn()
-        above.plot([t for t, _, _ in turns], [tokens for _, tokens, _ in turns], label=use.context, marker=".")
+        above.plot(
+            [t for t, _, _ in turns],
+            [tokens for _, tokens, _ in turns],
+            label=use.context,
+            marker=".",
+            linestyle=_line(use.context),
+        )
     above.set_ylim(bottom=0)
     above.set_ylabel("prompt tokens, mean")
     above.set_title(title)
@@ -36,3 +42,7 @@ def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
     with disk_errors(file):
         figure.savefig(file, dpi=110)
     pyplot.close(figure)
+
+
+def _line(context: str) -> str:
+    return "--" if context.endswith(UNLISTED) else "-"

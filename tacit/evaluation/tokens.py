@@ -20,7 +20,9 @@ from tacit.core.types import Trajectory
 from tacit.core.world import Wording, World
 from tacit.rollout.retelling import recorded, repeating, told
 
-REACT_ONE, REACT_FULL = "ReAct-1step", "ReAct-full"
+REACT = {"ReAct-1step": 1, "ReAct-full": None}
+"""past turns that are read; None is all of them"""
+LISTED, UNLISTED = "with actions", "without actions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +89,13 @@ class TokenUse:
 
 
 def react_contexts(wording: Wording) -> dict[str, Context]:
-    """The two contexts the paper compares with: the turn before or all of them, the list of actions, and room to reason."""
-    return {REACT_ONE: History(wording, 1), REACT_FULL: History(wording, None)}
+    """The two contexts the paper compares with, the turn before or all of them and room to reason: each with the list of
+    actions, which most agents of this kind are shown, and without it, since the paper does not speak of one."""
+    return {
+        f"{name} {how}": History(wording, turns, admissible)
+        for name, turns in REACT.items()
+        for how, admissible in ((LISTED, True), (UNLISTED, False))
+    }
 
 
 def count_tokens(played: Sequence[Trajectory], contexts: Mapping[str, Context], tokenizer: Tokenizer) -> list[TokenUse]:

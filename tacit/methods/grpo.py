@@ -20,7 +20,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
 from tacit.core.tools import NO_TOOLS, Base, Tools
 from tacit.core.types import ActionStyle
-from tacit.core.world import Environment
+from tacit.core.world import FULL_BLOCK, Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.losses.clipped import ClippedSurrogate
 from tacit.losses.entropy import EntropyBonus
@@ -44,6 +44,8 @@ class GRPO:
     """past turns in the prompt; -1 is all of them"""
     state_block: bool = False
     """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""
+    block: str = FULL_BLOCK
+    """form of the state block: full, or another the world has (alfworld: text, no_places, paper; cooking: text, no_places)"""
     bound: AtLeastOne = 4000
     """most characters of a prompt with a state block; a longer one stops the run and says why"""
     wording: str = "full"
@@ -120,10 +122,5 @@ class GRPO:
                 f"history = {self.history}: a constant context shows the turn before (1) or none (0). For more, leave "
                 f"the state block out: `--method grpo --history {self.history}`."
             )
-        if world.tracker is None:
-            raise TacitError(
-                f"a state block needs a tracker, and world {world.name!r} has none. Give its Environment `tracker=…` (see "
-                f"Tracker in tacit/core/world.py), or choose a method that needs none, such as grpo without --state-block."
-            )
-        one_step = self.history == 1
-        return StateBlock(world.wording(self.wording), world.tracker, block, one_step, self.admissible, self.style, self.bound)
+        one_step, tracker = self.history == 1, world.tracker_of(self.block)
+        return StateBlock(world.wording(self.wording), tracker, block, one_step, self.admissible, self.style, self.bound)

@@ -19,7 +19,7 @@ from typing import Any
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.wording import version_of
-from tacit.core.world import Environment
+from tacit.core.world import FULL_BLOCK, Environment
 from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.base import Base
 
@@ -103,7 +103,8 @@ class Module:
             raise TacitError(f"{'; '.join(found)}. Export or train the module anew.")
 
     def check_tracker(self, world: Environment) -> None:
-        here = world.tracker.version if world.tracker is not None else None
+        tracker = world.trackers.get(self.context.get("form", FULL_BLOCK))
+        here = tracker.version if tracker is not None else None
         if self.tracker is not None and self.tracker != here:
             raise TacitError(
                 f"module {self.path} was trained with tracker {self.tracker!r}, and world {self.world!r} has "

@@ -11,11 +11,11 @@ from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
 from tacit.core.wording import version_of
-from tacit.core.world import Environment
+from tacit.core.world import FULL_BLOCK, Environment
 
 KINDS: Mapping[str, type[Any]] = {"state_block": StateBlock, "history": History}
 PARTS_OF_THE_WORLD = ("wording", "tracker")
-"""fields that are the world's own objects: a wording is kept by its name and version, a tracker by its version"""
+"""fields that are the world's own objects: a wording is kept by its name and version, a tracker by its form and version"""
 
 
 def describe_context(context: Context, world: Environment) -> dict[str, Any]:
@@ -30,6 +30,13 @@ def describe_context(context: Context, world: Environment) -> dict[str, Any]:
     if wording is None:
         raise TacitError(f"the wording of this run's context is none of world {world.name!r}, so a module could not name it.")
     own = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in PARTS_OF_THE_WORLD}
+    if kind == "state_block":
+        form = next((name for name, own in world.trackers.items() if own is context.tracker), None)  # type: ignore[attr-defined]
+        if form is None:
+            raise TacitError(
+                f"the tracker of this run's context is none of world {world.name!r}, so a module could not name it."
+            )
+        own["form"] = form
     return {"kind": kind, "wording": wording, **own}
 
 
@@ -43,7 +50,7 @@ def make_context(data: Mapping[str, Any], world: Environment) -> Context:
     if kind == "state_block":
         if world.tracker is None:
             raise TacitError(f"this module reads a tracker's state block, and world {world.name!r} has no tracker here.")
-        own["tracker"] = world.tracker
+        own["tracker"] = world.tracker_of(own.pop("form", FULL_BLOCK))  # before blocks had forms there was one
     known = {f.name for f in fields(KINDS[kind])}
     for name in own:
         if name not in known:

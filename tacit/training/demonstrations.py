@@ -15,7 +15,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, Expert, World
 from tacit.rollout.fitting import fit
-from tacit.rollout.retelling import playing, told
+from tacit.rollout.retelling import Turn, playing, told
 
 Sample = tuple[np.ndarray, np.ndarray]
 """the tokens of a prompt, and those of the action"""
@@ -117,7 +117,12 @@ def _play(
     for turn in told(context, task, playing(live, task, player, max_steps)):
         won = bool(turn.transition.success)
         if player.itself:
-            completion = tokenizer.encode_completion(context.format.write(turn.action))
-            _, tokens, fits = fit(turn.prompt, tokenizer, len(completion))
-            samples.append((tokens, completion) if fits else None)
+            samples.append(sample(turn, context, tokenizer))
     return won, samples
+
+
+def sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
+    """A turn to imitate; None where its prompt does not fit in the model."""
+    completion = tokenizer.encode_completion(context.format.write(turn.action))
+    _, tokens, fits = fit(turn.prompt, tokenizer, len(completion))
+    return (tokens, completion) if fits else None

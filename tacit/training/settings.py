@@ -11,14 +11,14 @@ from tacit.core.errors import TacitError
 
 @dataclass(frozen=True)
 class SupervisedSettings:
-    """Step-level imitation of the world's expert, before any reinforcement."""
+    """Step-level imitation of the world's expert or of recorded episodes, before any reinforcement."""
 
     steps: Count = 0
     """optimiser steps; 0 skips the stage"""
     batch: AtLeastOne = 64
     """demonstrated turns per step"""
     tasks: AtLeastOne = 1000
-    """training tasks the expert shows"""
+    """training tasks the expert shows, or recorded episodes that are read"""
     lr: NotNegative = 1e-3
     """peak learning rate; warm-up then cosine to zero"""
     warmup: Share = 0.1
@@ -27,6 +27,8 @@ class SupervisedSettings:
     """which of the world's experts to imitate; empty is its first"""
     noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
     """share of shown turns replaced by a random action, so that recoveries are shown too; the random ones are not imitated"""
+    from_: str = ""
+    """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tacit.training.demonstrations import Demonstrations, demonstrate
 from tacit.training.loop import Loop
 from tacit.training.playground import Playground
 from tacit.training.practice import Practice, evaluation_sampling, make_worlds
+from tacit.training.recordings import imitate_recordings
 from tacit.training.reporting import Reporter
 from tacit.training.settings import TrainSettings
 from tacit.training.supervised import imitate
@@ -128,6 +130,20 @@ class Trainer:
 
     def _demonstrations(self, practice: Practice) -> Demonstrations:
         settings, world = practice.settings.sft, practice.world
+        if settings.from_:
+            shown, notes = imitate_recordings(
+                Path(settings.from_),
+                world,
+                practice.course.tasks,
+                practice.method.context,
+                self.policy,
+                settings.tasks,
+                practice.settings.family_names,
+            )
+            for note in notes:
+                self.reporter.say(f"imitation: {note}")
+            self.reporter.say(f"imitation: {shown}")
+            return shown
         tasks = practice.course.tasks[: settings.tasks]
         where = f" of {world.name}" if len(self.practices) > 1 else ""
         self.reporter.say(f"imitation: the expert plays {len(tasks)} tasks{where}")

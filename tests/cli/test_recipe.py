@@ -138,7 +138,7 @@ def test_a_value_head_is_turned_on_where_the_method_learns_a_value():
     [
         ("wrold = 'countdown'", "unknown setting 'wrold' in the top level. Did you mean 'world'?"),
         ("world = 'countdown'\n[metod]", "Did you mean 'method'?"),
-        ("world = 'countdown'\n[method]\nname = 'grpo'\nlk = 1", "unknown setting 'lk' in [method]. Did you mean 'kl'?"),
+        ("world = 'countdown'\n[method]\nname = 'grpo'\nkll = 1", "unknown setting 'kll' in [method]. Did you mean 'kl'?"),
         ("world = 'countdown'\n[schedule]\ngroup = 1", "unknown setting 'group' in [method.schedule]. Did you mean 'groups'?"),
         ("world = 'countdown'\n[sft]\nstep = 1", "unknown setting 'step' in [sft]. Did you mean 'steps'?"),
         ("world = 'countdown'\n[engine]\ndevise = 'cpu'", "unknown setting 'devise' in [engine]. Did you mean 'device'?"),

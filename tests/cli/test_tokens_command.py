@@ -26,10 +26,16 @@ def measure(capsys, *flags):
     return json.loads(said.splitlines()[-1]), said
 
 
-def test_a_table_of_three_contexts_and_a_picture(own_directory, capsys):
+def test_a_table_of_five_contexts_and_a_picture(own_directory, capsys):
     result, said = measure(capsys, "--method", "constant_context")
-    own, one, full = result["tokens"]
-    assert [use["context"] for use in (own, one, full)] == ["own context", "ReAct-1step", "ReAct-full"]
+    own, one, one_unlisted, full, full_unlisted = result["tokens"]
+    assert [use["context"] for use in result["tokens"]] == [
+        *("own context", "ReAct-1step with actions", "ReAct-1step without actions"),
+        *("ReAct-full with actions", "ReAct-full without actions"),
+    ]
+    for listed, unlisted in ((one, one_unlisted), (full, full_unlisted)):
+        assert unlisted["prompt_tokens_per_turn"] < listed["prompt_tokens_per_turn"]
+        assert unlisted["context"] in said and listed["context"] in said
     # what is counted for the own context is what the evaluation itself read
     assert own["prompt_tokens_per_turn"] == pytest.approx(result["prompt_tokens"])
     assert full["growth_per_turn"] > 5 and abs(own["growth_per_turn"]) < full["growth_per_turn"] / 5

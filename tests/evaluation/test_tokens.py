@@ -16,7 +16,8 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
 from tacit.environments import get_environment
-from tacit.evaluation.tokens import REACT_FULL, REACT_ONE, TokenUse, as_played, count_tokens, joined, react_contexts
+from tacit.evaluation.token_plot import plot_tokens
+from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 
@@ -50,8 +51,8 @@ def played(context, count=6, limit=12, answer=stumble_through_countdown):
 def test_by_hand():
     """Three turns of a world that lists nothing; a gap counts as a token, and so does the end of an action."""
     trajectory = episode("ABC", success=True)
-    one, full = count_tokens([trajectory], react_contexts(Plain()), Words())
-    assert (one.context, full.context) == (REACT_ONE, REACT_FULL)
+    one, _, full, _ = count_tokens([trajectory], react_contexts(Plain()), Words())
+    assert (one.context, full.context) == ("ReAct-1step with actions", "ReAct-full with actions")
     # task, now, request with two gaps between them; each past turn adds itself and a gap
     assert one.prompts[0].tolist() == [5, 7, 7] and full.prompts[0].tolist() == [5, 7, 9]
     assert one.actions[0].tolist() == [2, 2, 2], "<think></think><action>A</action> is one word, and its end"
@@ -87,6 +88,19 @@ def test_listed_actions_count_where_they_are_read():
     trajectory = replace(trajectory, steps=(step,))
     listed, bare = count_tokens([trajectory], {"a": History(Plain(), 1), "b": History(Plain(), 1, False)}, Words())
     assert listed.longest == bare.longest + 4
+
+
+def test_react_is_counted_with_the_list_and_without():
+    """Three turns, each of which lists two actions: two words and two gaps less in each where they are not shown."""
+    trajectory = episode("ABC", success=True)
+    steps = tuple(replace(s, observation=replace(s.observation, actions=("up", "down"))) for s in trajectory.steps)
+    uses = count_tokens([replace(trajectory, steps=steps)], react_contexts(Plain()), Words())
+    assert {use.context: use.prompts[0].tolist() for use in uses} == {
+        "ReAct-1step with actions": [9, 11, 11],
+        "ReAct-1step without actions": [5, 7, 7],
+        "ReAct-full with actions": [9, 11, 13],
+        "ReAct-full without actions": [5, 7, 9],
+    }
 
 
 @pytest.mark.parametrize(
@@ -136,7 +150,7 @@ def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
     plans = [EpisodePlan(task, seed) for seed, task in enumerate(world.tasks("train", 8, 0))]
     episodes = rollout(plans, wander, InPlace(world.make), ScriptedPolicy(answer), Sampling(max_tokens=32), 40)
     assert max(map(len, episodes)) == 40 and len({step.action for t in episodes for step in t.steps}) > 20
-    block, one, full = count_tokens(episodes, {"own": own, **react_contexts(wording)}, Words())
+    block, one, _, full, _ = count_tokens(episodes, {"own": own, **react_contexts(wording)}, Words())
     assert block.growth < 1.0 < full.growth and full.per_turn > one.per_turn
 
     def mean(use, turns):
@@ -170,3 +184,20 @@ def test_a_recording_of_another_world_is_refused():
     other = replace(first, observation=Observation("numbers: 1 2 3 | target: 6"))
     with pytest.raises(TacitError, match=r"turn 1 of the recorded episode of 'countdown/.*does not come out again"):
         as_played(replace(trajectory, steps=(other, *rest)), WORLD.make())
+
+
+def test_the_picture_has_a_line_for_each_context_dashed_without_a_list(tmp_path, monkeypatch):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    plot_tokens(tmp_path / "t.png", "tokens", count_tokens(played(BLOCK), react_contexts(WORLD.wording("terse")), Words()))
+    assert {line.get_label(): line.get_linestyle() for line in drawn[0].axes[0].lines} == {
+        "ReAct-1step with actions": "-",
+        "ReAct-1step without actions": "--",
+        "ReAct-full with actions": "-",
+        "ReAct-full without actions": "--",
+    }

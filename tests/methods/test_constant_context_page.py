@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "methods" / "constant_context.md").read_text(encoding="utf-8")
 
 
-def test_the_example_is_a_real_prompt():
+@pytest.mark.parametrize("form", ["full", "paper"])
+def test_the_example_is_a_real_prompt(form):
     world = get_environment("alfworld")
     task = world.tasks("unseen", 120, 3)[4]
-    reader = StateBlock(world.wording("terse"), world.tracker).begin(task, PLAIN)
+    reader = StateBlock(world.wording("terse"), world.tracker_of(form)).begin(task, PLAIN)
     live, expert = world.make(), world.expert()(task)
     observation = live.reset(task)
     for _ in range(3):

@@ -164,9 +164,22 @@ def test_a_context_is_kept_as_data() -> None:
     block = make_context({"kind": "state_block", "wording": "terse", "block": True}, WORLD)
     assert make_context(describe_context(block, WORLD), WORLD) == block and tracker_version(block) == WORLD.tracker.version
     assert tracker_version(make_context({"kind": "state_block", "wording": "terse", "block": False}, WORLD)) is None
+    paper = replace(block, tracker=WORLD.tracker_of("paper"))
+    assert make_context(describe_context(paper, WORLD), WORLD) == paper and tracker_version(paper) == "alfworld-paper-1"
+    assert make_context({"kind": "state_block", "wording": "terse"}, WORLD).tracker is WORLD.tracker, "from before forms"
+    with pytest.raises(TacitError, match="unknown form 'other' of the state block"):
+        make_context({**describe_context(paper, WORLD), "form": "other"}, WORLD)
     with pytest.raises(TacitError, match=r"unknown setting 'turn' of the context 'history'. Did you mean 'turns'"):
         make_context({"kind": "history", "wording": "full", "turn": 1}, WORLD)
     with pytest.raises(TacitError, match="has no tracker here"):
         make_context({"kind": "state_block", "wording": "terse"}, replace(WORLD, tracker=None))
     with pytest.raises(TacitError, match="reads by object"):
         describe_context(object(), WORLD)  # type: ignore[arg-type]
+
+
+def test_a_module_of_one_form_is_refused_on_another(modules: Path) -> None:
+    module = read_module(modules / "pick")
+    module.check_tracker(WORLD)
+    other = replace(module, context={**module.context, "form": "paper"})
+    with pytest.raises(TacitError, match=r"trained with tracker 'alfworld-1'.*tracker 'alfworld-paper-1' here"):
+        other.check_tracker(WORLD)

@@ -37,7 +37,7 @@ def idle(told: dict[str, Any]) -> set[str]:
     if not told["engine.lora_rank"]:
         found |= {"engine.lora_alpha", "engine.lora_dropout", "engine.lora_targets"}
     if told["method.name"] != "constant_context" and not told["method.state_block"]:
-        found |= {"method.bound"}
+        found |= {"method.bound", "method.block"}
     return found
 
 

@@ -8,11 +8,13 @@ from tacit.environments.alfworld.alphabet import ALPHABET
 from tacit.environments.alfworld.examples import example_texts
 from tacit.environments.alfworld.expert import Explorer
 from tacit.environments.alfworld.failures import failure
+from tacit.environments.alfworld.forms import FORMS
 from tacit.environments.alfworld.game import FAMILIES
 from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.panels import PANELS
 from tacit.environments.alfworld.prompt import FullWording, TerseWording
 from tacit.environments.alfworld.published import NAME, SIZES
+from tacit.environments.alfworld.reader import act
 from tacit.environments.alfworld.tasks import SPLITS, tasks
 from tacit.environments.alfworld.tracker import AlfworldTracker
 from tacit.environments.alfworld.world import AlfWorld
@@ -46,6 +48,8 @@ ENVIRONMENT = Environment(
     experts={"explorer": Explorer, "oracle": Oracle},
     alphabet=ALPHABET,
     tracker=AlfworldTracker(),
+    forms=FORMS,
+    reader=act,
     failure=failure,
     example_texts=example_texts,
     action_tokens=32,

@@ -56,18 +56,18 @@ class AlfworldTracker:
 
     def start(self, task: Task, observation: Observation) -> Progress:
         listed = _RECEPTACLE.findall(observation.text.partition("you see")[2]) if "in the middle of" in observation.text else []
-        state = with_observation(Progress(read_goal(task.goal), tuple(listed)), observation)
+        state = with_observation(Progress(read_goal(task.goal), tuple(listed)), self.read(observation))
         state = replace(state, subgoal=state.current_subgoal())
         return replace(state, best=state.achieved)
 
     def update(self, state: Progress, action: str, transition: Transition) -> Progress:
-        after = with_observation(state, transition.observation)
-        after = replace(after, subgoal=DONE if transition.success else after.current_subgoal())
-        command = command_of(transition.observation.text)
+        observation = self.read(transition.observation)
+        after, refused = self.seen(state, action, transition)
+        command = command_of(observation.text)
         good, once = _progress(state, after, command)
         errors = _errors(state, after, command)
-        if not transition.effective:
-            errors.append("invalid" if transition.observation.actions else "no_effect")
+        if refused:
+            errors.append("invalid" if observation.actions else "no_effect")
         elif state.subgoal == "place_object" and action.split()[:1] in (["look"], ["examine"], ["inventory"]):
             errors.append("looked_while_placing")
         if action in state.recent and not good:
@@ -80,6 +80,15 @@ class AlfworldTracker:
             progress=tuple(good),
             errors=tuple(errors),
         )
+
+    def read(self, observation: Observation) -> Observation:
+        """As much of it as this tracker looks at: all, also the list of actions."""
+        return observation
+
+    def seen(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
+        """The facts after one more answer with the subgoal that follows from them, and whether the action was refused."""
+        after = with_observation(state, transition.observation)
+        return replace(after, subgoal=DONE if transition.success else after.current_subgoal()), not transition.effective
 
     def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
         return summed(counted(after.progress, PROGRESS), counted(after.errors, ERRORS))
@@ -98,13 +107,13 @@ class AlfworldTracker:
             hints = state.hints()
             left = [r for r in state.receptacles if r not in state.checked]
             lines.append(_line("likely", hints))
-            lines.append(f"unchecked: {_places(sorted(left, key=lambda r: _rank(hints, kind_of(r))))}")
-            lines.append(f"checked: {_places(state.checked[::-1])}")
+            lines.append(f"unchecked: {places_line(sorted(left, key=lambda r: _rank(hints, kind_of(r))))}")
+            lines.append(f"checked: {places_line(state.checked[::-1])}")
         elif state.subgoal == "take_object":
             lines.append(_line("seen", [f"{thing} at {state.seen[thing]}" for thing in state.candidates()]))
         elif state.subgoal != DONE:
             places = state.places()
-            lines.append(f"where: {_places([r for r in places if r in state.facing] or places)}")
+            lines.append(f"where: {places_line([r for r in places if r in state.facing] or places)}")
         return "\n".join(lines)
 
 
@@ -120,12 +129,15 @@ def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str
         if verb == "open" and hinted and name not in before.opened:
             events.append("hinted_container")
     once = []
+    delivering = before.subgoal in ("reach_destination", "place_object")
+    put = verb == "move" and delivering and rest.partition(" to ")[2] in before.destinations()
     if after.subgoal == "place_object":
         once.append(f"reached_destination {after.delivered}")
+    elif put:  # by the text alone it may turn out only now that one stands there
+        once.append(f"reached_destination {before.delivered}")
     if before.subgoal == "place_object" and verb == "open" and rest in before.destinations():
         once.append(f"opened_destination {before.delivered}")
-    ready = before.subgoal == "place_object" and rest.partition(" to ")[2] in before.destinations()
-    if verb == "move" and (ready or after.subgoal == DONE):
+    if put or (verb == "move" and after.subgoal == DONE):
         once.append(f"placed {before.delivered}")
     new = frozenset(once) - before.rewarded
     return events + [event.partition(" ")[0] for event in once if event in new], new
@@ -166,7 +178,7 @@ def _line(label: str, words: Sequence[str]) -> str:
     return f"{label}: {', '.join(kept)[:_FIELD] or 'none'}"
 
 
-def _places(names: Sequence[str]) -> str:
+def places_line(names: Sequence[str]) -> str:
     """The first of the names, as many as there is room for."""
     count = len(names)
     while count and len(compact(names[:count])) > _LIST:

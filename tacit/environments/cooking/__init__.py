@@ -6,9 +6,11 @@ from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment
 from tacit.environments.cooking.alphabet import ALPHABET
 from tacit.environments.cooking.expert import Explorer
+from tacit.environments.cooking.forms import FORMS
 from tacit.environments.cooking.observed import room_of
 from tacit.environments.cooking.panels import PANELS
 from tacit.environments.cooking.prompt import FullWording, TerseWording
+from tacit.environments.cooking.reader import act
 from tacit.environments.cooking.tasks import FAMILIES, NAME, SPLITS, tasks
 from tacit.environments.cooking.tracker import CookingTracker
 from tacit.environments.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL, CookingWorld
@@ -55,6 +57,8 @@ ENVIRONMENT = Environment(
     experts={"explorer": Explorer},
     alphabet=ALPHABET,
     tracker=CookingTracker(),
+    forms=FORMS,
+    reader=act,
     failure=failure,
     example_texts=example_texts,
     action_tokens=24,

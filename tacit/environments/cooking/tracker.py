@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tacit.core.signals import component_names, summed
 from tacit.core.types import Observation, Task, Transition
@@ -47,6 +48,14 @@ class CookingState:
     """what was wrong with the last action, one of ERRORS"""
 
 
+class Verdict(NamedTuple):
+    """What became of an action."""
+
+    refused: bool
+    won: bool
+    lost: bool
+
+
 class CookingTracker:
     version = "cooking-2"
     components = component_names(PROGRESS, ERRORS)
@@ -57,7 +66,8 @@ class CookingTracker:
 
     def update(self, state: CookingState, action: str, transition: Transition) -> CookingState:
         scene = read_scene(transition.observation.text)
-        if not transition.effective:
+        verdict = self.judge(transition, scene)
+        if verdict.refused:
             return replace(state, fault="refused" if skill(action) else "unreadable")
         recipe = state.recipe or read_recipe(scene.answer)
         prepared = "meal" in scene.carried or "prepare" in state.achieved
@@ -67,14 +77,14 @@ class CookingTracker:
             achieved.update(step for step in _steps(recipe) if step not in left)
         if prepared:
             achieved.add("prepare")
-        if transition.success:
+        if verdict.won:
             achieved.add("eat")
         target = action.lower().removeprefix("open ") if action.lower().startswith("open ") else ""
         fault = "reopened" if target and target in state.opened else ""
         before, rooms = state.house.here, state.house.scenes
         if scene.room != before and scene.room == state.came_from:
             fault = "back"
-        if transition.done and not transition.success:
+        if verdict.lost:
             fault = "lost"
         return CookingState(
             house=state.house.after(scene),
@@ -82,10 +92,13 @@ class CookingTracker:
             recipe=recipe,
             achieved=frozenset(achieved),
             left=() if prepared else left,
-            phase=_phase(recipe, left, prepared, transition.success),
+            phase=_phase(recipe, left, prepared, verdict.won),
             came_from=before if scene.room != before and scene.room in rooms else "",
             fault=fault,
         )
+
+    def judge(self, transition: Transition, scene: Scene) -> Verdict:
+        return Verdict(not transition.effective, transition.success, transition.done and not transition.success)
 
     def render(self, state: CookingState) -> str:
         lines = [f"phase: {state.phase}", f"rooms visited: {', '.join(state.house.scenes)}"]

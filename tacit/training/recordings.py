@@ -1,0 +1,229 @@
+"""Imitation of recorded episodes, as both papers have it: somebody played, and a file says what was seen and done.
+
+One episode a line, plain or gzipped:
+
+    {"task": ID, "goal": TEXT, "success": true, "turns": [{"saw": TEXT, "action": TEXT}, …], "saw": TEXT}
+
+`task` or `goal` is needed, `observation` may stand for `saw`, and the last `saw`, what came of the last action, may be left
+out. A run's trajectories are such files. An episode of a task the run knows (by its id, or by its goal and how it begins) is
+played again in the world: where everything comes out as recorded it is told with all the world says, elsewhere as it stands
+in the file. Only won episodes teach.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Context
+from tacit.core.protocols import Tokenizer
+from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Environment, World
+from tacit.rollout.retelling import Differs, Happening, repeating, told
+from tacit.training.demonstrations import Demonstrations, Sample, sample
+
+NAMED = 5
+"""lines that are named one by one; of more only the number is said"""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One line of a file."""
+
+    line: int
+    task: str
+    goal: str
+    family: str
+    success: bool
+    seen: tuple[str, ...]
+    """before each action, and at the end where it is known"""
+    actions: tuple[str, ...]
+    spoken: tuple[bool, ...]
+    """whether the action was one: what did not parse is told, and not imitated"""
+
+    def as_recorded(self) -> Iterator[Happening]:
+        """What the file says happened. Whether an action was refused it does not say."""
+        for turn, action in enumerate(self.actions, start=1):
+            last = turn == len(self.actions)
+            # Nobody reads what came of the last action, but a tracker wants a text it can read.
+            seen, then = self.seen[turn - 1], self.seen[min(turn, len(self.seen) - 1)]
+            yield Happening(Observation(seen), action, Transition(Observation(then), done=last, success=last and self.success))
+
+
+@dataclass
+class Reading:
+    """What became of the lines."""
+
+    unusable: list[str] = field(default_factory=list)
+    """each with its reason"""
+    differing: list[str] = field(default_factory=list)
+    again: int = 0
+    """played again, and came out as recorded"""
+    unknown: int = 0
+    """of tasks the run does not know, told as recorded"""
+    lost: int = 0
+    others: int = 0
+    """of families that are not trained on"""
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.unusable:
+            found.append(f"{len(self.unusable)} lines cannot be used: {_some(self.unusable)}")
+        if self.differing:
+            found.append(
+                f"{len(self.differing)} episodes do not come out again and are told as recorded: {_some(self.differing)}"
+            )
+        found.append(
+            f"{self.again} episodes came out again as recorded, {self.unknown} are of tasks this run does not know, "
+            f"{self.lost} were lost and teach nothing"
+        )
+        if self.others:
+            found.append(f"{self.others} episodes are of other families and are left out")
+        return found
+
+
+def imitate_recordings(
+    path: Path,
+    world: Environment,
+    tasks: Sequence[Task],
+    context: Context,
+    tokenizer: Tokenizer,
+    most: int,
+    families: Sequence[str] = (),
+) -> tuple[Demonstrations, list[str]]:
+    """The won episodes among the first `most` of a file, as the policy would have read them; and what is to be said of them.
+    `families`: only these, where a line names its family; none is all."""
+    reading, won = Reading(), 0
+    recordings = list(read_recordings(path, reading))[:most]
+    known = _Known(world, tasks)
+    shown: list[Sample | None] = []
+    for recording in recordings:
+        if not recording.success:
+            reading.lost += 1
+            continue
+        if families and recording.family and recording.family not in families:
+            reading.others += 1
+            continue
+        try:
+            task, course = _course(recording, known, reading)
+            turns = list(told(context, task, course))
+        except Exception as error:  # a tracker or a wording meets texts that its world never wrote
+            reading.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
+            continue
+        won += 1
+        shown += [sample(turn, context, tokenizer) for turn, own in zip(turns, recording.spoken, strict=False) if own]
+    known.close()
+    fitting = [each for each in shown if each is not None]
+    if not fitting:
+        raise TacitError(
+            f"there is nothing to imitate in {path}: {len(recordings)} episodes, {len(shown)} turns of won ones, none of them "
+            f"usable. {'. '.join(reading.notes())}."
+        )
+    return (
+        Demonstrations(
+            [p for p, _ in fitting], [c for _, c in fitting], len(recordings), won, too_long=len(shown) - len(fitting)
+        ),
+        reading.notes(),
+    )
+
+
+def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
+    """The episodes of a file; lines that are none are noted in `reading`."""
+    path = path.expanduser()
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+            texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the recorded episodes {path}: {error}.") from error
+    for number, line in texts:
+        try:
+            yield _recording(number, json.loads(line.strip()))
+        except (ValueError, TacitError) as error:
+            reading.unusable.append(f"line {number}: {error}")
+
+
+def _recording(line: int, data: Any) -> Recording:
+    if not isinstance(data, Mapping):
+        raise TacitError("not a JSON object")
+    turns = data.get("turns")
+    if not isinstance(turns, list) or not turns:
+        raise TacitError("no turns")
+    if not isinstance(data.get("success"), bool):
+        raise TacitError("does not say whether it was won (success: true or false)")
+    if not any(isinstance(data.get(name), str) and data[name] for name in ("task", "goal")):
+        raise TacitError("names neither a task nor a goal")
+    seen, actions = [], []
+    for number, turn in enumerate(turns, start=1):
+        saw = turn.get("saw", turn.get("observation")) if isinstance(turn, Mapping) else None
+        if not isinstance(saw, str) or not isinstance(turn.get("action"), str):
+            raise TacitError(f"turn {number} has no text for what was seen, or for the action")
+        seen.append(saw)
+        actions.append(turn["action"])
+    last = data.get("saw", data.get("observation"))
+    return Recording(
+        line,
+        str(data.get("task") or ""),
+        str(data.get("goal") or ""),
+        str(data.get("family") or ""),
+        data["success"],
+        (*seen, last) if isinstance(last, str) else tuple(seen),
+        tuple(actions),
+        tuple(turn.get("valid", True) is not False for turn in turns),
+    )
+
+
+class _Known:
+    """The tasks of a run, by id and by goal, and a world to play them in."""
+
+    def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
+        self.world, self._live = world, world.make()
+        self._by_id = {task.id: task for task in tasks}
+        self._by_goal: dict[str, list[Task]] = {}
+        for task in tasks:
+            self._by_goal.setdefault(task.goal, []).append(task)
+
+    def find(self, recording: Recording) -> Task | None:
+        if recording.task in self._by_id:
+            return self._by_id[recording.task]
+        alike = [] if recording.task else self._by_goal.get(recording.goal, [])
+        return next((task for task in alike if self._live.reset(task).text == recording.seen[0]), None)
+
+    @property
+    def live(self) -> World:
+        return self._live
+
+    def close(self) -> None:
+        self._live.close()
+
+
+def _course(recording: Recording, known: _Known, reading: Reading) -> tuple[Task, list[Happening]]:
+    task = known.find(recording)
+    if task is None:
+        if not recording.goal:
+            raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
+        reading.unknown += 1
+        return _stranger(recording, known.world.name), list(recording.as_recorded())
+    try:
+        course = list(repeating(known.live, task, recording.actions, recording.seen))
+    except Differs as difference:
+        reading.differing.append(f"line {recording.line}, turn {difference.turn}")
+        return task, list(recording.as_recorded())
+    if not (course and course[-1].transition.success):
+        reading.differing.append(f"line {recording.line}, which is not won here")
+        return task, list(recording.as_recorded())
+    reading.again += 1
+    return task, course
+
+
+def _stranger(recording: Recording, world: str) -> Task:
+    return Task(world, recording.task or f"recorded/{recording.line}", recording.family, "recorded", 0, recording.goal, {})
+
+
+def _some(named: Sequence[str]) -> str:
+    more = f"; and {len(named) - NAMED} more" if len(named) > NAMED else ""
+    return "; ".join(named[:NAMED]) + more

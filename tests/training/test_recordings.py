@@ -1,0 +1,174 @@
+"""Imitation of recorded episodes: the same samples as the expert's own, whatever the file, and every line accounted for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from scripted import Words
+
+from tacit.cli.main import main
+from tacit.contexts.history import History
+from tacit.contexts.state_block import StateBlock
+from tacit.core.errors import TacitError
+from tacit.core.types import Task
+from tacit.environments import get_environment
+from tacit.environments.alfworld.published import load_games
+from tacit.training.demonstrations import Demonstrations, demonstrate
+from tacit.training.recordings import imitate_recordings
+
+WORLD = get_environment("alfworld")
+TASKS = WORLD.tasks("train", 8, 0)
+LISTED = History(WORLD.wording("terse"), turns=1, admissible=True, style="bare")
+BLOCK = StateBlock(WORLD.wording("terse"), WORLD.tracker)
+
+
+def episode(task: Task, /, **more) -> dict:
+    """The explorer's, as anyone might write it down."""
+    world, expert = WORLD.make(), WORLD.expert()(task)
+    observation, turns, won = world.reset(task), [], False
+    while not won and len(turns) < 50:
+        action = expert.act(observation)
+        turns.append({"observation": observation.text, "action": action})
+        transition = world.step(action)
+        observation, won = transition.observation, transition.success
+    return {"goal": task.goal, "success": won, "turns": turns, **more}
+
+
+def write(path: Path, *lines) -> Path:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def read(path: Path, context=LISTED, tasks=TASKS, most=1000, **more) -> tuple[Demonstrations, str]:
+    shown, notes = imitate_recordings(path, WORLD, tasks, context, Words(), most, **more)
+    return shown, " | ".join(notes)
+
+
+def same(one: Demonstrations, other: Demonstrations) -> bool:
+    pairs = zip(one.prompts + one.completions, other.prompts + other.completions, strict=True)
+    return len(one) == len(other) and all(a.tolist() == b.tolist() for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.jsonl.gz"])
+@pytest.mark.parametrize("known_by", ["task", "goal"])
+def test_recorded_and_shown_are_the_same(tmp_path, name, known_by):
+    """Also the lists of actions, which no file has: the world is played again."""
+    lines = [episode(task, **({"task": task.id} if known_by == "task" else {})) for task in TASKS]
+    shown, notes = read(write(tmp_path / name, *lines))
+    assert same(shown, demonstrate(WORLD, TASKS, LISTED, Words(), 50))
+    assert (shown.episodes, shown.won) == (8, 8) and "8 episodes came out again as recorded" in notes
+
+
+def test_tasks_nobody_knows_are_told_as_recorded(tmp_path):
+    """A household of somebody else's: no list of actions, and the state block from the text."""
+    text = StateBlock(WORLD.wording("terse"), WORLD.tracker_of("text"))
+    shown, notes = read(write(tmp_path / "e.jsonl", *map(episode, TASKS)), text, tasks=())
+    assert same(shown, demonstrate(WORLD, TASKS, text, Words(), 50)) and "8 are of tasks this run does not know" in notes
+
+
+def test_what_does_not_come_out_again_is_counted_and_told_as_recorded(tmp_path):
+    other, unwon = episode(TASKS[0], task=TASKS[0].id), episode(TASKS[1], task=TASKS[1].id)
+    other["turns"][1]["observation"] = "On the shelf 9, you see a unicorn 1."
+    del unwon["turns"][-1]
+    words = Words()
+    shown, notes = imitate_recordings(write(tmp_path / "e.jsonl", other, unwon), WORLD, TASKS, BLOCK, words, 1000)
+    assert (
+        notes[0] == "2 episodes do not come out again and are told as recorded: line 1, turn 2; line 2, which is not won here"
+    )
+    assert any("unicorn" in words.decode(prompt) for prompt in shown.prompts) and shown.won == 2
+
+
+def test_every_line_that_cannot_be_used_is_named_with_its_reason(tmp_path):
+    good = episode(TASKS[0])
+    lines = [
+        *("{", "[1]", {**good, "turns": []}, {"goal": good["goal"], "turns": good["turns"]}),
+        *({**good, "goal": ""}, {**good, "turns": [{"action": "look"}]}, {**good, "success": False}, good),
+    ]
+    shown, notes = read(write(tmp_path / "e.jsonl", *lines))
+    assert shown.won == 1 and "6 lines cannot be used: line 1: " in notes and "1 were lost" in notes
+    assert "line 2: not a JSON object; line 3: no turns; line 4: does not say whether it was won" in notes
+    assert "line 5: names neither a task nor a goal; and 1 more" in notes
+    _, notes = read(write(tmp_path / "f.jsonl", {**good, "goal": "fly to the moon."}, good), BLOCK)
+    assert "line 1: TacitError: the goal 'fly to the moon.' is none that the household gives" in notes
+
+
+def test_turns_that_did_not_parse_are_told_and_not_imitated(tmp_path):
+    line = episode(TASKS[0], task=TASKS[0].id)
+    line["turns"][0]["valid"] = False
+    shown, _ = read(write(tmp_path / "e.jsonl", line))
+    assert len(shown) == len(line["turns"]) - 1
+
+
+def test_as_many_as_asked_for_and_of_the_families_trained_on(tmp_path):
+    file = write(tmp_path / "e.jsonl", *(episode(task, family=task.family) for task in TASKS))
+    assert read(file, most=3)[0].episodes == 3
+    shown, notes = read(file, families=(TASKS[0].family,))
+    own = [task for task in TASKS if task.family == TASKS[0].family]
+    assert same(shown, demonstrate(WORLD, own, LISTED, Words(), 50))
+    assert f"{8 - len(own)} episodes are of other families" in notes
+
+
+@pytest.mark.parametrize("lines", [(), ("nonsense",), ({**episode(TASKS[0]), "success": False},)])
+def test_nothing_usable_is_an_error(tmp_path, lines):
+    with pytest.raises(TacitError, match="there is nothing to imitate in"):
+        read(write(tmp_path / "e.jsonl", *lines))
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
+    damaged = tmp_path / "e.jsonl.gz"
+    damaged.write_bytes(b"not gzip")
+    with pytest.raises(TacitError, match="cannot read the recorded episodes"):
+        read(damaged)
+
+
+def test_the_published_walkthroughs_come_out_again(shared_data, tmp_path):
+    """What ALFWorld's own engine answered to its own expert, over our household."""
+    tasks = load_games(shared_data / "alfworld" / "valid_seen.jsonl.xz").tasks
+    names = {task.id.partition("/")[2]: task for task in tasks}
+    lines = []
+    with lzma.open(shared_data / "alfworld" / "transcripts_valid_seen.jsonl.xz", "rt") as transcripts:
+        for record in map(json.loads, transcripts):
+            task = names.get(f"{record['task']}/{record['trial']}")
+            steps = next(e["steps"] for e in record["episodes"] if e["kind"] == "walkthrough")
+            turns = [{"saw": a["feedback"], "action": b["action"]} for a, b in pairwise(steps)]
+            if task is not None:
+                last = steps[-1]
+                lines.append({"task": task.id, "success": last["won"], "turns": turns, "saw": last["feedback"]})
+    shown, notes = read(write(tmp_path / "e.jsonl", *lines), BLOCK, tasks)
+    assert (
+        len(lines) == shown.won > 5 and f"{len(lines)} episodes came out again as recorded" in notes and "do not" not in notes
+    )
+
+
+SMALL = [
+    *("train", "--world", "alfworld", "--model", "tiny", "--method", "constant_context", "--tasks", "8", "--iterations", "0"),
+    *("--sft.steps", "2", "--sft.batch", "4", "--evaluation.tasks", "2", "--evaluation.max-steps", "2"),
+    *("--no-evaluation.untrained", "--engine.device", "cpu", "--engine.threads", "1", "--tiny.vocab", "512"),
+    *("--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2", "--tiny.intermediate", "64"),
+]
+
+
+def test_a_run_begins_with_a_file(tmp_path, monkeypatch, capsys):
+    """A run's own episodes are such a file too, in files as on the command line."""
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    file = write(tmp_path / "e.jsonl", *(episode(task, task=task.id) for task in TASKS))
+    assert main([*SMALL, "--sft.from", str(file), "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert f"turns recorded in {file}" in said.replace("\n", "") and "8 episodes came out again as recorded" in said
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["sft"]["from"] == str(file)
+    recipe = tmp_path / "again.toml"
+    recipe.write_text(f'[sft]\nfrom = "{file}"\n')
+    assert main([*SMALL, "--config", str(recipe), "--out", str(tmp_path / "again")]) == 0
+    digests = [json.loads((tmp_path / run / "summary.json").read_text())["digest"] for run in ("run", "again")]
+    assert digests[0] == digests[1]
+    assert main([*SMALL, "--sft.from", str(tmp_path / "nowhere"), "--out", str(tmp_path / "no")]) == 2
+    assert "there is no such file of recorded episodes" in capsys.readouterr().err
