@@ -52,15 +52,15 @@ def test_a_single_skill_goes_where_a_phrase_covers_it():
 
 
 def test_section_f1_on_uniform_sequences():
-    """The published protocol: 0.14% above the matched brute force and 99.02% of its phrases there; here no phrase pays in any
-    group, for either, and both find the same dictionary."""
-    gaps = recovered = there = 0.0
-    for corpus in synthetic_groups(60, seed=0):
-        greedy, best = merge(corpus, SKILLS), all_singletons(corpus, SKILLS)
-        gaps += greedy.description_length / best.description_length - 1
-        there += len(best.merged)
-        recovered += len(set(best.merged) & set(greedy.dictionary.merged))
-    assert gaps / 60 <= 0.0014 and recovered >= 0.99 * there
+    """The published protocol (0.14% above the matched brute force, 99.02% of its phrases): on uniform sequences a phrase pays
+    in few groups, and greedy finds those that do."""
+    groups = [corpus for seed in (1, 6) for corpus in synthetic_groups(205, seed=seed)]
+    found = [(merge(corpus, SKILLS), corpus) for corpus in groups]
+    paying = [(greedy, all_singletons(corpus, SKILLS)) for greedy, corpus in found if greedy.dictionary.merged]
+    assert len(paying) == 3
+    assert all(set(greedy.dictionary.merged) == set(best.merged) for greedy, best in paying)
+    for greedy, corpus in found[:60]:
+        assert greedy.description_length <= 1.0014 * all_singletons(corpus, SKILLS).description_length
 
 
 def test_section_f1_where_some_skills_are_common():
