@@ -177,7 +177,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256 if gpu else 64, help="rows (default %(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 64, help="(default %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=32, help="(default %(default)s)")
-    parser.add_argument("--turns", type=int, default=4, help="of an episode in whole rollouts (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=8, help="of an episode in whole rollouts (default %(default)s)")
     parser.add_argument("--episodes", type=int, default=256 if gpu else 16, help="of the ragged case (default %(default)s)")
     parser.add_argument("--only", default=",".join(CASES), help="cases to measure (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")

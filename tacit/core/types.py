@@ -147,7 +147,7 @@ class Completion:
     hidden: np.ndarray | None = None
     """the hidden state at the last prompt token, where it was asked for"""
     version: int = 0
-    """of the weights that wrote it, as its engine counts them: two are alike exactly when they are equal"""
+    """of the weights that wrote it: its engine counts their changes, or leaves it at 0"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ from tacit.rollout.worlds import Broken
 _START_S, _LEAVE_S = 120.0, 2.0
 """how long a process may take to start and to close its worlds"""
 
+_NOTHING = object()
+"""no answer yet"""
+
 _Call = tuple[int, tuple[str, Any]]
 """(slot, (what to do, with what))"""
 
@@ -138,7 +141,7 @@ class Workers:
     def _look(self) -> None:
         """Take the answers that are there. A worker that fails costs one slot its episode."""
         for worker in range(len(self._workers)):
-            while (owed := self._owed[worker]) and (answer := self._receive(worker)) is not None:
+            while (owed := self._owed[worker]) and (answer := self._receive(worker)) is not _NOTHING:
                 (slot, _), *rest = owed
                 self._come.append((slot, answer))
                 self._owed[worker] = rest
@@ -148,8 +151,8 @@ class Workers:
                     self._send(worker, self._redo(rest))
 
     def _receive(self, worker: int) -> Any:
-        """The next answer, or None where there is none yet. A process that is still starting (imports) gets time of its own:
-        that is not the world's."""
+        """The next answer, if there is one. A process that is still starting (imports) gets time of its own: that is not the
+        world's."""
         process, connection = self._workers[worker]
         try:
             while connection.poll(0):
@@ -164,7 +167,7 @@ class Workers:
             return _died(process)
         if time.monotonic() > self._deadline_s(worker):
             return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
-        return None
+        return _NOTHING
 
     def _deadline_s(self, worker: int) -> float:
         return self._since_s[worker] + (max(_START_S, self._timeout_s) if worker in self._starting else self._timeout_s)

@@ -153,22 +153,25 @@ def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenize
     assert sampler.prefilled_tokens == 7 + 5 + 20
 
 
-def test_a_longer_prompt_may_join_those_who_sit(llama, tokenizer):
-    """The cache grows while rows are in it."""
-    sampler = LocalSampler(llama, tokenizer, "cpu")
-    requests = [Request(np.arange(5), seed=3, max_tokens=50), Request(np.arange(6), seed=4, max_tokens=2)]
-    later = [Request(np.arange(90) % 256, seed=5 + i, max_tokens=30) for i in range(3)]
+@pytest.mark.parametrize("way", ["exact", "as on a gpu"])
+def test_longer_and_more_prompts_may_join_those_who_sit(way, tokenizer, monkeypatch):
+    """The cache grows in both directions while rows are in it."""
+    model = make_model("llama")
+    model.config.max_position_embeddings = 1024
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch) if way == "as on a gpu" else LocalSampler(model, tokenizer, "cpu")
+    requests = [Request(np.arange(5), seed=3, max_tokens=90), Request(np.arange(6), seed=4, max_tokens=2)]
+    later = [Request(np.arange(300) % 256, seed=5 + i, max_tokens=30) for i in range(5)]
     desk = sampler.desk(Sampling())
     tickets = {desk.submit(request): request for request in requests}
     found = dict(desk.wait())
-    before = desk._table.cache.capacity
+    before = desk._table.cache.capacity, desk._table.cache.width
     tickets |= {desk.submit(request): request for request in later}
     found |= dict(desk.wait())
-    assert desk._table.cache.capacity > before and desk._table.cache.width == 4 > before // 50
-    while finished := desk.wait():
-        found |= dict(finished)
+    assert (desk._table.cache.capacity, desk._table.cache.width) > before and desk._table.cache.width > before[1]
+    found |= the_rest(desk)
+    assert len(found[0].tokens) == 90, "it sat there all the time"
     for ticket, request in tickets.items():
-        alike(found[ticket], LocalSampler(llama, tokenizer, "cpu").sample([request], Sampling())[0])
+        alike(found[ticket], LocalSampler(model, tokenizer, "cpu").sample([request], Sampling())[0])
 
 
 def test_nothing_under_way_is_nothing_to_wait_for(llama, tokenizer):

@@ -122,6 +122,23 @@ def test_workers_die_at_reset_go_on_and_close_their_worlds(tmp_path):
     assert (tmp_path / "closed").exists()
 
 
+class Silent(Corridor):
+    """Answers nothing at all to those who stand still."""
+
+    def step(self, action):
+        return super().step(action) if action == "forward" else None
+
+
+def test_an_answer_of_nothing_is_an_answer():
+    pool = Workers(Silent, 1, timeout_s=60.0)
+    try:
+        pool.reset([corridor(3), corridor(4)])
+        nothing, moved = pool.step([(0, "stand"), (1, "forward")])
+        assert nothing is None and moved.observation.text == "place 1 of 4"
+    finally:
+        pool.close()
+
+
 def test_a_pool_needs_a_process():
     with pytest.raises(ValueError, match="at least one process"):
         Workers(Corridor, 0)
