@@ -110,6 +110,6 @@ class ConstantContext(GRPO):
     def signals(self, world: Environment) -> RewardTerm:
         """r_prog − r_err of Eq. 7, and what each step costs."""
         weights = (("progress", self.progress_weight), ("error", -self.error_weight))
-        without = spelled_out(self.without, world.name, (*world.tracker_of(self.block).components, STEP_COST))
+        without = spelled_out(self.without, world.name, (*getattr(world.tracker_of(self.block), "components", ()), STEP_COST))
         cost = 0.0 if STEP_COST in without else self.step_cost
         return StepSignals(weights, cost, tuple(name for name in without if name != STEP_COST))
