@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -108,8 +109,12 @@ class Prepared:
 def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     """Everything about a training run that can be refused before torch is loaded. `worlds`: where they are at hand already."""
     worlds = tuple(worlds) or open_worlds(recipe)
+    names = [world.name for world in worlds]
+    if len(set(names)) < len(names):
+        raise TacitError(f"world = {recipe.world!r} names one world twice: {', '.join(names)}.")
     check_values(recipe)
-    check_model(recipe.model)
+    for model in (recipe.model, *(policy.model for policy in recipe.policies.values())):
+        check_model(model)
     _check_texts(recipe, worlds)
     train, schedule = recipe.train, recipe.schedule
     if not train.sft.steps and not schedule.iterations:
@@ -136,6 +141,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
     recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes))
     toolbox.recipe = recipe
+    toolbox.check_policies()
     return Prepared(recipe, worlds, tuple(methods), toolbox)
 
 
@@ -144,7 +150,9 @@ def _decided(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
     several = len(worlds) > 1
     for world, place in zip(worlds, recipe.places, strict=True):
         here = recipe.at(place.world) if several else recipe
-        settings, notes = here.settings.fitted(known_base(here, world), recipe.said)
+        own_words = recipe.worlds.get(place.world, {}).get("method", {})
+        said = recipe.said | {name.replace("-", "_") for name in own_words}
+        settings, notes = here.settings.fitted(known_base(here, world), said)
         train = _with_split(place.train, world)
         if not several:
             recipe = replace(recipe, settings=settings, train=train)
@@ -176,8 +184,8 @@ def _check_place(place: Place, world: Environment) -> None:
         world.expert(train.sft.expert or None)
     elif train.sft.steps and not Path(train.sft.from_).expanduser().is_file():
         raise TacitError(f"sft.from = {train.sft.from_!r}: there is no such file of recorded episodes.")
-    if schedule.groups > train.tasks:
-        raise TacitError(f"groups = {schedule.groups} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
+    if (most := math.ceil(schedule.groups * place.share)) > train.tasks:
+        raise TacitError(f"groups = {most} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
 
 
 def check_new_run(out: Path) -> None:

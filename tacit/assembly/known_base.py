@@ -28,11 +28,23 @@ def calibration_place(recipe: Recipe, world: Environment) -> Path:
     model: Any = recipe.model if config is None else config  # a directory may be moved and stays the same model
     identity = {
         "model": model,
+        "weights": _digest(path),
         "tiny": to_data(recipe.tiny) if recipe.tiny else None,
         "world": world.name,
         "context": _identity(recipe.settings.context(world)),
     }
     return place_of(cache_root(), f"{path.name}-{world.name}", identity)
+
+
+def _digest(path: Path) -> str:
+    """Of a checkpoint of ours, which says it beside its weights; two runs of one size are two models."""
+    for file in (path / "policy.json", path.parent / "policy.json"):
+        if file.is_file():
+            try:
+                return str(json.loads(file.read_text(encoding="utf-8")).get("digest", ""))
+            except (OSError, ValueError, AttributeError):
+                return ""
+    return ""
 
 
 def _identity(context: Context) -> dict[str, Any]:

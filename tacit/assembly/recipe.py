@@ -114,7 +114,7 @@ class Recipe:
         mixture = read_mixture(world)
         worlds = _world_tables(outside.get("worlds", {}), mixture)
         policies = {
-            name: _policy({**_whole(main), **table}, f"policies.{name}") for name, table in outside.get("policies", {}).items()
+            name: _policy(_inheriting(main, table), f"policies.{name}") for name, table in outside.get("policies", {}).items()
         }
         out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
         said = frozenset(own)
@@ -273,6 +273,17 @@ def _whole(policy: PolicyRecipe) -> Document:
     """What another policy is where nothing else is said: the same model in the same engine."""
     engine = {"name": policy.engine_name, **to_data(policy.engine)}
     return {"model": policy.model, "engine": engine, **({"tiny": to_data(policy.tiny)} if policy.tiny else {})}
+
+
+def _inheriting(main: PolicyRecipe, table: Mapping[str, Any]) -> Document:
+    """A policy's table with what it leaves open taken from the main one: sizes where it is the same model, settings of the
+    engine where it is the same engine."""
+    whole, own = _whole(main), dict(table)
+    if own.get("model", main.model) != main.model:
+        whole.pop("tiny", None)
+    name, engine = _named_table(own, "engine", main.engine_name)
+    own["engine"] = {**(whole["engine"] if name == main.engine_name else {}), "name": name, **engine}
+    return {**whole, **own}
 
 
 def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Document]:

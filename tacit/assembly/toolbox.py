@@ -42,13 +42,17 @@ class Toolbox:
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)
 
+    def check_policies(self) -> None:
+        """Refuse a policy that the built methods did not ask for, before anything is loaded."""
+        for name in self.recipe.policies:
+            if name not in self._asked:
+                asked = f"it asks for {', '.join(self._asked)}" if self._asked else "it asks for none"
+                method = self.recipe.method
+                raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {asked}.")
+
     def open(self) -> Policy:
         """Load the trained policy and everything that was asked for. What cannot be had is found out here."""
         recipe = self.recipe
-        for name in recipe.policies:
-            if name not in self._asked:
-                asked = f"it asks for {', '.join(self._asked)}" if self._asked else "it asks for none"
-                raise TacitError(f"[policies.{name}]: method {recipe.method!r} does not use a policy of that name; {asked}.")
         main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
         policy = load_policy(main, recipe.train.seed, self._worlds)
         for layer in self._layers:

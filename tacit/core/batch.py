@@ -29,6 +29,8 @@ class Batch:
     step: np.ndarray
     temperature: float = 1.0
     """at which `behaviour` was measured, and at which ratios are taken"""
+    sampled: bool = True
+    """False for rows to imitate, which no policy of ours wrote"""
     tokens: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
     """further per-token columns by name"""
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Batch:
             group=np.arange(n),
             trajectory=np.arange(n),
             step=np.zeros(n, np.int64),
+            sampled=False,
         )
 
     @classmethod
@@ -96,6 +99,7 @@ class Batch:
             trajectory=_columns(b.trajectory + trajectories[i] for i, b in enumerate(batches)),
             step=_columns(b.step for b in batches),
             temperature=first.temperature,
+            sampled=first.sampled,
             tokens={name: joined(b.tokens[name] for b in batches) for name in first.tokens},
             rows={name: np.concatenate([b.rows[name] for b in batches]) for name in first.rows},
         )

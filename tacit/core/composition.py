@@ -15,7 +15,7 @@ Every other method *replaces* some of these roles or *adds* roles of its own, an
 
     RLOO       replaces  credits/episode credit
     ReuseRL    adds      rewards/length cost, companions/dictionary
-    BiPACE     adds      credits/step credit, companions/radius
+    BiPACE     adds      credits/step credit, companions/radius, hidden_layer/hidden state
 
 Adding methods together applies all replacements, then all additions, so the order in which they are named cannot matter. Two
 that replace one role, or that add the same one, are refused: one would be dropped, or something counted twice.
@@ -64,6 +64,12 @@ def compose(
     """The base's parts with the changes of each method, by its name, made to them."""
     check_places(changes)
     parts = {part.place: part for part in base}
+    for method, own in changes.items():
+        for part in own:
+            if part.place in parts and not part.replaces:
+                raise TacitError(
+                    f"{method!r} adds a {part.role} to the {part.piece}, which are there already: let it replace it."
+                )
     ordered = [part for method in sorted(changes) for part in changes[method]]
     for part in (*(p for p in ordered if p.replaces), *(p for p in ordered if not p.replaces)):
         parts[part.place] = part
@@ -72,6 +78,8 @@ def compose(
         pieces[part.piece] = (*pieces.get(part.piece, ()), *part.terms)
     for piece in SINGLE:
         found = pieces.pop(piece, ())
+        if len(found) > 1:
+            raise TacitError(f"{name!r} would have {len(found)} of what there is one of: {piece}.")
         if found:
             pieces[piece] = found[0]
     return Method(name=name, context=context, schedule=schedule, **{"rewards": (), "credits": (), "losses": (), **pieces})
@@ -83,8 +91,12 @@ def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
     for method, parts in changes.items():
         for part in parts:
             first, held = holders.setdefault(part.place, (method, part))
-            if first == method or held == part:
+            if held == part:
                 continue
+            if first == method:
+                raise TacitError(
+                    f"{method!r} changes the {part.role} twice; give all of its terms to one `adds` or `replaces`."
+                )
             if part.replaces and held.replaces:
                 reason = f"both replace the {part.role}, and one of the two would be lost"
             elif not part.replaces and not held.replaces:

@@ -6,6 +6,8 @@ One value for each setting that several of them have, whichever way they are nam
     else the value of the one that leads    constant_context, ppo, gspo and cispo replace what the others add to
     else the one that is not GRPO's own     reuserl's invalid_penalty, bipace's learning rate
     else nobody decides                     and whoever adds them has to say it
+
+A value that is GRPO's own counts as nobody's, the leader's too.
 """
 
 from __future__ import annotations
@@ -86,6 +88,13 @@ class Together(GRPO):
             if others and value == _default_of(field):
                 elsewhere = ", ".join(f"{own} in {name}" for name, own in others.items())
                 notes.append(f"{field.name} = {value} ({elsewhere})")
+        usual, chosen = Schedule(), _schedule(self.made_of)
+        for field in fields(Schedule):
+            value = getattr(self.schedule, field.name)
+            wishes = {n: getattr(_defaults(cls)["schedule"], field.name) for n, cls in self.made_of.items()}
+            others = {n: v for n, v in wishes.items() if v not in (value, getattr(usual, field.name))}
+            if others and value == getattr(chosen, field.name):
+                notes.append(f"{field.name} = {value} ({', '.join(f'{v} in {n}' for n, v in others.items())})")
         return notes
 
 

@@ -216,7 +216,8 @@ class Trainer:
             for panel in practice.course.further if stage_over else ():
                 score, episodes = self._measure(ground, practice, panel, stage, step)
                 self.progress.further.append(score)
-                self._record(f"eval-{panel.tasks[0].split}-{stage}", step, episodes)
+                where = f"{practice.name}-" if len(self.practices) > 1 else ""
+                self._record(f"eval-{where}{panel.tasks[0].split}-{stage}", step, episodes)
 
     def _record(self, kept_as: str, step: int, played: Sequence[Trajectory]) -> None:
         if self.settings.trajectories:

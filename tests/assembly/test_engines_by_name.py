@@ -14,6 +14,7 @@ from tacit.core.engine import CAPABILITIES, Engine
 from tacit.core.errors import TacitError
 from tacit.engines import all_engines, get_engine
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.tiny import TINY_SIZES
 
 HALF = """
 from tacit.core.engine import Engine
@@ -80,15 +81,21 @@ def test_the_engine_turns_on_what_a_method_needs():
 
 
 def test_a_policy_nobody_asks_for_is_refused():
-    prepared = prepare(recipe(policies={"extractor": {"model": "tiny-base"}}))
     with pytest.raises(TacitError, match=r"\[policies.extractor\]: method 'grpo' does not use a policy of that name"):
-        prepared.toolbox.open()
+        prepare(recipe(policies={"extractor": {"model": "tiny-base"}}))
+    with pytest.raises(TacitError, match="no model at '/nowhere/at/all'"):
+        prepare(recipe(policies={"extractor": {"model": "/nowhere/at/all"}}))
 
 
 def test_a_second_policy_is_like_the_first_unless_something_is_said():
     teaching = f"{Path(__file__).parents[1] / 'teaching.py'}:Teaching"
     told = recipe(method=teaching, engine={"threads": 1}, policies={"pupil": {"model": "tiny", "tiny": {"layers": 1}}})
     assert told.policies["pupil"].tiny.layers == 1 and told.policies["pupil"].engine.threads == 1
+    own = {"model": "tiny-base", "engine": {"device": "cpu"}}
+    other = recipe(model="tiny", method=teaching, engine={"lora_rank": 8}, policies={"pupil": own}).policies["pupil"]
+    assert other.tiny is None and (other.engine.lora_rank, other.engine.device) == (8, "cpu"), "what is not said is the first's"
+    larger = recipe(model="tiny", method=teaching, policies={"pupil": {"model": "tiny-4m"}}).policies["pupil"]
+    assert larger.tiny == TINY_SIZES["tiny-4m"]
     assert Recipe.from_json(told.to_json()) == told
     with pytest.raises(TacitError, match=r"unknown setting 'size' in \[policies.pupil\]"):
         recipe(method=teaching, policies={"pupil": {"size": 3}})

@@ -131,6 +131,20 @@ def test_bad_tables_of_single_worlds(worlds, reason):
         prepare(Recipe.from_json({"world": "alfworld,countdown", "model": "tiny-base", "worlds": worlds}))
 
 
+def test_what_is_said_of_one_world_is_not_overruled_for_a_small_model():
+    own = {"countdown": {"method": {"style": "tags", "wording": "full"}}}
+    document = {"world": "alfworld,countdown", "model": "tiny-base", "worlds": own}
+    house, puzzle = prepare(Recipe.from_json(document)).recipe.places
+    assert (puzzle.settings.style, puzzle.settings.wording) == ("tags", "full")
+    assert (house.settings.style, house.settings.wording) == ("bare", "terse")
+
+
+def test_one_world_under_two_names_is_refused():
+    twice = "countdown,tacit.environments.countdown:ENVIRONMENT"
+    with pytest.raises(TacitError, match="names one world twice: countdown, countdown"):
+        prepare(Recipe.from_json({"world": twice, "model": "tiny-base"}))
+
+
 def test_worlds_count_the_same_in_a_score_however_large_their_panels():
     def score(world, success, episodes):
         known = {"stage": "rl", "step": 3, "panel": f"{world}/test/{episodes}", "world": world}

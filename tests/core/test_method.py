@@ -121,6 +121,15 @@ def test_single_pieces_are_taken_from_whoever_has_one():
     assert both.hidden_layer == -2 and both.conditions == Halves() and both.selection is None
 
 
+def test_nothing_is_lost_without_a_word():
+    with pytest.raises(TacitError, match="would have 2 of what there is one of: selection"):
+        composed(a=[adds("selection", "one", 1)], b=[adds("selection", "other", 2)])
+    with pytest.raises(TacitError, match="'a' adds a outcome to the rewards, which are there already"):
+        composed(a=[adds("rewards", "outcome", Bonus())])
+    with pytest.raises(TacitError, match="'a' changes the bonus twice"):
+        composed(a=[adds("rewards", "bonus", Bonus(1.0)), adds("rewards", "bonus", Bonus(2.0))])
+
+
 def test_two_companions_cannot_share_a_name():
     class Named:
         name = "dictionary"

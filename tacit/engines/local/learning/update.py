@@ -161,7 +161,7 @@ class Learning:
         """Leaves the batch's gradient with the masters; (what there is to say of it, tokens that were computed)."""
         self.weights.clear()  # of what an attempt before this one may have left
         tally, computed = Tally(losses, batch.total_tokens), 0
-        sampled = any(np.any(column) for column in batch.behaviour)  # imitation rows have no behaviour policy
+        sampled = batch.sampled
         seed = derive(self.seed, "dropout", self.weights.steps)
         with _training(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
             for packed in self.model.cut(batch.prompts, batch.completions, rows, token_budget, self.codec.pad):
