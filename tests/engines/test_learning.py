@@ -44,7 +44,7 @@ def batch(rows) -> Batch:
     prompts, completions = rows
     rng = np.random.default_rng(1)
     column = lambda: [rng.normal(size=len(c)) for c in completions]  # noqa: E731
-    made = replace(Batch.imitation(prompts, completions), advantages=column(), behaviour=column())
+    made = replace(Batch.imitation(prompts, completions), advantages=column(), behaviour=column(), sampled=True)
     return made.with_column("weight", "token", column()).with_column("returns", "row", rng.normal(size=len(prompts)))
 
 
@@ -124,6 +124,18 @@ def test_metrics(make_policy, batch) -> None:
     assert metrics["tokens"] == batch.total_tokens and metrics["rows"] == len(batch) - 1
     assert 0 < metrics["entropy"] <= np.log(policy.engine.model.vocabulary)
     assert metrics["computed_share"] >= 1
+
+
+def test_lora_dropout_is_for_imitation_alone(make_policy, batch) -> None:
+    """In practice ratios are taken against what the sampler saw, and the sampler drops nothing."""
+
+    def loss(dropout: float, sampled: bool) -> float:
+        policy = make_policy(lora_rank=4, lora_dropout=dropout)
+        policy.update(replace(batch, sampled=True), [PolicyGradient()], 1e-1)  # a fresh adapter adds nothing, dropped or not
+        return policy.update(replace(batch, sampled=sampled), [PolicyGradient()], 0.0)["loss"]
+
+    assert loss(0.9, sampled=True) == loss(0.0, sampled=True)
+    assert loss(0.9, sampled=False) != loss(0.0, sampled=False)
 
 
 def test_imitation_has_no_behaviour_gap(make_policy, rows) -> None:
