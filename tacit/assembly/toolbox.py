@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ class Toolbox:
         self._asked[name] = None
         return lambda: self.policies[name]
 
+    def file(self, name: str) -> Callable[[], Path | None]:
+        return lambda: self.recipe.out / name
+
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)
 
@@ -59,6 +63,8 @@ class Toolbox:
             policy.check_layer(layer)
         for name in self._asked:
             self.policies[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
+            if (answers := getattr(self.policies[name], "check_answers", None)) is not None:
+                answers()
         for name in self._encoders:
             from tacit.engines.local.sentences import SentenceModel
 

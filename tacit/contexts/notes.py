@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from tacit.core.skills import Lesson
+from tacit.core.types import Prompt
+
 OPEN, CLOSE = "<note>", "</note>"
 _DELIMITERS = re.compile(r"<\s*/?\s*note\s*>", re.IGNORECASE)
 
@@ -16,3 +19,12 @@ def frame(note: str, limit: int = 2000) -> str:
         text = _DELIMITERS.sub("", text)
     text = text.strip()
     return f"{OPEN}\n{text}\n{CLOSE}" if text else ""
+
+
+def teach(prompt: Prompt, lesson: Lesson) -> Prompt:
+    """H: the same prompt with a lesson in it, beside whatever notes it had."""
+
+    def beside(there: str, note: str) -> str:
+        return prompt.separator.join(text for text in (there, frame(note)) if text)
+
+    return prompt.with_notes(beside(prompt.task_note, lesson.task), beside(prompt.step_note, lesson.step))

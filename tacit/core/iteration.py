@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,5 +23,5 @@ class Iteration:
     rewards: list[Rewards]
     credits: list[Credit]
     metrics: dict[str, float]
-    marks: list[dict[str, np.ndarray]]
+    marks: list[dict[str, Sequence[Any] | np.ndarray]]
     """per group trained on, what credit terms noted of each step"""

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, overload
+from typing import Annotated, Any, Literal, Protocol, overload
 
 import numpy as np
 
@@ -80,8 +80,9 @@ class Explained(Sequence[Credit]):
     credits: Sequence[Credit]
     metrics: Mapping[str, float] = field(default_factory=dict)
     """numbers for the run's metrics"""
-    marks: Sequence[Mapping[str, np.ndarray]] = ()
-    """per group, named columns with one number per step, recorded beside its trajectories"""
+    marks: Sequence[Mapping[str, Sequence[Any] | np.ndarray]] = ()
+    """per group, named columns with one entry per step (a number, or what JSON can hold; None: nothing), recorded beside its
+    trajectories"""
 
     def __len__(self) -> int:
         return len(self.credits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,11 @@ class Tools(Protocol):
         """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
         ...
 
+    def file(self, name: str) -> Callable[[], Path | None]:
+        """A file of the run by its name, for what must outlast a killed run and cannot wait for a checkpoint; None where
+        there is no run."""
+        ...
+
     def check_layer(self, layer: int) -> None:
         """Have it said, once the model is loaded, if it has no such layer."""
         ...
@@ -52,6 +58,9 @@ class NoTools:
 
     def policy(self, name: str) -> Callable[[], Policy]:
         return lambda: self._refuse(f"the policy {name!r}")
+
+    def file(self, name: str) -> Callable[[], Path | None]:
+        return lambda: None
 
     def check_layer(self, layer: int) -> None:
         pass

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tacit.core.errors import TacitError, unknown
+from tacit.core.skills import Skills
 from tacit.core.types import Observation, Task, Trajectory, Transition
 from tacit.core.wording import Wording
 
@@ -120,6 +121,10 @@ class Environment:
     """(the text of a prompt with a state block) -> an action: a rule that has learned nothing and remembers nothing"""
     failure: Callable[[Trajectory], str] | None = None
     """the label of a failed trajectory"""
+    hindsight: Callable[[Trajectory], Skills] | None = None
+    """what a finished episode teaches, by rule: needs no model"""
+    handbook: Mapping[str, str] = field(default_factory=dict)
+    """family -> a skill for it, written by hand; under the empty name, what holds for all"""
     example_texts: Callable[[int], Sequence[str]] | None = None
     """(seed) -> text of this world to train a tiny tokenizer on"""
     questions: Callable[[Random, Observation], Sequence[tuple[str, str]]] | None = None

@@ -20,6 +20,7 @@ METHODS = {
     "hgpo": "tacit.methods.hgpo:HGPO",
     "bigpo": "tacit.methods.bipace:BiGPO",
     "bipace": "tacit.methods.bipace:BiPACE",
+    "opid": "tacit.methods.opid:OPID",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
 

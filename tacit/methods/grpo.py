@@ -28,6 +28,7 @@ from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
 from tacit.rewards.invalid import InvalidPenalty
 from tacit.rewards.outcome import Worth, outcome_of
 
+Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")]
 ClipLow = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low")]
 ClipHigh = Annotated[float, Bound(lambda v: v > 0, "must be above 0: the ratio is clipped to 1 + clip_high")]
 
@@ -40,7 +41,7 @@ class GRPO:
     leads: ClassVar[bool] = False
     """added to others (methods/together.py), its own values of the settings they share hold"""
 
-    history: Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")] = 2
+    history: Turns = 2
     """past turns in the prompt; -1 is all of them"""
     state_block: bool = False
     """read a tracker's state block and at most one past turn (`history` 1 or 0) instead of a longer history"""

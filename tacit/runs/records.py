@@ -22,7 +22,7 @@ def group_records(
     group: Group,
     rewards: Rewards | None = None,
     credit: Credit | None = None,
-    marks: Mapping[str, np.ndarray] | None = None,
+    marks: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
 ) -> list[dict[str, Any]]:
     """A group's trajectories, each turn with its reward, its mean credit and what credit terms noted, where known."""
     records = [trajectory_record(t) for t in group.trajectories]
@@ -34,8 +34,9 @@ def group_records(
         for turn, tokens in zip(turns, credit.steps(), strict=True):
             turn["credit"] = round(float(tokens.mean()), 4) if len(tokens) else 0.0
     for name, values_N in (marks or {}).items():
-        for turn, value in zip(turns, values_N.tolist(), strict=True):
-            turn[name] = round(value, 4)
+        for turn, value in zip(turns, values_N.tolist() if isinstance(values_N, np.ndarray) else values_N, strict=True):
+            if value is not None:
+                turn[name] = round(value, 4) if isinstance(value, (int, float)) else value
     return records
 
 

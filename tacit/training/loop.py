@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from tacit.training.playground import Playground, share_out
 from tacit.training.statistics import by_world, rollout_statistics, staleness
 
 Term = TypeVar("Term", Rewards, Credit)
+Marks = dict[str, Sequence[Any] | np.ndarray]
 PHASES = ("rollout", "companions", "credit", "scoring", "update")
 
 
@@ -80,7 +81,7 @@ class Loop:
         seconds = dict.fromkeys(PHASES, 0.0) | {"rollout": collected.seconds}
         rewards: list[Rewards] = []
         credits: list[Credit] = []
-        marks: list[dict[str, np.ndarray]] = []
+        marks: list[Marks] = []
         batches: list[Batch] = []
         for ground, played, groups in zip(self.playgrounds, collected.played, collected.groups, strict=True):
             method, own = ground.method, rollout_statistics(played) if len(self.playgrounds) > 1 else {}
@@ -89,14 +90,16 @@ class Loop:
                     own |= companion.observe(groups, policy, moment)
             with timed(seconds, "credit"):
                 earned = total(term(groups, moment) for term in method.rewards)
+            with timed(seconds, "scoring"):  # before credit, which may have to wait for a companion that works elsewhere
+                columns = [(c, c(groups, earned, policy, moment)) for c in method.columns if groups]
+            with timed(seconds, "credit"):
                 terms = [term(groups, earned, policy, moment) for term in method.credits]
                 given = total(terms)
                 explained, noted = explanations(terms, len(groups))
             if groups:
                 batch = Batch.from_groups(groups, given, method.schedule.temperature)
-                with timed(seconds, "scoring"):
-                    for column in method.columns:
-                        batch = batch.with_column(column.name, column.per, column(groups, earned, policy, moment))
+                for column, values in columns:
+                    batch = batch.with_column(column.name, column.per, values)
                 batches.append(batch)
             metrics |= self._named(ground, own | explained)
             rewards, credits, marks = rewards + earned, credits + given, marks + noted
@@ -158,10 +161,10 @@ def total(terms: Iterable[Sequence[Term]]) -> list[Term]:
     return [reduce(add, parts) for parts in zip(*terms, strict=True)]
 
 
-def explanations(terms: Sequence[Sequence[Credit]], groups: int) -> tuple[dict[str, float], list[dict[str, np.ndarray]]]:
+def explanations(terms: Sequence[Sequence[Credit]], groups: int) -> tuple[dict[str, float], list[Marks]]:
     """What credit terms have to say about how they came to their credits: metrics, and per group named columns of steps."""
     metrics: dict[str, float] = {}
-    marks: list[dict[str, np.ndarray]] = [{} for _ in range(groups)]
+    marks: list[Marks] = [{} for _ in range(groups)]
     for term in terms:
         if isinstance(term, Explained):
             metrics |= term.metrics

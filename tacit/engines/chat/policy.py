@@ -27,6 +27,9 @@ class ChatPolicy(ByteTokens):
     An answer that cannot be used becomes an empty completion: one turn that does not parse. `broken` keeps the reasons.
     """
 
+    elsewhere = True
+    """it works on other machines: while it does, there is time for something else here"""
+
     def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
         self._client, self._concurrency = client, concurrency
         self._read: dict[int, int] = {}
@@ -44,6 +47,16 @@ class ChatPolicy(ByteTokens):
             while finished := desk.wait():
                 answers.update(finished)
         return [answers[ticket] for ticket in tickets]
+
+    @property
+    def fingerprint(self) -> str:
+        """who answers"""
+        return f"{self._client.url} {self._client.model}"
+
+    def check_answers(self) -> None:
+        """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""
+        with contextlib.suppress(Broken):
+            self._client.complete([{"role": "user", "content": "Answer with the word yes."}], max_tokens=1)
 
     def settle(self, trajectory: Trajectory) -> Trajectory:
         """The episode with as many prompt tokens per turn as the server said it read, where it said."""

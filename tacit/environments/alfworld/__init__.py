@@ -10,6 +10,7 @@ from tacit.environments.alfworld.expert import Explorer
 from tacit.environments.alfworld.failures import failure
 from tacit.environments.alfworld.forms import FORMS
 from tacit.environments.alfworld.game import FAMILIES
+from tacit.environments.alfworld.hindsight import hindsight
 from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.panels import PANELS
 from tacit.environments.alfworld.prompt import FullWording, TerseWording
@@ -51,6 +52,7 @@ ENVIRONMENT = Environment(
     forms=FORMS,
     reader=act,
     failure=failure,
+    hindsight=hindsight,
     example_texts=example_texts,
     action_tokens=32,
     skills=SKILLS,

@@ -9,6 +9,7 @@ from tacit.core.world import Environment
 from tacit.environments.countdown.alphabet import ALPHABET
 from tacit.environments.countdown.arithmetic import Operation, read, result
 from tacit.environments.countdown.expert import Solver
+from tacit.environments.countdown.hindsight import hindsight
 from tacit.environments.countdown.panels import PANELS
 from tacit.environments.countdown.prompt import FullWording, TerseWording
 from tacit.environments.countdown.tasks import FAMILIES, NAME, SPLITS, tasks
@@ -62,6 +63,7 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=CountdownTracker(),
     failure=failure,
+    hindsight=hindsight,
     example_texts=example_texts,
     questions=questions,
     action_tokens=24,

@@ -1,0 +1,153 @@
+"""Analyzers: who looks back on finished episodes and says what they teach.
+
+by rule      the world's own (`Environment.hindsight`): no model, always the same
+by a model   any policy that can be sampled: an endpoint, another local model, or the trained policy itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from tacit.companions.hindsight.answers import Answers, key_of
+from tacit.companions.hindsight.asking import question
+from tacit.companions.hindsight.reading import Unusable, read_skills
+from tacit.core.errors import TacitError
+from tacit.core.moment import Moment
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.skills import Skills
+from tacit.core.types import Trajectory
+from tacit.core.world import Environment
+
+ATTEMPTS = 2
+"""times a model is asked about one episode; then the episode has no skill"""
+CHARACTERS_PER_TOKEN = 3
+"""of a question, estimated low, so that what is asked fits"""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What came of looking back on one episode."""
+
+    skills: Skills = field(default_factory=Skills)
+    problem: str = ""
+    """why there is no skill"""
+    asked: int = 0
+    """questions put to a model; none where it was known already"""
+    written: int = 0
+    """tokens of its answers"""
+    read: int = 0
+    """tokens of the questions"""
+
+    def added_to(self, earlier: Analysis) -> Analysis:
+        """This one, at the cost of both."""
+        return replace(
+            self, asked=self.asked + earlier.asked, written=self.written + earlier.written, read=self.read + earlier.read
+        )
+
+
+class Analyzer(Protocol):
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
+        """Start, and return a way to what comes of it: one analysis per episode, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByRule:
+    rule: Callable[[Trajectory], Skills]
+    most: int = 5
+
+    @classmethod
+    def of(cls, world: Environment, most: int) -> ByRule:
+        if world.hindsight is None:
+            raise TacitError(
+                f"world {world.name!r} has no rule for what an episode teaches. Let a model say it (--analyzer policy, or "
+                "--analyzer model with a [policies.analyzer] table), or give its Environment `hindsight=…`."
+            )
+        return cls(world.hindsight, most)
+
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
+        found = [self._analyse(trajectory) for trajectory in trajectories]
+        return lambda: found
+
+    def _analyse(self, trajectory: Trajectory) -> Analysis:
+        try:
+            skills = self.rule(trajectory)
+            return Analysis(replace(skills, steps=dict(sorted(skills.steps.items())[: self.most])))
+        except Exception as error:  # somebody's rule: one episode loses its skill, no more
+            return Analysis(problem=f"{type(error).__name__}: {error}")
+
+
+@dataclass
+class ByModel:
+    """Asks a model about each episode, and once more where the answer cannot be used.
+
+    A model that runs elsewhere (an endpoint) works on while the trainer goes on; one that runs here is waited for, since it
+    needs the same cores.
+    """
+
+    model: Callable[[], Policy] | None
+    """None: the policy that is trained"""
+    most: int = 5
+    temperature: float = 0.4
+    max_tokens: int = 4096
+    kept: Callable[[], Path | None] = lambda: None
+    """where its answers are written down"""
+
+    def __post_init__(self) -> None:
+        self._answers: Answers | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hindsight")
+
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
+        asked = self.model() if self.model else policy
+        if self._answers is None:
+            self._answers = Answers(self.kept())
+        if getattr(asked, "elsewhere", False):
+            return self._pool.submit(self._analyse, trajectories, asked, moment).result
+        found = self._analyse(trajectories, asked, moment)
+        return lambda: found
+
+    def _analyse(self, trajectories: Sequence[Trajectory], asked: Policy, moment: Moment) -> list[Analysis]:
+        found = [Analysis(problem="not asked")] * len(trajectories)
+        for attempt in range(ATTEMPTS):
+            left = [i for i, analysis in enumerate(found) if analysis.problem]
+            if left:
+                answers = self._ask([trajectories[i] for i in left], asked, moment, attempt)
+                for i, after in zip(left, answers, strict=True):
+                    found[i] = after.added_to(found[i])
+        return found
+
+    def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, moment: Moment, attempt: int) -> list[Analysis]:
+        assert self._answers is not None
+        room = asked.context_limit - self.max_tokens
+        who = getattr(asked, "fingerprint", "") if self.model else (moment.seed, moment.iteration)
+        questions = [question(t, self.most, max(1, room) * CHARACTERS_PER_TOKEN) for t in trajectories]
+        keys = [key_of(who, self.temperature, self.max_tokens, text, attempt) for text in questions]
+        new = {key: text for key, text in zip(keys, questions, strict=True) if self._answers.get(key) is None}
+        prompts = {key: asked.encode_prompt(text) for key, text in new.items()}
+        tight = {key for key, prompt in prompts.items() if len(prompt) > room}
+        requests = [
+            Request(prompt, derive(moment.seed, "hindsight", key)) for key, prompt in prompts.items() if key not in tight
+        ]
+        sampling = Sampling(self.temperature, max_tokens=self.max_tokens)
+        written: dict[str, int] = {}
+        for key, completion in zip((k for k in prompts if k not in tight), asked.sample(requests, sampling), strict=True):
+            written[key] = len(completion.tokens)
+            if completion.text.strip():  # a broken connection is no answer, and must be asked again another time
+                self._answers.put(key, completion.text)
+        found = []
+        for key, trajectory in zip(keys, trajectories, strict=True):
+            cost = Analysis(asked=int(key in written), written=written.pop(key, 0), read=len(prompts.pop(key, ())))
+            if key in tight:
+                found.append(Analysis(problem="the episode does not fit into the analyzer's context"))
+                continue
+            try:
+                skills = read_skills(self._answers.get(key) or "", len(trajectory), self.most)
+                found.append(replace(cost, skills=skills))
+            except Unusable as error:
+                found.append(replace(cost, problem=str(error)))
+        return found
