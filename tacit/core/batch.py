@@ -12,6 +12,9 @@ import numpy as np
 from tacit.core.credit import Credit
 from tacit.core.types import Group, flat_steps
 
+Per = Literal["token", "row", "prompt"]
+"""what a column has one entry for"""
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -35,6 +38,8 @@ class Batch:
     """further per-token columns by name"""
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
     """further per-row columns by name"""
+    contexts: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
+    """further prompts of the same completions by name, e.g. `taught`: what would have been read with a skill in it"""
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -81,7 +86,7 @@ class Batch:
             return batches[0]
         first = batches[0]
         for batch in batches:
-            for kind in ("tokens", "rows"):
+            for kind in ("tokens", "rows", "contexts"):
                 if set(getattr(batch, kind)) != set(getattr(first, kind)):
                     raise ValueError(f"batches to be joined have other columns of {kind}: {set(getattr(batch, kind))}")
         groups = np.cumsum([0, *(int(b.group.max(initial=-1)) + 1 for b in batches)])
@@ -102,14 +107,17 @@ class Batch:
             sampled=first.sampled,
             tokens={name: joined(b.tokens[name] for b in batches) for name in first.tokens},
             rows={name: np.concatenate([b.rows[name] for b in batches]) for name in first.rows},
+            contexts={name: joined(b.contexts[name] for b in batches) for name in first.contexts},
         )
 
-    def with_column(self, name: str, per: Literal["token", "row"], values: Sequence[np.ndarray] | np.ndarray) -> Batch:
-        """The same batch with one more named column, one array or one number per row."""
+    def with_column(self, name: str, per: Per, values: Sequence[np.ndarray] | np.ndarray) -> Batch:
+        """The same batch with one more named column: one array, one number, or one prompt per row."""
         if len(values) != len(self):
             raise ValueError(f"column {name!r} has {len(values)} rows, the batch {len(self)}")
         if per == "token":
             return replace(self, tokens={**self.tokens, name: list(values)})
+        if per == "prompt":
+            return replace(self, contexts={**self.contexts, name: list(values)})
         return replace(self, rows={**self.rows, name: np.asarray(values)})
 
     def select(self, rows: np.ndarray) -> Batch:
@@ -129,6 +137,7 @@ class Batch:
             step=self.step[rows],
             tokens={name: pick(column) for name, column in self.tokens.items()},
             rows={name: column[rows] for name, column in self.rows.items()},
+            contexts={name: pick(column) for name, column in self.contexts.items()},
         )
 
 

@@ -8,7 +8,8 @@ reference       reference(), freeze_reference()                 KL
 distributions   Scorer.distributions                            distillation
 hidden_states   Encoder, and `layer` in sampling                BiPACE
 values          Critic, and `values` in updates                 PPO
-entropy, logits what losses may read during an update           entropy bonus, full-vocabulary distillation
+entropy, logits what losses may read during an update           entropy bonus
+teacher         its own distribution under another prompt       full-vocabulary distillation
 adapters        adapter(name)                                   skill modules
 """
 
@@ -23,11 +24,11 @@ from tacit.core.protocols import Policy
 
 SAMPLING, LEARNING, SCORING, REFERENCE = "sampling", "learning", "scoring", "reference"
 DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS = "distributions", "hidden_states", "values", "adapters"
-ENTROPY, LOGITS = "entropy", "logits"
+ENTROPY, LOGITS, TEACHER = "entropy", "logits", "teacher"
 CAPABILITIES = (
-    SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, LOGITS,
+    SAMPLING, LEARNING, SCORING, REFERENCE, DISTRIBUTIONS, HIDDEN_STATES, VALUES, ADAPTERS, ENTROPY, LOGITS, TEACHER,
 )  # fmt: skip
-DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS})
+DURING_UPDATES = frozenset({ENTROPY, VALUES, LOGITS, TEACHER})
 """what an engine can compute beside log-probabilities during an update"""
 
 

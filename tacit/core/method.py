@@ -17,11 +17,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, overload
+from typing import Annotated, Any, Protocol, overload
 
 import numpy as np
 
 from tacit.core.actions import ActionFormat
+from tacit.core.batch import Per
 from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveShare
 from tacit.core.credit import Credit, Rewards
 from tacit.core.engine import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING
@@ -97,13 +98,13 @@ class Explained(Sequence[Credit]):
 
 class Column(Protocol):
     """Something a loss reads beside the credit, computed once per batch by the policy before the update: reference
-    log-probabilities (one array per step), value targets (one number per step)."""
+    log-probabilities (one array per step), value targets (one number per step), prompts with a skill in them."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def per(self) -> Literal["token", "row"]: ...
+    def per(self) -> Per: ...
 
     def __call__(
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment

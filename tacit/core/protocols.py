@@ -7,7 +7,7 @@ that seed and n alone; so a sample does not depend on what else is in the batch,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -172,6 +172,11 @@ class Policy(Tokenizer, Sampler, Scorer, Encoder, Critic, Learner, Protocol):
         ...
 
 
+if TYPE_CHECKING:
+    Compare = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """(log π [C, V] with gradient, the teacher's [C, V] without) -> [C]"""
+
+
 @dataclass(frozen=True)
 class TokenView:
     """What a loss term sees: the completion tokens of one micro-batch, flat, beside the totals of the whole batch.
@@ -203,11 +208,14 @@ class TokenView:
     """value head at the last prompt token, with gradient, where a term needs `values`"""
     logits_TV: torch.Tensor | None = None
     """full logits, where a term needs `logits`"""
+    beside_teacher: Callable[[Compare], torch.Tensor] | None = None
+    """where a term needs `teacher`: compares whole distributions, the policy's own with those it has, without gradient, after
+    the prompts of the batch's column `taught`; [T], in chunks of tokens, so that a large vocabulary never exists for all"""
 
 
 class LossTerm(Protocol):
     """One addend of the loss. `needs` names what it reads beside log-probabilities and advantages: what an engine computes
-    on request (`entropy`, `values`, `logits`), or a column of the method (`reference`, `returns`)."""
+    on request (`entropy`, `values`, `logits`, `teacher`), or a column of the method (`reference`, `returns`)."""
 
     @property
     def needs(self) -> frozenset[str]: ...

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from tacit.core.batch import Per
 from tacit.core.credit import Rewards
 from tacit.core.engine import REFERENCE, SCORING
 from tacit.core.moment import Moment
@@ -25,7 +26,7 @@ class ReferenceLogprobs:
 
     temperature: float = 1.0
     name: ClassVar[str] = "reference"
-    per: ClassVar[Literal["token", "row"]] = "token"
+    per: ClassVar[Per] = "token"
     needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
 
     def __call__(

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tacit.core.batch import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
+from tacit.engines.local.learning.teaching import compared, taught_states
 from tacit.engines.local.memory import cut_finer
 from tacit.engines.local.passes.flat import FlatPack
 from tacit.engines.local.passes.models import LanguageModel, TextCodec
@@ -204,7 +206,12 @@ class Learning:
             entropy_T=entropy_T,
             values_R=values_R,
             logits_TV=logits_TV,
+            beside_teacher=self._teacher(batch, packed, hidden_TD) if "teacher" in needs else None,
         )
+
+    def _teacher(self, batch: Batch, packed: FlatPack | Packed, hidden_TD: torch.Tensor) -> Callable[[Any], torch.Tensor]:
+        taught_TD = taught_states(self.model, batch, packed, self.token_budget, self.codec.pad)
+        return partial(compared, self.model, hidden_TD, taught_TD, batch.temperature)
 
 
 class Tally:

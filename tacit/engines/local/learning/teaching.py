@@ -1,0 +1,68 @@
+"""Learning from oneself under another prompt: whole distributions side by side, in memory the vocabulary does not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from tacit.core.batch import Batch
+from tacit.core.errors import TacitError
+from tacit.engines.local.passes.flat import FlatPack, pack_flat
+from tacit.engines.local.passes.models import LanguageModel
+from tacit.engines.local.passes.packing import Packed, pack
+
+TAUGHT = "taught"
+"""the column of prompts that the teacher reads"""
+
+
+@torch.no_grad()
+def taught_states(model: LanguageModel, batch: Batch, packed: FlatPack | Packed, budget: int, pad: int) -> torch.Tensor:
+    """[T, D] the states from which the teacher predicts the completion tokens of one micro-batch, in its order. The teacher is
+    the policy as it stands at this step; only what it reads is another."""
+    if TAUGHT not in batch.contexts:
+        raise TacitError(f"a loss compares with a teacher, but the batch has no column {TAUGHT!r} of prompts for it.")
+    prompts = batch.contexts[TAUGHT]
+    lengths = [len(prompts[r]) + len(batch.completions[r]) for r in packed.rows]
+    parts = []
+    for rows in _slices(packed.rows, lengths, budget):
+        lean = model.lean is not None
+        own = pack_flat(prompts, batch.completions, rows) if lean else pack(prompts, batch.completions, rows, pad)
+        parts.append(model.predicting(own))
+    return torch.cat(parts)
+
+
+def compared(
+    model: LanguageModel,
+    student_TD: torch.Tensor,
+    teacher_TD: torch.Tensor,
+    temperature: float,
+    compare: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """[T] `compare` of both log-distributions, chunk by chunk; a chunk's logits are computed again in the backward pass."""
+
+    def chunk(student_CD: torch.Tensor, teacher_CD: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            teacher_CV = torch.log_softmax(model.logits(teacher_CD) / temperature, dim=-1)
+        return compare(torch.log_softmax(model.logits(student_CD) / temperature, dim=-1), teacher_CV)
+
+    size = model.chunk_tokens
+    return torch.cat(
+        [
+            checkpoint(chunk, own, other, use_reentrant=False, preserve_rng_state=False)
+            for own, other in zip(student_TD.split(size), teacher_TD.split(size), strict=True)
+        ]
+    )
+
+
+def _slices(rows: np.ndarray, lengths: list[int], budget: int) -> Iterator[np.ndarray]:
+    """The rows in their order, in runs of at most `budget` tokens."""
+    first = total = 0
+    for i, length in enumerate(lengths):
+        if total and total + length > budget:
+            yield rows[first:i]
+            first, total = i, 0
+        total += length
+    yield rows[first:]
