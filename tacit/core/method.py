@@ -14,7 +14,7 @@ selection    which groups are worth training on?
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol, overload
@@ -57,6 +57,8 @@ class Context(Protocol):
 
 
 class Conditions(Protocol):
+    """Where an evaluation should also be made under some of them, `measured` says which: name -> (task -> condition)."""
+
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         """One condition for each of the `size` members of the task's group."""
         ...
@@ -145,6 +147,11 @@ class Alike:
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         return (PLAIN,) * size
+
+
+def measured_under(method: Method) -> Mapping[str, Callable[[Task], Condition]]:
+    """The conditions an evaluation of the method is made under, beside the plain one."""
+    return getattr(method.conditions, "measured", {})
 
 
 NOT_GREEDY = Bound(lambda v: v > 0, "must be above 0 in training: greedy episodes of one task are all the same")

@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Condition, Task
 
+Told = Condition | Callable[[Task], Condition]
+"""how episodes are told: all alike, or each as its task has it"""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -21,7 +24,7 @@ class Rules:
     """of the episodes; the tasks do not depend on it"""
     repeats: int = 1
     """episodes per task"""
-    condition: Condition | Callable[[Task], Condition] = PLAIN
+    condition: Told = PLAIN
     """how every episode is told: plain, with a note, or with what is to be told for its task"""
 
     def condition_of(self, task: Task) -> Condition:

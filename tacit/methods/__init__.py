@@ -21,6 +21,13 @@ METHODS = {
     "bigpo": "tacit.methods.bipace:BiGPO",
     "bipace": "tacit.methods.bipace:BiPACE",
     "opid": "tacit.methods.opid:OPID",
+    "skill_prompt": "tacit.methods.skill_prompt:SkillPrompt",
+    "skill_grpo": "tacit.methods.skill_grpo:SkillGRPO",
+    "opsd": "tacit.methods.opsd:OPSD",
+    "grpo_opsd": "tacit.methods.grpo_opsd:GRPOwithOPSD",
+    "skill_sd": "tacit.methods.skill_sd:SkillSD",
+    "rlsd": "tacit.methods.rlsd:RLSD",
+    "sdar": "tacit.methods.sdar:SDAR",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
-from tacit.core.method import Companion
+from tacit.core.method import Companion, measured_under
 from tacit.core.protocols import Policy
-from tacit.core.types import Trajectory
+from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.rules import Rules, Told
 from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
@@ -213,25 +213,29 @@ class Trainer:
         self.progress.evaluations.append(over_worlds(scores))
         self._record(f"eval-{stage}", step, played)
         for ground, practice in zip(self.playgrounds, self.practices, strict=True):
+            where = f"{practice.name}-" if len(self.practices) > 1 else ""
             for panel in practice.course.further if stage_over else ():
                 score, episodes = self._measure(ground, practice, panel, stage, step)
                 self.progress.further.append(score)
-                where = f"{practice.name}-" if len(self.practices) > 1 else ""
                 self._record(f"eval-{where}{panel.tasks[0].split}-{stage}", step, episodes)
+            for name, condition in measured_under(practice.method).items():
+                score, episodes = self._measure(ground, practice, practice.course.panel, stage, step, condition)
+                self.progress.further.append(score)
+                self._record(f"eval-{where}{name}-{stage}", step, episodes)
 
     def _record(self, kept_as: str, step: int, played: Sequence[Trajectory]) -> None:
         if self.settings.trajectories:
             write_records(self.run.trajectories(kept_as, step), map(trajectory_record, played))
 
     def _measure(
-        self, ground: Playground, practice: Practice, panel: Panel, stage: str, step: int
+        self, ground: Playground, practice: Practice, panel: Panel, stage: str, step: int, condition: Told = PLAIN
     ) -> tuple[dict[str, Any], list[Trajectory]]:
         chosen = practice.settings.evaluation
         sampling, steps = (
             evaluation_sampling(practice.settings, ground.max_tokens),
             chosen.max_steps or practice.world.max_steps,
         )
-        rules = Rules(sampling, steps, self.settings.seed, chosen.repeats)
+        rules = Rules(sampling, steps, self.settings.seed, chosen.repeats, condition)
         score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy)
         known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")

@@ -10,6 +10,7 @@ from tacit.environments.alfworld.expert import Explorer
 from tacit.environments.alfworld.failures import failure
 from tacit.environments.alfworld.forms import FORMS
 from tacit.environments.alfworld.game import FAMILIES
+from tacit.environments.alfworld.handbook import HANDBOOK
 from tacit.environments.alfworld.hindsight import hindsight
 from tacit.environments.alfworld.oracle import Oracle
 from tacit.environments.alfworld.panels import PANELS
@@ -53,6 +54,7 @@ ENVIRONMENT = Environment(
     reader=act,
     failure=failure,
     hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     action_tokens=32,
     skills=SKILLS,

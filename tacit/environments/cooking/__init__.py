@@ -7,6 +7,7 @@ from tacit.core.world import Environment
 from tacit.environments.cooking.alphabet import ALPHABET
 from tacit.environments.cooking.expert import Explorer
 from tacit.environments.cooking.forms import FORMS
+from tacit.environments.cooking.handbook import HANDBOOK
 from tacit.environments.cooking.hindsight import hindsight
 from tacit.environments.cooking.observed import room_of
 from tacit.environments.cooking.panels import PANELS
@@ -62,6 +63,7 @@ ENVIRONMENT = Environment(
     reader=act,
     failure=failure,
     hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     action_tokens=24,
     panels=PANELS,

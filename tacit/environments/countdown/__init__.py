@@ -9,6 +9,7 @@ from tacit.core.world import Environment
 from tacit.environments.countdown.alphabet import ALPHABET
 from tacit.environments.countdown.arithmetic import Operation, read, result
 from tacit.environments.countdown.expert import Solver
+from tacit.environments.countdown.handbook import HANDBOOK
 from tacit.environments.countdown.hindsight import hindsight
 from tacit.environments.countdown.panels import PANELS
 from tacit.environments.countdown.prompt import FullWording, TerseWording
@@ -64,6 +65,7 @@ ENVIRONMENT = Environment(
     tracker=CountdownTracker(),
     failure=failure,
     hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=24,

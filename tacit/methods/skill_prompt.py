@@ -1,0 +1,31 @@
+"""Skill-Prompt: the agent reads the handbook's page for its kind of task, and nothing is learned.
+
+What differs from GRPO: no iterations. The evaluation without the page is the model as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tacit.companions.hindsight.handbook import Told, handbook_of
+from tacit.core.composition import Part, replaces
+from tacit.core.method import Schedule
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
+from tacit.methods.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class SkillPrompt(GRPO):
+    """The model as it is, measured with and without a skill in its prompt."""
+
+    name: ClassVar[str] = "skill_prompt"
+
+    handbook: str = ""
+    """file of skills by family (TOML); empty: the world's own"""
+    schedule: Schedule = field(default_factory=lambda: Schedule(iterations=0))
+
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        return (replaces("conditions", "how it is told", Told(handbook_of(world, self.handbook))),)
