@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -36,7 +36,7 @@ def route(skills: Skills, t: int, routing: Routing) -> tuple[Lesson, ...]:
 class Routed:
     """Hindsight's skills."""
 
-    hindsight: Hindsight
+    hindsight: Hindsight = field(compare=False)
     routing: Routing = "critical_first"
 
     def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:

@@ -1,0 +1,104 @@
+"""OPID's appendix A on small categoricals: what the skill term is, and what it is not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+logits = st.lists(st.floats(-3, 3), min_size=4, max_size=4)
+
+
+def distribution(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64).softmax(-1)
+
+
+def kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return (p * (p.log() - q.log())).sum()
+
+
+def skill_loss(p: torch.Tensor, b: torch.Tensor, q: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+    """−λ E_{a ~ b}[ρ Δ(a)], ρ = p / b, Δ = log q − log b (Eq. 3), as an exact sum."""
+    return -weight * (b * (p / b) * (q.log() - b.log())).sum()
+
+
+@given(logits, logits, logits, st.floats(0.001, 2.0))
+@settings(max_examples=60, deadline=None)
+def test_proposition_1_the_skill_loss_is_a_relative_kl(p, b, q, weight):
+    p, b, q = map(distribution, (p, b, q))
+    torch.testing.assert_close(skill_loss(p, b, q, weight), weight * (kl(p, q) - kl(p, b)))
+
+
+@given(logits, logits)
+@settings(max_examples=40, deadline=None)
+def test_at_the_behaviour_policy_its_value_and_gradient_are_the_reverse_kls(b, q):
+    z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
+    behaviour, teacher = distribution(b), distribution(q)
+    ours = skill_loss(z.softmax(-1), behaviour, teacher)
+    direct = kl(z.softmax(-1), teacher)
+    torch.testing.assert_close(ours, direct)
+    (mine,), (theirs,) = torch.autograd.grad(ours, z), torch.autograd.grad(direct, z)
+    torch.testing.assert_close(mine, theirs, atol=1e-9, rtol=1e-7)
+
+
+def test_corollary_1_away_from_it_they_part_by_half_the_fisher_term():
+    b = torch.tensor([0.3, -0.5, 0.9], dtype=torch.float64)
+    q = distribution([1.0, 0.2, -0.7])
+    p0 = b.softmax(-1)
+    fisher = torch.diag(p0) - p0[:, None] * p0[None]  # of free logits
+    direction = torch.tensor([0.7, -0.2, 0.4], dtype=torch.float64)
+    errors = []
+    for size in (1e-1, 1e-2):
+        step = size * direction
+        p = (b + step).softmax(-1)
+        predicted = kl(p, q) - 0.5 * step @ fisher @ step
+        errors.append(float((skill_loss(p, p0, q) - predicted).abs()) / size**2)
+    assert errors[1] < errors[0] / 5, "what is left must vanish faster than the square"
+
+
+@given(logits, logits, logits, st.floats(0.01, 1.0), st.floats(0.01, 1.0))
+@settings(max_examples=40, deadline=None)
+def test_corollary_2_a_matching_penalty_makes_it_the_reverse_kl(p, b, q, weight, beta):
+    p, b, q = map(distribution, (p, b, q))
+    regularised = skill_loss(p, b, q, weight) + beta * kl(p, b)
+    torch.testing.assert_close(regularised, weight * kl(p, q) + (beta - weight) * kl(p, b))
+    torch.testing.assert_close(skill_loss(p, b, q, weight) + weight * kl(p, b), weight * kl(p, q))
+
+
+@given(logits, logits)
+@settings(max_examples=40, deadline=None)
+def test_corollary_3_under_reward_ties_something_is_still_learned(b, q):
+    z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
+    behaviour, teacher = distribution(b), distribution(q)
+    shift = teacher.log() - behaviour.log()
+    (gradient,) = torch.autograd.grad(skill_loss(z.softmax(-1), behaviour, teacher), z)
+    torch.testing.assert_close(gradient, -(behaviour * (shift - (behaviour * shift).sum())), atol=1e-12, rtol=1e-9)
+    assert (gradient.abs().max() < 1e-12) == (float((teacher - behaviour).abs().max()) < 1e-12)
+
+
+def test_the_two_token_counterexample():
+    """The skill loss is linear in p and wants all mass on one token; the reverse KL wants p = q."""
+    b, q = torch.tensor([0.5, 0.5], dtype=torch.float64), torch.tensor([0.75, 0.25], dtype=torch.float64)
+    at = lambda first: torch.tensor([first, 1 - first], dtype=torch.float64)  # noqa: E731
+    for first in (0.1, 0.4, 0.75, 0.99):
+        assert float(skill_loss(at(first), b, q)) == pytest.approx(first * math.log(2 / 3) + (1 - first) * math.log(2))
+    losses = [float(skill_loss(at(first), b, q)) for first in (0.25, 0.5, 0.75, 0.9, 0.999)]
+    assert losses == sorted(losses, reverse=True), "the nearer to one token, the lower"
+    direct = {first: float(kl(at(first), q)) for first in (0.25, 0.5, 0.75, 0.9, 0.999)}
+    assert min(direct, key=direct.get) == 0.75
+
+
+def test_proposition_3_what_a_wrong_route_costs():
+    """E_route = min(E_ep, E_step) + 1{ẑ ≠ z*} |E_ep − E_step|, and its expectation is bounded by Γ · P(wrong)."""
+    draw = torch.Generator().manual_seed(0)
+    episode, step = (torch.rand(200, generator=draw, dtype=torch.float64) for _ in range(2))
+    critical = step <= episode  # specialisation (Eq. 16) says which teacher is the right one
+    for share_wrong in (0.0, 0.2, 0.7):
+        wrong = torch.rand(200, generator=draw) < share_wrong
+        chosen = torch.where(critical ^ wrong, step, episode)
+        torch.testing.assert_close(chosen, torch.minimum(episode, step) + wrong * (episode - step).abs())
+        gap = (episode - step).abs().max()
+        assert chosen.mean() <= torch.minimum(episode.mean(), step.mean()) + gap * wrong.double().mean() + 1e-12

@@ -1,0 +1,125 @@
+"""The skill shift by hand, in its limits, and against a pass for each row by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from scripted import make_group
+
+from tacit.core.credit import Rewards
+from tacit.core.moment import Moment
+from tacit.core.skills import Lesson
+from tacit.credit.modulated import Modulated, modulated
+from tacit.credit.skill_shift import SkillShift, skill_shifts
+
+
+class Scores:
+    """log p of a token is −(length of the prompt) · (token + 1) / 10: a longer prompt makes everything less likely."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def logprobs(self, prompts, completions, temperature=1.0):
+        assert temperature == 1.0
+        self.rows += len(prompts)
+        return [-len(p) * (np.asarray(c) + 1) / 10 for p, c in zip(prompts, completions, strict=True)]
+
+    def decode(self, tokens):
+        return " ".join(map(str, tokens))
+
+
+@dataclass
+class Teaching:
+    """Adds that many tokens to the prompt of each flat step; None: no skill; a tuple: several, each by itself."""
+
+    longer: list = field(default_factory=list)
+
+    def prompts(self, group, tokenizer):
+        found = []
+        for step, more in zip(group.steps, self.longer, strict=True):
+            sizes = () if more is None else more if isinstance(more, tuple) else (more,)
+            found.append([np.append(step.prompt_tokens, np.zeros(size, np.int64)) for size in sizes])
+        return found
+
+    def lessons(self, trajectory):
+        return [(Lesson(step="do it"),)] * len(trajectory)
+
+
+def credit(group, teaching, scorer=None, **settings):
+    term = SkillShift(teaching, **settings)
+    return term([group], [Rewards.zeros(group)], scorer or Scores(), Moment())
+
+
+def test_by_hand():
+    group = make_group([[2, 1], [1]])  # prompts of one token; tokens 0 1, 1 and 10
+    given = credit(group, Teaching([2, None, 1]), weight=0.5)
+    # two more tokens of prompt: −(3 − 1) · (token + 1) / 10 for tokens 0 and 1; nothing; −(2 − 1) · 11 / 10
+    np.testing.assert_allclose(given[0].tokens_T, 0.5 * np.array([-0.2, -0.4, 0.0, -1.1]))
+    assert given.metrics["skill_shift/told"] == 3 / 4
+    assert given.metrics["skill_shift/magnitude"] == pytest.approx((0.2 + 0.4 + 1.1) / 3)
+    assert given.marks[0]["skill_shift"] == pytest.approx([-0.6, 0.0, -1.1])
+
+
+def test_a_skill_that_changes_nothing_is_exactly_zero_and_costs_no_pass():
+    scorer = Scores()
+    given = credit(make_group([[3], [2]]), Teaching([0, 0]), scorer)
+    assert not given[0].tokens_T.any() and scorer.rows == 0
+
+
+def test_two_lessons_of_one_step_add_up():
+    group = make_group([[2]])
+    both = credit(group, Teaching([(1, 3)]), weight=1.0)[0].tokens_T
+    one, other = (credit(group, Teaching([n]), weight=1.0)[0].tokens_T for n in (1, 3))
+    np.testing.assert_allclose(both, one + other)
+
+
+def test_the_plain_prompt_is_scored_once_for_all_its_lessons():
+    scorer = Scores()
+    credit(make_group([[2]]), Teaching([(1, 2, 3)]), scorer)
+    assert scorer.rows == 4
+
+
+def test_normalised_over_the_tokens_that_have_a_skill_and_clipped():
+    group = make_group([[2], [1], [1]])
+    given = credit(group, Teaching([2, 1, None]), weight=1.0, normalise=True)[0].tokens_T
+    raw = np.array([-0.2, -0.4, -1.1])
+    np.testing.assert_allclose(given, [*((raw - raw.mean()) / (raw.std() + 1e-6)), 0.0])
+    cut = credit(group, Teaching([2, 1, None]), weight=1.0, clip=0.3)[0].tokens_T
+    np.testing.assert_allclose(cut, [-0.2, -0.3, -0.3, 0.0])
+
+
+def test_completions_without_tokens_are_left_alone():
+    group = make_group([[0, 2]])
+    np.testing.assert_allclose(credit(group, Teaching([1, 1]), weight=1.0)[0].tokens_T, [-0.2, -0.3])
+
+
+def test_several_groups_keep_apart():
+    groups = [make_group([[1]]), make_group([[2], [1]])]
+    shifts = skill_shifts(groups, [Teaching([1]).prompts(groups[0], None), Teaching([2, 3]).prompts(groups[1], None)], Scores())
+    assert [len(shift) for shift in shifts] == [1, 3]
+    np.testing.assert_allclose(shifts[1], [-0.2, -0.4, -3.3])
+
+
+def test_rlsd_by_hand():
+    advantage, ahead = np.array([2.0, 2.0, -2.0, -2.0, 0.0]), np.array([0.1, -5.0, 0.1, -5.0, 3.0])
+    factors = np.array([np.exp(0.1), 0.8, np.exp(-0.1), 1.2, 1.0])
+    np.testing.assert_allclose(modulated(advantage, ahead, 0.5, 0.2), advantage * (0.5 + 0.5 * factors))
+
+
+def test_rlsd_keeps_signs_and_a_teacher_that_is_the_student_changes_nothing():
+    group = make_group([[2], [2]], success=[True, False])
+
+    def episode(groups, rewards, policy, moment):
+        from tacit.core.credit import Credit
+
+        return [Credit(g, np.array([1.0, 1.0, -1.0, -1.0])) for g in groups]
+
+    def given(longer, iteration=1):
+        term = Modulated(episode, Teaching(longer), share=0.5, bound=0.2, until=10)
+        return term([group], [Rewards.zeros(group)], Scores(), Moment(0, iteration, 20))[0].tokens_T
+
+    np.testing.assert_array_equal(given([0, 0]), [1.0, 1.0, -1.0, -1.0])
+    assert (np.sign(given([3, 3])) == [1, 1, -1, -1]).all() and (given([3, 3]) != given([0, 0])).any()
+    np.testing.assert_array_equal(given([3, 3], iteration=11), given([0, 0])), "by then the teacher has no say"

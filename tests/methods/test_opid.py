@@ -1,0 +1,175 @@
+"""OPID over real episodes: what it adds to GRPO, and what never reaches the agent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tacit.companions.hindsight.teachers as teachers
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule, measured_under
+from tacit.core.protocols import Sampling
+from tacit.core.types import flat_steps
+from tacit.engines.local.policy import load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.tiny import TinySettings
+from tacit.environments import get_environment
+from tacit.evaluation.evaluate import evaluate
+from tacit.evaluation.panels import choose_panel
+from tacit.evaluation.rules import Rules
+from tacit.methods import get_method
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+
+WORLD = get_environment("countdown")
+SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 1, "kl": 0.0}
+SCHEDULE = Schedule(groups=2, group_size=4, lr=1e-3)
+FAMILY = ("opid", "skill_grpo", "opsd", "grpo_opsd", "skill_sd", "rlsd", "sdar")
+
+
+@pytest.fixture
+def policy():
+    sizes = TinySettings(vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, intermediate=64, context=512)
+    texts = lambda: WORLD.example_texts(0)  # noqa: E731
+    return load_policy("tiny", EngineSettings(device="cpu", threads=1), 0, world_texts=texts, tiny=sizes)
+
+
+def loop_of(policy, name: str, **settings) -> Loop:
+    method = replace(get_method(name)(**SMALL), schedule=SCHEDULE, **settings).build(WORLD)
+    return Loop([Playground(method, WORLD.tasks("train", 8, 0), InPlace(WORLD.make), 12, 3)], policy, iterations=2)
+
+
+def test_the_advantage_is_the_episodes_plus_lambda_times_the_shift(policy):
+    plain = loop_of(policy, "grpo").collect(1)
+    opid = loop_of(policy, "opid", skill_weight=0.25)
+    (method,) = [ground.method for ground in opid.playgrounds]
+    groups = plain.groups[0]
+    (hindsight,) = method.companions
+    hindsight.observe(groups, policy, plain.moment)
+    rewards = [sum_of(method.rewards, groups, plain.moment)[i] for i in range(len(groups))]
+    episode, shift = (term(groups, rewards, policy, plain.moment) for term in method.credits)
+    steps = flat_steps(groups)
+    lessons = [told for g in groups for t in g.trajectories for told in method.credits[1].teacher.lessons(t)]
+    assert any(lesson.step for told in lessons for lesson in told) and any(lesson.task for told in lessons for lesson in told)
+    prompts = [p for g in groups for p in method.credits[1].teacher.prompts(g, policy)]
+    told = policy.logprobs([p[0] for p in prompts], [s.completion.tokens for s in steps])
+    bare = policy.logprobs([s.prompt_tokens for s in steps], [s.completion.tokens for s in steps])
+    by_hand = np.concatenate([0.25 * (a - b) for a, b in zip(told, bare, strict=True)])
+    np.testing.assert_allclose(np.concatenate([c.tokens_T for c in shift]), by_hand, atol=1e-5)
+    assert np.abs(by_hand).max() > 1e-4
+
+
+def sum_of(terms, groups, moment):
+    found = [term(groups, moment) for term in terms]
+    return [sum(own[1:], own[0]) for own in zip(*found, strict=True)]
+
+
+def test_without_weight_it_is_grpo_bit_for_bit(policy, tmp_path):
+    def digest_after(name, **settings):
+        policy.load(tmp_path / "start")
+        loop = loop_of(policy, name, **settings)
+        for number in (1, 2):
+            loop.iterate(number)
+        return policy.digest()
+
+    policy.save(tmp_path / "start")
+    plain = digest_after("grpo")
+    assert digest_after("opid", skill_weight=0.0) == plain
+    assert digest_after("opid", skill_weight=0.5) != plain
+
+
+def test_episodes_that_all_fail_alike_still_teach(policy):
+    def practised(name, **settings):
+        done = loop_of(policy, name, invalid_penalty=0.0, **settings).iterate(1)
+        assert not any(t.success for g in done.groups for t in g.trajectories), "an untrained policy wins nothing here"
+        return done.metrics
+
+    assert practised("grpo")["grad_norm"] == 0, "GRPO has nothing to compare"
+    metrics = practised("opid", skill_weight=0.5)
+    assert metrics["grad_norm"] > 0 and metrics["skill_shift/magnitude"] > 0 and metrics["hindsight/without_skill"] == 0
+
+
+def test_an_evaluation_never_builds_a_skill_prompt(policy, monkeypatch):
+    method = get_method("opid")(**SMALL).build(WORLD)
+
+    def forbidden(*_):
+        raise AssertionError("a skill reached an evaluation")
+
+    monkeypatch.setattr(teachers, "teach", forbidden)
+    assert not measured_under(method)
+    rules = Rules(Sampling(max_tokens=12), 3)
+    _, played = evaluate(choose_panel(WORLD, "test", 4), rules, InPlace(WORLD.make), method.context, policy)
+    assert played and not any(s.prompt.task_note or s.prompt.step_note for t in played for s in t.steps)
+    with pytest.raises(AssertionError, match="a skill reached"):
+        loop_of(policy, "opid").iterate(1)
+
+
+def test_in_training_too_the_agent_reads_no_skill(policy):
+    done = loop_of(policy, "opid").iterate(1)
+    assert not any("<note>" in step.prompt.text for step in flat_steps(done.groups))
+
+
+def test_what_each_step_was_told_is_recorded(policy):
+    from tacit.runs.records import iteration_records
+
+    done = loop_of(policy, "opid").iterate(1)
+    turns = [turn for record in iteration_records(done) for turn in record["turns"]]
+    assert all({"skills", "skill_shift", "shift_by_token"} <= set(turn) for turn in turns)
+    turn = turns[0]
+    assert sum(shift for _, shift in turn["shift_by_token"]) == pytest.approx(turn["skill_shift"], abs=1e-2)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_every_method_of_the_family_trains(policy, name):
+    loop = loop_of(policy, name)
+    before = policy.digest()
+    for number in (1, 2):
+        done = loop.iterate(number)
+        assert np.isfinite(done.metrics["loss"]) and np.isfinite(done.metrics["grad_norm"])
+    assert policy.digest() != before
+
+
+@pytest.mark.parametrize("divergence", ["forward", "jsd", "sampled"])
+def test_opsd_in_all_its_forms(policy, divergence):
+    for more in ({}, {"top_k": 8, "support": "teacher"}) if divergence != "sampled" else ({},):
+        done = loop_of(policy, "opsd", divergence=divergence, **more).iterate(1)
+        assert np.isfinite(done.metrics["loss"]) and done.metrics["grad_norm"] > 0
+
+
+def test_skill_grpo_practises_with_the_page_and_is_measured_with_and_without():
+    method = get_method("skill_grpo")(**SMALL).build(WORLD)
+    task = WORLD.tasks("train", 1, 0)[0]
+    (condition,) = set(method.conditions.assign(task, 4, 0))
+    assert condition.name == "skill" and condition.note == WORLD.handbook[""]
+    assert measured_under(method)["skill"](task) == condition
+    assert get_method("skill_prompt")().schedule.iterations == 0
+
+
+def test_a_world_without_rules_or_handbook_is_told_what_would_help():
+    bare = replace(WORLD, hindsight=None, handbook={})
+    with pytest.raises(TacitError, match="--analyzer policy"):
+        get_method("opid")().build(bare)
+    with pytest.raises(TacitError, match="--handbook FILE"):
+        get_method("sdar")().build(bare)
+
+
+def test_a_handbook_file_is_read_and_one_for_another_world_refused(tmp_path):
+    file = tmp_path / "skills.toml"
+    file.write_text('world = "alfworld"\ngeneral = "look first"\n[families]\nclean = "clean it"\n')
+    household = get_environment("alfworld")
+    method = get_method("skill_grpo")(handbook=str(file)).build(household)
+    assert method.conditions.handbook.page("clean") == "look first\nclean it"
+    assert method.conditions.handbook.page("heat") == "look first"
+    with pytest.raises(TacitError, match="is for world 'alfworld', and this is 'countdown'"):
+        get_method("skill_grpo")(handbook=str(file)).build(WORLD)
+    file.write_text('[families]\nwash = "wash it"\n')
+    with pytest.raises(TacitError, match="wash"):
+        get_method("skill_grpo")(handbook=str(file)).build(household)
+    file.write_text("general = 3")
+    with pytest.raises(TacitError, match="which is no text"):
+        get_method("skill_grpo")(handbook=str(file)).build(household)
+    with pytest.raises(TacitError, match="cannot read the handbook"):
+        get_method("skill_grpo")(handbook=str(tmp_path / "none.toml")).build(household)
