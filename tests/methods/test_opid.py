@@ -50,7 +50,7 @@ def test_the_advantage_is_the_episodes_plus_lambda_times_the_shift(policy):
     (hindsight,) = method.companions
     hindsight.observe(groups, policy, plain.moment)
     rewards = [sum_of(method.rewards, groups, plain.moment)[i] for i in range(len(groups))]
-    episode, shift = (term(groups, rewards, policy, plain.moment) for term in method.credits)
+    _, shift = (term(groups, rewards, policy, plain.moment) for term in method.credits)
     steps = flat_steps(groups)
     lessons = [told for g in groups for t in g.trajectories for told in method.credits[1].teacher.lessons(t)]
     assert any(lesson.step for told in lessons for lesson in told) and any(lesson.task for told in lessons for lesson in told)

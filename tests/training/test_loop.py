@@ -11,6 +11,7 @@ from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.batch import Batch
 from tacit.core.credit import Credit
+from tacit.core.engine import DURING_UPDATES
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.types import Observation
@@ -76,7 +77,7 @@ def test_every_method_goes_round_once(name):
     done, policy = run(method)
     ((batch, losses, _),) = policy.updates
     assert losses == method.losses
-    assert {name for loss in losses for name in loss.needs} - {"values", "entropy", "logits"} <= {*batch.tokens, *batch.rows}
+    assert {name for loss in losses for name in loss.needs} - DURING_UPDATES <= {*batch.tokens, *batch.rows, *batch.contexts}
     assert len(batch.advantages) == len(batch) and np.isfinite(np.concatenate(batch.advantages)).all()
     assert len(done.credits) == len(done.groups)
 
