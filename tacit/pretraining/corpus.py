@@ -8,7 +8,8 @@ possible, each question is answered by the text in front of it, and all tasks co
     …
     at: countertop 1
     countertop 1: apple 3, plate 3 >
-    go to drawer 4                                  either: something that could be done (not: what should be)
+    go to drawer 4                                  either: something that could be done (not: what should be); in some
+                                                    documents a note stands before it (`noted.py`)
 
     at? countertop 1                                or: questions, each with its answer
     where plate 3? countertop 1
@@ -27,6 +28,7 @@ from tacit.core.method import Context
 from tacit.core.seeds import derive
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
+from tacit.pretraining.noted import NOTED, noted
 from tacit.pretraining.questions import Question, questions
 from tacit.rollout.retelling import playing, told
 
@@ -44,16 +46,17 @@ class Document:
     prompt: str
     answer: str
     kind: str
-    """`action` or `questions`"""
+    """`action`, `noted action` or `questions`"""
 
 
 def documents(world: Environment, episodes: int, seed: int, steps: int = 24) -> Iterator[Document]:
     """Two documents for each turn of that many random episodes: one ends with an action, one with answers."""
     rng = Random(derive(seed, PRETRAINING, world.name))
+    noting = Random(derive(seed, PRETRAINING, "notes", world.name))  # of their own: whoever acts knows of no notes
     contexts = reading_contexts(world)
     for task in world.tasks("train", episodes, derive(seed, PRETRAINING, "tasks", world.name)):
         (context,) = rng.choices([c for c, _ in contexts], [weight for _, weight in contexts])
-        yield from _episode(world, task, context, rng, steps)
+        yield from _episode(world, task, context, rng, noting, steps)
 
 
 def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
@@ -67,15 +70,19 @@ def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
     return [(whole, 8), *((part, 2) for part in parts), *plain]
 
 
-def _episode(world: Environment, task: Task, context: Context, rng: Random, steps: int) -> Iterator[Document]:
+def _episode(world: Environment, task: Task, context: Context, rng: Random, noting: Random, steps: int) -> Iterator[Document]:
     live = world.make()
+    met: dict[str, None] = {}
     for turn in told(context, task, playing(live, task, _AtRandom(rng), steps)):
-        text = turn.prompt.text
-        if turn.action in turn.observation.actions:
+        text, possible = turn.prompt.text, turn.observation.actions
+        if turn.action in possible and noting.random() < NOTED:
+            yield Document(noted(noting, turn.prompt, turn.action, possible, list(met)).text, turn.action, "noted action")
+        elif turn.action in possible:
             yield Document(text, turn.action, "action")
         asked = questions(rng, text, turn.observation, world.questions)
         if asked:
             yield _asked(text, asked[:MOST_QUESTIONS])
+        met |= dict.fromkeys(possible)
         if not turn.transition.observation.actions:
             break
     live.close()

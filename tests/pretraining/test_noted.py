@@ -1,0 +1,45 @@
+"""Notes in the corpus: about actions, sometimes wrong, and never better than chance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from random import Random
+
+import pytest
+
+from tacit.contexts.notes import CLOSE, OPEN
+from tacit.core.types import Prompt
+from tacit.environments import get_environment
+from tacit.pretraining.corpus import documents
+from tacit.pretraining.noted import noted
+
+POSSIBLE = ("go to drawer 1", "go to drawer 2", "take apple 1 from table 1")
+
+
+def note_of(text: str) -> str:
+    return text.partition(f"{OPEN}\n")[2].partition(f"\n{CLOSE}")[0]
+
+
+def test_half_name_what_is_done_and_the_others_something_else():
+    rng, kinds = Random(0), Counter()
+    for _ in range(4000):
+        taken = rng.choice(POSSIBLE)
+        prompt = noted(rng, Prompt("task", "now", "act:"), taken, POSSIBLE, ("open fridge 1", "go to drawer 1"))
+        if prompt.step_note:
+            told = note_of(prompt.text)
+            kinds["true" if told == taken else "idle" if told in POSSIBLE else "impossible"] += 1
+    total = sum(kinds.values())
+    assert 0.45 < kinds["true"] / total < 0.55 and 0.2 < kinds["idle"] / total < 0.3
+    assert kinds["impossible"] > 0.2 * total and 0.6 < total / 4000 < 0.8, "the rest stand after the task"
+
+
+@pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown"])
+def test_every_world_has_them_and_the_action_stays_random(name):
+    world = get_environment(name)
+    made = list(islice(documents(world, 40, 0), 1200))
+    with_note = [d for d in made if d.kind == "noted action"]
+    actions = [d for d in made if d.kind == "action"]
+    assert 0.2 < len(with_note) / (len(with_note) + len(actions)) < 0.4
+    assert all(OPEN in d.prompt for d in with_note) and not any(OPEN in d.prompt for d in actions)
+    assert made == list(islice(documents(world, 40, 0), 1200)), "the same corpus every time"
