@@ -113,8 +113,10 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     if len(set(names)) < len(names):
         raise TacitError(f"world = {recipe.world!r} names one world twice: {', '.join(names)}.")
     check_values(recipe)
-    for model in (recipe.model, *(policy.model for policy in recipe.policies.values())):
-        check_model(model)
+    check_model(recipe.model)
+    for policy in recipe.policies.values():
+        if not get_engine(policy.engine_name).elsewhere:
+            check_model(policy.model)
     _check_texts(recipe, worlds)
     train, schedule = recipe.train, recipe.schedule
     if not train.sft.steps and not schedule.iterations:

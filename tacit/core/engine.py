@@ -55,6 +55,8 @@ class Engine:
     """a frozen dataclass, whose fields become `--engine.FIELD`; reading it must import nothing heavy"""
     load: Callable[[ModelSource, Any], Policy]
     """(model, settings) -> a policy; only here may anything heavy be imported"""
+    elsewhere: bool = False
+    """its models are on other machines and go by names that nothing here can check"""
     fit: Callable[[Any, frozenset[str]], tuple[Any, tuple[str, ...]]] | None = None
     """(settings, what the method needs) -> the settings with what that takes turned on, and notes that say so"""
 

@@ -69,7 +69,10 @@ class Trainer:
         beside: Mapping[str, Policy] | None = None,
     ) -> None:
         """`beside`: further policies by name, which companions train; they are saved and found again with this one."""
-        self.run, self.policy, self.practices, self.beside = run, policy, practices, dict(beside or {})
+        self.run, self.policy, self.practices = run, policy, practices
+        self.beside = {
+            name: other for name, other in (beside or {}).items() if hasattr(other, "save")
+        }  # an endpoint has no weights
         self.settings, self.reporter = settings, reporter
         self.progress = Progress()
         self.watcher = Watcher(run.path)

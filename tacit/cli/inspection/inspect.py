@@ -20,6 +20,10 @@ KINDS = {
         "tacit.cli.inspection.credit",
         "how well each estimator's credit agrees with what steps were worth, by Monte Carlo",
     ),
+    "skills": (
+        "tacit.cli.inspection.skills",
+        "what hindsight taught of an episode, token by token; or whether a policy can read a skill (--probe)",
+    ),
 }
 
 

@@ -6,11 +6,14 @@ by a model   any policy that can be sampled: an endpoint, another local model, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from tacit.companions.hindsight.answers import Answers, key_of
 from tacit.companions.hindsight.asking import question
@@ -22,6 +25,7 @@ from tacit.core.seeds import derive
 from tacit.core.skills import Skills
 from tacit.core.types import Trajectory
 from tacit.core.world import Environment
+from tacit.rollout.desks import open_desk
 
 ATTEMPTS = 2
 """times a model is asked about one episode; then the episode has no skill"""
@@ -130,15 +134,7 @@ class ByModel:
         new = {key: text for key, text in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         prompts = {key: asked.encode_prompt(text) for key, text in new.items()}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
-        requests = [
-            Request(prompt, derive(moment.seed, "hindsight", key)) for key, prompt in prompts.items() if key not in tight
-        ]
-        sampling = Sampling(self.temperature, max_tokens=self.max_tokens)
-        written: dict[str, int] = {}
-        for key, completion in zip((k for k in prompts if k not in tight), asked.sample(requests, sampling), strict=True):
-            written[key] = len(completion.tokens)
-            if completion.text.strip():  # a broken connection is no answer, and must be asked again another time
-                self._answers.put(key, completion.text)
+        written = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, moment)
         found = []
         for key, trajectory in zip(keys, trajectories, strict=True):
             cost = Analysis(asked=int(key in written), written=written.pop(key, 0), read=len(prompts.pop(key, ())))
@@ -151,3 +147,17 @@ class ByModel:
             except Unusable as error:
                 found.append(replace(cost, problem=str(error)))
         return found
+
+    def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, moment: Moment) -> dict[str, int]:
+        """Have them answered, each written down as it comes, so that whatever ends the run costs no answer. Returns how many
+        tokens each has."""
+        assert self._answers is not None
+        written: dict[str, int] = {}
+        with closing(open_desk(asked, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as desk:
+            tickets = {desk.submit(Request(p, derive(moment.seed, "hindsight", key))): key for key, p in prompts.items()}
+            while finished := desk.wait():
+                for ticket, completion in finished:
+                    written[tickets[ticket]] = len(completion.tokens)
+                    if completion.text.strip():  # a broken connection is no answer, and must be asked again another time
+                        self._answers.put(tickets[ticket], completion.text)
+        return written

@@ -37,4 +37,5 @@ ENGINE = Engine(
     capabilities=frozenset({SAMPLING}),
     settings=ChatSettings,
     load=_load,
+    elsewhere=True,
 )

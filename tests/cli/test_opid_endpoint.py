@@ -1,0 +1,119 @@
+"""OPID with an analyzer behind a real server on this machine: a whole run, killed and resumed; and one that refuses its key."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from chat_server import says, serving
+
+from tacit.cli.main import main
+from tacit.runs.metrics import read_metrics
+
+RECIPE = """
+world = "countdown"
+model = "tiny"
+max_steps = 3
+
+[method]
+name = "opid"
+analyzer = "model"
+skill_weight = 0.1
+history = 1
+kl = 0.0
+
+[schedule]
+iterations = 2
+groups = 2
+group_size = 2
+lr = 1e-3
+
+[tiny]
+vocab = 512
+hidden = 32
+layers = 2
+heads = 2
+kv_heads = 2
+intermediate = 64
+context = 512
+
+[evaluation]
+tasks = 4
+untrained = false
+
+[engine]
+device = "cpu"
+threads = 1
+
+[policies.analyzer]
+model = "analyst"
+engine = {{ name = "chat", url = "{url}" }}
+"""
+
+
+def write(tmp_path, url: str):
+    file = tmp_path / "opid.toml"
+    file.write_text(RECIPE.format(url=url))
+    return ["train", "--config", str(file), "--out", str(tmp_path / "run")]
+
+
+def skilful(body):
+    """One answer in four is of no use; the others name the first step of the episode."""
+    text = body["messages"][0]["content"]
+    if "Answer with the word yes" in text:
+        return 200, says("yes")
+    if len(re.findall("wrote", text)) % 4 == 0:
+        return 200, says("I would rather not.")
+    return 200, says(json.dumps({"episode_summary": "s", "episode_skill": "sum them", "step_skills": {"0": "add first"}}))
+
+
+def test_a_run_whose_episodes_are_analysed_elsewhere(tmp_path, capsys):
+    with serving(skilful) as server:
+        assert main(write(tmp_path, server.url)) == 0
+        asked = len(server.asked)
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "rl"]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert sum(row["hindsight/asked"] for row in rows) == asked - 1, "but for the word yes"
+    assert all(row["skill_shift/told"] > 0 and row["hindsight/tokens_written"] > 0 for row in rows)
+    assert len((tmp_path / "run" / "hindsight" / "answers.jsonl").read_text().splitlines()) <= asked
+    capsys.readouterr()
+    assert main(["inspect", "skills", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert "told: add first" in shown and "sum them" in shown
+    assert main(["inspect", "skills", str(tmp_path / "run"), "--json", "--episode", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["turns"]
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_an_endpoint_that_will_never_answer_is_refused_before_the_first_episode(tmp_path, capsys, status):
+    with serving(lambda body: (status, {"error": {"message": "no"}})) as server:
+        assert main(write(tmp_path, server.url)) != 0
+    said = capsys.readouterr().err
+    assert "refuses the key" in said or "does not know" in said
+    assert not list((tmp_path / "run").glob("trajectories/*"))
+
+
+def test_a_run_that_broke_while_the_analyzer_worked_asks_only_what_is_left(tmp_path):
+    """Of the eight questions of two iterations, the server answers three and then refuses."""
+    is_question = lambda asked: "Answer with the word yes" not in asked["messages"][0]["content"]  # noqa: E731
+
+    def failing(body):
+        if is_question(body) and sum(map(is_question, server.asked)) > 3:
+            time.sleep(0.3)  # the answers before this one are in by now
+            return 403, {"error": {"message": "quota"}}
+        return skilful(body)
+
+    answers = tmp_path / "run" / "hindsight" / "answers.jsonl"
+    with serving(failing) as server:
+        assert main(write(tmp_path, server.url)) != 0
+    kept = len(answers.read_text().splitlines())
+    assert kept == 3
+    with serving(skilful) as server:
+        settings = tmp_path / "run" / "settings.json"
+        settings.write_text(re.sub(r"http://127.0.0.1:\d+/v1", server.url, settings.read_text()))
+        assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+        questions = [asked for asked in server.asked if is_question(asked)]
+    distinct = {asked["messages"][0]["content"] for asked in questions}
+    assert len(answers.read_text().splitlines()) >= len(distinct) + kept
