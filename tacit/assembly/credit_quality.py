@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tacit.assembly.ground import credit_as_trained
 from tacit.assembly.players import Target
 from tacit.calibration.probe import late_layer
+from tacit.companions.hindsight.analyzers import ByRule
+from tacit.companions.hindsight.companion import Hindsight
+from tacit.companions.hindsight.teachers import Routed
+from tacit.core.credit import Rewards
+from tacit.core.moment import Moment
 from tacit.core.types import Group
-from tacit.evaluation.credit.estimators import Geometry, partitions, standard
+from tacit.credit.skill_shift import SkillShift
+from tacit.evaluation.credit.estimators import Geometry, credit_per_step, partitions, standard
 from tacit.evaluation.credit.measured import Credited, credit_groups
 from tacit.evaluation.ground import Ground
+
+MOST_CRITICAL = 5
+"""steps of an episode that get a skill of their own, as published"""
 
 
 def geometries_of(target: Target) -> list[Geometry]:
@@ -37,9 +48,19 @@ def credited_groups(
     parts, radii = partitions(groups, policy, geometries)
     others = {f"as trained: {target.recipe.method}": credit_as_trained(target, groups)}
     others |= {f"{name}, as published": credit_as_trained(target, groups, name) for name in methods}
+    if target.world.hindsight is not None:
+        others["skill shift, by rule"] = skill_shift(target, groups)
     given = {name: credit for name, credit in others.items() if credit is not None}
     estimators = standard(parts, gamma, None if history < 0 else history)
     return credit_groups(groups, policy, estimators, parts, given), radii
+
+
+def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
+    """OPID's dense signal by itself, without the episode's advantage beside it; skills by the world's own rule."""
+    policy: Any = target.policy
+    hindsight = Hindsight(ByRule.of(target.world, MOST_CRITICAL))
+    hindsight.observe(groups, policy, Moment())
+    return credit_per_step((SkillShift(Routed(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
 
 
 def circumstances(target: Target, ground: Ground, radii: Mapping[str, float], rollouts: int, gamma: float) -> dict[str, Any]:

@@ -69,7 +69,9 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
     method's. None where it has something that learns beside the policy, which these groups alone do not make."""
     settings = get_method(name)() if name else target.recipe.settings
     method = settings.build(target.world)
-    if method.companions:
+    if any(getattr(companion, "remembers", True) for companion in method.companions):
         return None
+    for companion in method.companions:
+        companion.observe(groups, target.policy, Moment())
     rewards = total(term(groups, Moment()) for term in method.rewards)
     return credit_per_step(method.credits, groups, target.policy, rewards)

@@ -51,7 +51,7 @@ from tacit.comparison.fields import (
 from tacit.core.errors import TacitError, unknown
 
 TOP = ("name", "description", "seeds", "thresholds", "unequal", "common", "worlds", "methods")
-SECTIONS = ("schedule", "sft", "engine")
+SECTIONS = ("schedule", "sft", "engine", "policies")
 """sections of a document that a method may have its own of; the rest must be alike or nothing is compared"""
 CONTEXT = ("history", "state_block", "bound", "wording", "style", "admissible")
 """settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""

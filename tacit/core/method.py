@@ -114,7 +114,8 @@ class Column(Protocol):
 
 
 class Companion(Protocol):
-    """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update."""
+    """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update.
+    One that knows nothing but the present batch says `remembers = False`."""
 
     @property
     def name(self) -> str:

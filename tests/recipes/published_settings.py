@@ -179,6 +179,73 @@ REUSERL: Sourced = LENGTH | {
 NO_BUFFER: Sourced = REUSERL | {"method.buffer": (0, "Table 1: without the buffer")}
 REUSE_ROWS = {"grpo": {}, "round_length": LENGTH, "reuserl": REUSERL, "reuserl-batch": NO_BUFFER}
 
+ON_3B: Sourced = VERL_AGENT | {
+    "model": ("Qwen/Qwen2.5-3B-Instruct", "§4.1"),
+    "method.history": (5, "OPID's code: history_length on ALFWorld"),
+    "max_steps": (30, "OPID, Table 6"),
+    "evaluation.max_steps": (30, "OPID, Table 6"),
+    "schedule.iterations": (150, "OPID, Table 6"),
+    "schedule.lr": (1e-6, "OPID, Table 6"),
+    "method.kl": (0.01, "OPID, Table 6"),
+}
+RETRIEVED: Sourced = {"method.handbook": ("", "instead: the world's own; the paper's skill files are not published")}
+DISTILLED: Sourced = {
+    "method.mixture": (0.5, "ours; the jsd's, not used"),
+    "method.top_k": (0, "A.1.2: the whole vocabulary"),
+    "method.support": ("student", "ours; without top-K not used"),
+}
+OPID: Sourced = {
+    "method.skill_weight": (0.001, "Table 6: skill coefficient"),
+    "method.analyzer": ("model", "appendix B.4: GLM-5.2"),
+    "method.routing": ("critical_first", "§3.3"),
+    "method.critical_steps": (5, "appendix B.4: at most 5 on ALFWorld"),
+    "method.normalise_shift": (False, "§3.3; OPID's code: normalize_teacher_adv"),
+    "method.clip_shift": (None, "§3.3; OPID's code: clip_teacher_adv"),
+    "method.analyzer_temperature": (0.4, "appendix B.4"),
+    "method.analyzer_tokens": (4096, "appendix B.4"),
+    "policies.analyzer": (
+        {
+            "model": "GLM-5.2",
+            "engine": {
+                "name": "chat",
+                "url": "http://localhost:8000/v1",
+                "key_variable": "OPENAI_API_KEY",
+                "concurrency": 16,
+                "timeout_s": 120.0,
+            },
+        },
+        "appendix B.4; the address is the user's",
+    ),
+}
+OPID_ROWS: dict[str, Sourced] = {
+    "grpo": {},
+    "skill_grpo": RETRIEVED,
+    "opsd": RETRIEVED
+    | DISTILLED
+    | {
+        "method.divergence": (
+            "reverse",
+            "A.1.2: what OPID approximates; SDAR's release means its gated likelihood",
+        ),
+        "method.distillation_weight": (1.0, "A.1.2: the loss itself"),
+    },
+    "grpo_opsd": RETRIEVED
+    | DISTILLED
+    | {
+        "method.divergence": ("released", "SDAR's code: gate_beta=0"),
+        "method.distillation_weight": (0.01, "SDAR's code: as for SDAR"),
+    },
+    "skill_sd": RETRIEVED | {"method.distillation_weight": (0.001, "SDAR's code, Skill-SD")},
+    "rlsd": RETRIEVED
+    | {
+        "method.modulation": (0.5, "SDAR's code, RLSD: l"),
+        "method.modulation_bound": (0.2, "SDAR's code, RLSD: clip 0.8 to 1.2"),
+        "method.modulation_iterations": (100, "SDAR's code, RLSD: linear to 0 over 100 steps"),
+    },
+    "sdar": RETRIEVED | {"method.distillation_weight": (0.01, "SDAR's code"), "method.gate": (5.0, "SDAR's code: gate_beta")},
+    "opid": OPID,
+}
+
 CONSTANT_CONTEXT: Sourced = {
     "world": ("alfworld", "Table 5"),
     "model": ("Qwen/Qwen3-8B", "Table 5"),
@@ -297,6 +364,16 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         for world, own in (("alfworld", {}), ("cooking", IN_COOKING), ("countdown", IN_COUNTDOWN))
         for method, row in REUSE_ROWS.items()
     },
+    "opid-table1-3b": {("alfworld", method): ON_3B | own for method, own in OPID_ROWS.items()},
+    "opid-tables23": {
+        ("alfworld", method): ON_3B | OPID | {"method.routing": (routing, source)}
+        for method, routing, source in (
+            ("opid", "critical_first", "§3.3"),
+            ("no-episode-skill", "step", "Table 2"),
+            ("no-step-skill", "episode", "Table 2"),
+            ("no-routing", "additive", "Table 3; OPID's code: additive"),
+        )
+    },
     "constant-context-table1": {("alfworld", ""): CONSTANT_CONTEXT},
     "constant-context-table3": {
         ("alfworld", "whole"): ALL_FAMILIES,
@@ -315,6 +392,8 @@ SEEDS = {
     "bipace-table4": ([0, 1, 2], "Table 4: three seeds for the embedder, seed 0 for the radius"),
     "bipace-table-l1": ([0, 1, 2], "Table L.1: three seeds"),
     "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),
+    "opid-table1-3b": ([0], "ours: not stated"),
+    "opid-tables23": ([0], "ours: not stated"),
     "constant-context-table1": ([42], "Table 5: training seed"),
     "constant-context-table3": ([42], "Table 5: training seed"),
 }

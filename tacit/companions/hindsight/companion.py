@@ -21,6 +21,7 @@ class Hindsight:
     iteration to the next: skills are for the policy that played."""
 
     name = "hindsight"
+    remembers = False
 
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
