@@ -28,6 +28,7 @@ METHODS = {
     "skill_sd": "tacit.methods.skill_sd:SkillSD",
     "rlsd": "tacit.methods.rlsd:RLSD",
     "sdar": "tacit.methods.sdar:SDAR",
+    "complementary": "tacit.methods.complementary:Complementary",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
 

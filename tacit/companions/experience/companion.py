@@ -1,0 +1,149 @@
+"""The companion of Complementary RL: it hands out entries, has episodes distilled, and lets the extractor learn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tacit.companions.experience.entries import Call
+from tacit.companions.experience.extractor import Sample
+from tacit.companions.experience.manager import Manager, Request
+from tacit.core.errors import TacitError
+from tacit.core.moment import Moment
+from tacit.core.protocols import Policy
+from tacit.core.types import PLAIN, Condition, Group, Task
+
+GUIDED = "experience"
+"""the condition of an episode that was given an entry"""
+
+
+class Experience:
+    name = "experience"
+
+    def __init__(self, manager: Callable[[], Manager], merge_every: int = 5) -> None:
+        self._make = manager
+        self._manager: Manager | None = None
+        self.merge_every = merge_every
+        self.step = 1
+        """the iteration that is being played"""
+
+    @property
+    def manager(self) -> Manager:
+        """Opened on first use: building a method opens nothing."""
+        if self._manager is None:
+            self._manager = self._make()
+        return self._manager
+
+    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+        """Who was guided by what, with what result; and all episodes are to be distilled, whatever their outcome."""
+        bank, self.step = self.manager.bank, moment.iteration
+        rewards: dict[int, list[float]] = {}
+        for group in groups:
+            for trajectory in group.trajectories:
+                entry = entry_of(trajectory.condition)
+                if entry is not None:
+                    bank.happened("guided", [entry], self.step, trajectory.task.id, trajectory.success)
+                    rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
+                place = f"{trajectory.task.id}/{trajectory.seed}"
+                self.manager.submit(Request(trajectory, entry, moment, place))
+        for entry, earned in rewards.items():
+            call = bank.call(entry)
+            if call is not None:
+                self.manager.extractor.buffer.append(Sample(entry, float(np.mean(earned)), call))
+        return self._by_half(groups)
+
+    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+        manager = self.manager
+        manager.work()
+        metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
+        if trained:
+            manager.bank.happened("trained", trained, moment.iteration)
+        if self.merge_every and moment.iteration % self.merge_every == 0:
+            manager.finish()
+            manager.merge(moment)
+        self.step = moment.iteration + 1
+        seconds, manager.search_seconds = manager.search_seconds, []
+        told = {
+            f"experience/{name}": float(manager.counts[name]) for name in ("added", "updated", "returned", "refused", "merges")
+        }
+        return {
+            **metrics,
+            **told,
+            "experience/entries": float(len(manager.bank)),
+            "experience/search_ms": 1e3 * float(np.mean(seconds)) if seconds else 0.0,
+        }
+
+    def _by_half(self, groups: Sequence[Group]) -> dict[str, float]:
+        """How the guided and the free did, each by themselves."""
+        ended: dict[bool, list[bool]] = {True: [], False: []}
+        for group in groups:
+            for trajectory in group.trajectories:
+                ended[trajectory.condition.name == GUIDED].append(trajectory.success)
+        names = {True: "experience/success_guided", False: "experience/success_free"}
+        return {names[half]: float(np.mean(found)) for half, found in ended.items() if found}
+
+    def save(self, directory: Path) -> None:
+        """Bank and buffer. Nothing is queued by then: a checkpoint waits for the last episode to be distilled."""
+        manager = self.manager
+        manager.finish()
+        manager.bank.save_to(directory / "bank.sqlite")
+        arrays: dict[str, np.ndarray] = {}
+        for i, sample in enumerate(manager.extractor.buffer):
+            arrays |= {
+                f"prompt{i}": sample.call.prompt,
+                f"completion{i}": sample.call.completion,
+                f"logprobs{i}": sample.call.logprobs,
+            }
+        np.savez(directory / "buffer.npz", allow_pickle=False, **arrays)
+        known = {
+            "buffer": [[s.entry, s.reward, s.call.version] for s in manager.extractor.buffer],
+            "counts": dict(manager.counts),
+            "step": self.step,
+        }
+        (directory / "state.json").write_text(json.dumps(known), encoding="utf-8")
+
+    def load(self, directory: Path) -> None:
+        manager = self.manager
+        manager.bank.restore_from(directory / "bank.sqlite")
+        known = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        with np.load(directory / "buffer.npz") as arrays:
+            manager.extractor.buffer = [
+                Sample(entry, reward, Call(arrays[f"prompt{i}"], arrays[f"completion{i}"], arrays[f"logprobs{i}"], version))
+                for i, (entry, reward, version) in enumerate(known["buffer"])
+            ]
+        manager.counts.clear()
+        manager.counts.update(known["counts"])
+        self.step = known["step"]
+
+
+def entry_of(condition: Condition) -> int | None:
+    return int(condition.entry) if condition.name == GUIDED and condition.entry.isdecimal() else None
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Half of a group's members get an entry from the bank, half none; with an empty bank nobody does."""
+
+    experience: Experience
+    share: float = 0.5
+
+    def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
+        guided = round(size * self.share)
+        if self.share == 0.5 and size % 2:
+            raise TacitError(f"group_size = {size} cannot be halved; take an even one.")
+        found = self.experience.manager.search([task.goal] * guided, self.experience.step)
+        told = [PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id)) for entry in found]
+        return (*told, *[PLAIN] * (size - guided))
+
+    def condition(self, task: Task) -> Condition:
+        """For an evaluation: an entry, and no trace of having asked for it."""
+        (entry,) = self.experience.manager.search([task.goal], self.experience.step, count=False)
+        return PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id))
+
+    @property
+    def measured(self) -> Mapping[str, Callable[[Task], Condition]]:
+        return {GUIDED: self.condition}

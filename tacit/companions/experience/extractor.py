@@ -1,0 +1,157 @@
+"""The extractor: a second policy that writes the bank's entries, and learns from whether they helped.
+
+    J(φ) = E[Σ sg(clip(ρ, 1 − ε, 1 + ε)) Â log π_φ(m | g, τ)] / Σ |m|                       (3)    Â = w(m) (r̄(m) − mean r̄)
+    w(m) = 0 where it was trained on within δ steps, else (1 + c_train(m))^−α              (7)
+    r̄(m) = mean over the episodes it guided in this iteration of +1 (success) or −1
+
+ρ is against the log-probabilities stored when the entry was written: entries are used long after, by then the extractor has
+moved on, and a ratio taken against itself would always be one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacit.companions.experience.asking import distilling, merging
+from tacit.companions.experience.entries import Call, Usage
+from tacit.companions.experience.operations import Malformed, Operation, Style, read_operations
+from tacit.core.batch import Batch
+from tacit.core.moment import Moment
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.types import Trajectory
+from tacit.losses.cispo import ClippedWeight
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What came of one request."""
+
+    operations: tuple[Operation, ...] = ()
+    call: Call | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One entry in the training buffer."""
+
+    entry: int
+    reward: float
+    call: Call
+
+
+@dataclass
+class Extractor:
+    """`policy` is a way to the model; one without `update` (an endpoint) only writes."""
+
+    policy: Callable[[], Policy]
+    style: Style = "json"
+    temperature: float = 1.0
+    max_tokens: int = 1024
+    clip: float = 0.1
+    """ε"""
+    lr: float = 1e-6
+    batch: int = 64
+    """entries in the buffer before it is trained"""
+    decay: float = 0.5
+    """α"""
+    cooldown: int = 1
+    """δ"""
+    trained: bool = True
+    """False: static extraction"""
+    buffer: list[Sample] = field(default_factory=list)
+
+    def distil(self, requests: Sequence[tuple[Trajectory, str]], moment: Moment, place: str) -> list[Distilled]:
+        """(episode, the entry that guided it, or nothing) -> operations, in order."""
+        policy = self.policy()
+        room = 3 * max(64, policy.context_limit - self.max_tokens)
+        prompts = [policy.encode_prompt(distilling(t, entry, self.style, room)) for t, entry in requests]
+        calls = self._write(policy, prompts, moment, place)
+        found = []
+        for (_, entry), (text, call) in zip(requests, calls, strict=True):
+            if call is None:
+                found.append(Distilled(problem="the episode does not fit into the extractor's context"))
+                continue
+            try:
+                found.append(Distilled(read_operations(text, self.style, bool(entry)), call))
+            except Malformed as error:
+                found.append(Distilled(call=call, problem=str(error)))
+        return found
+
+    def merge(self, texts: Sequence[str], moment: Moment, place: str) -> tuple[list[str], Call | None]:
+        """Fewer entries that say the same; the old ones where the answer cannot be used."""
+        policy = self.policy()
+        ((text, call),) = self._write(policy, [policy.encode_prompt(merging(texts, self.style))], moment, place)
+        merged = read_merged(text, self.style, len(texts)) if call is not None else None
+        return (list(texts), None) if merged is None else (merged, call)
+
+    def _write(
+        self, policy: Policy, prompts: Sequence[np.ndarray], moment: Moment, place: str
+    ) -> list[tuple[str, Call | None]]:
+        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
+        requests = [Request(prompts[i], moment.derive("extractor", place, i)) for i in fits]
+        sampled = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
+        found: list[tuple[str, Call | None]] = [("", None)] * len(prompts)
+        for i, completion in zip(fits, sampled, strict=True):
+            call = Call(prompts[i], completion.tokens, completion.logprobs, completion.version)
+            found[i] = completion.text, call
+        return found
+
+    def learn(self, usage: Mapping[int, Usage], step: int) -> tuple[dict[str, float], list[int]]:
+        """One update where the buffer is full; (metrics, the entries that were trained on)."""
+        policy = self.policy()
+        if not self.trained or len(self.buffer) < self.batch or not hasattr(policy, "update"):
+            return {"experience/buffer": float(len(self.buffer))}, []
+        taken, self.buffer = self.buffer[: self.batch], self.buffer[self.batch :]
+        rewards = np.array([sample.reward for sample in taken])
+        weights = np.array([reweighted(usage.get(sample.entry), step, self.decay, self.cooldown) for sample in taken])
+        advantages = weights * (rewards - rewards.mean())
+        metrics = policy.update(
+            extractor_batch(taken, advantages, self.temperature), (ClippedWeight(self.clip, self.clip),), self.lr
+        )
+        told = {f"experience/extractor_{name}": metrics[name] for name in ("loss", "grad_norm", "clipped") if name in metrics}
+        told |= {"experience/extractor_reward": float(rewards.mean()), "experience/buffer": float(len(self.buffer))}
+        return told, [sample.entry for sample in taken]
+
+
+def reweighted(usage: Usage | None, step: int, decay: float, cooldown: int) -> float:
+    """w(m) of Eq. 7; an entry that has left the bank was never trained on as far as anybody knows."""
+    if usage is None:
+        return 1.0
+    return 0.0 if step - usage.last_trained < cooldown else (1.0 + usage.trained) ** -decay
+
+
+def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperature: float) -> Batch:
+    calls = [sample.call for sample in samples]
+    numbers = np.arange(len(samples))
+    return Batch(
+        prompts=[call.prompt for call in calls],
+        completions=[call.completion for call in calls],
+        behaviour=[call.logprobs for call in calls],
+        advantages=[np.full(len(call.completion), a, np.float64) for call, a in zip(calls, advantages, strict=True)],
+        group=numbers,
+        trajectory=numbers,
+        step=np.zeros(len(samples), np.int64),
+        temperature=temperature,
+    )
+
+
+def read_merged(answer: str, style: Style, most: int) -> list[str] | None:
+    """The entries of a merge; None where the answer is of no use: then nothing is merged, and nothing lost."""
+    if style == "terse":
+        found = [line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("entry:")]
+    else:
+        first, last = answer.find("{"), answer.rfind("}")
+        try:
+            listed = json.loads(answer[first : last + 1]).get("entries")
+        except (ValueError, AttributeError, RecursionError):
+            return None
+        if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+            return None
+        found = [text.strip() for text in listed]
+    found = [text for text in found if text]
+    return found if 1 <= len(found) <= most else None

@@ -1,0 +1,81 @@
+"""What an extractor may do to the bank: add an entry, update the one that guided the episode, or nothing; up to three at once.
+
+json     {"operations": [{"op": "add", "text": "..."}, {"op": "update", "text": "..."}]}      for language models
+terse    add: ...                                                                              for tiny ones, a line each
+         update: ...
+         return
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from tacit.companions.experience.entries import LONGEST
+
+Kind = Literal["add", "update", "return"]
+Style = Literal["json", "terse"]
+KINDS: tuple[Kind, ...] = ("add", "update", "return")
+MOST = 3
+_FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class Malformed(Exception):
+    """An answer that says nothing the bank could do."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    kind: Kind
+    text: str = ""
+
+
+def read_operations(answer: str, style: Style, guided: bool) -> tuple[Operation, ...]:
+    """All of the answer or none of it: one operation without sense spoils the rest. `guided`: there is an entry to update."""
+    found = _from_json(answer) if style == "json" else _from_lines(answer)
+    if not 1 <= len(found) <= MOST:
+        raise Malformed(f"{len(found)} operations, where there may be 1 to {MOST}")
+    for operation in found:
+        if operation.kind == "update" and not guided:
+            raise Malformed("an update where no entry had been retrieved")
+        if operation.kind != "return" and not operation.text.strip():
+            raise Malformed(f"an {operation.kind} without text")
+        if len(operation.text) > LONGEST:
+            raise Malformed(f"a text of {len(operation.text)} characters, more than {LONGEST}")
+    if len([o for o in found if o.kind == "update"]) > 1:
+        raise Malformed("one entry updated twice")
+    return tuple(Operation(o.kind, o.text.strip()) for o in found)
+
+
+def _from_json(answer: str) -> list[Operation]:
+    inside = _ANSWER.search(answer) or _FENCE.search(answer)
+    text = inside.group(1) if inside else answer
+    first, last = text.find("{"), text.rfind("}")
+    if first < 0 or last < first:
+        raise Malformed(f"no JSON object in {answer[:60]!r}")
+    try:
+        document = json.loads(text[first : last + 1])
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"not JSON: {text[first : first + 60]!r}") from error
+    listed = document.get("operations") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise Malformed("no list of operations")
+    found = []
+    for each in listed:
+        if not isinstance(each, dict) or each.get("op") not in KINDS or not isinstance(each.get("text", ""), str):
+            raise Malformed(f"no operation: {str(each)[:60]!r}")
+        found.append(Operation(each["op"], each.get("text", "")))
+    return found
+
+
+def _from_lines(answer: str) -> list[Operation]:
+    found = []
+    for line in filter(None, (line.strip() for line in answer.splitlines())):
+        word, _, rest = line.partition(":")
+        if word.strip() not in KINDS:
+            raise Malformed(f"no operation: {line[:60]!r}")
+        found.append(Operation(word.strip(), rest))  # type: ignore[arg-type]
+    return found

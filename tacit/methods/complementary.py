@@ -1,0 +1,121 @@
+"""Complementary RL: an actor and an experience extractor that raise each other (Muhtar et al., 2026).
+
+    m ~ retrieve(M, g)                                            half of a group's members are given an entry, half none
+    Â_c = (r − mean_c r) / (std_c r + δ)                    (5)   within each half
+    M ← π_φ(g, τ, outcome, m): add, update or nothing             every episode is distilled, whatever its outcome
+    r̄(m) = mean of ±1 over the episodes m guided
+    π_φ by CISPO on r̄(m), against what it said when it wrote m   (3, 7)
+    s(m) = −rank − λ log(1 + c(m)) − 1[recent]             (6)   retrieval that does not always hand out the same
+    M ← merge(M) every few iterations
+
+What differs from GRPO: how the members of a group are told, within whom they are compared, and a second policy beside it.
+`--extraction static` keeps the extractor as it is; `--extraction none` plays without experience, and is GRPO; `--actor fixed`
+trains the extractor alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tacit.companions.experience.bank import CAPACITY, Bank
+from tacit.companions.experience.companion import Experience, Halves
+from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
+from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.manager import Manager
+from tacit.companions.experience.operations import Style
+from tacit.companions.experience.retrieval import Diversity
+from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
+from tacit.core.composition import Part, adds, replaces
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
+from tacit.credit.episode import EpisodeRelative
+from tacit.credit.halves import WithinConditions
+from tacit.methods.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class Complementary(GRPO):
+    """GRPO whose agents draw on a bank of experience, and whose extractor learns what is worth keeping."""
+
+    name: ClassVar[str] = "complementary"
+
+    kl: NotNegative = 0.0
+    """β of the KL to the reference policy; 0 leaves it out"""
+    extraction: Literal["trained", "static", "none"] = "trained"
+    """the extractor learns (trained), only writes (static), or there is none: then it is GRPO"""
+    advantage: Literal["split", "joint"] = "split"
+    """compare members within their half (Eq. 5), or all with all (Figure 3c)"""
+    guided: Share = 0.5
+    """share of a group's members that are given an entry; 1 is all of them (Figure 3b)"""
+    embedding: Literal["ngram", "sentence"] = "ngram"
+    """what entries are near by: character n-grams, or a sentence encoder"""
+    encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """the sentence encoder, where entries are compared by one: a directory or a hub id"""
+    capacity: AtLeastOne = CAPACITY
+    """entries in the bank; the oldest go first"""
+    candidates: AtLeastOne = 16
+    """nearest entries that are looked at for the one that is handed out"""
+    diversity: NotNegative = 0.4
+    """λ: what having been handed out before costs an entry"""
+    recency: Count = 1
+    """iterations within which an entry counts as handed out just now"""
+    merge_every: Count = 5
+    """iterations between merges of the bank; 0 never merges"""
+    extractor_style: Style = "json"
+    """how the extractor writes its operations: json, or terse lines for tiny ones"""
+    extractor_tokens: AtLeastOne = 1024
+    """its longest answer"""
+    extractor_batch: AtLeastOne = 64
+    """entries it is trained on at once"""
+    extractor_lr: NotNegative = 1e-6
+    """its learning rate"""
+    extractor_clip: Positive = 0.1
+    """ε of its importance weights"""
+    extractor_decay: NotNegative = 0.5
+    """α: how an entry that was trained on before counts less"""
+    extractor_cooldown: Count = 1
+    """δ: iterations within which an entry is not trained on again"""
+    background: bool = False
+    """distil while episodes are played: faster, and no longer the same every time"""
+
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        if self.extraction == "none":
+            return ()
+        experience = Experience(self.manager(tools), self.merge_every)
+        episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
+        split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
+        return (
+            replaces("conditions", "how it is told", Halves(experience, self.guided)),
+            adds("companions", "experience", experience),
+            *split,
+        )
+
+    def manager(self, tools: Tools):
+        """A way to bank, extractor and what is between them: opened when the first episode asks."""
+        policy = tools.policy("extractor")
+        file, sentences = (
+            tools.file("experience/bank.sqlite"),
+            tools.sentences(self.encoder) if self.embedding == "sentence" else None,
+        )
+
+        def opened() -> Manager:
+            embedding: Embedding = Ngrams() if sentences is None else Sentences(self.encoder, sentences)
+            extractor = Extractor(
+                policy,
+                self.extractor_style,
+                max_tokens=self.extractor_tokens,
+                clip=self.extractor_clip,
+                lr=self.extractor_lr,
+                batch=self.extractor_batch,
+                decay=self.extractor_decay,
+                cooldown=self.extractor_cooldown,
+                trained=self.extraction == "trained",
+            )
+            bank = Bank(file(), embedding.name, embedding.dimensions, self.capacity)
+            return Manager(
+                bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
+            )
+
+        return opened

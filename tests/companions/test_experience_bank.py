@@ -1,0 +1,204 @@
+"""The experience bank: exact search, durable writes, whole reads, and nothing lost to a kill at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.companions.experience.bank import Bank, normalised
+from tacit.companions.experience.embedding import Ngrams, Remembered
+from tacit.companions.experience.entries import LONGEST, Call, Origin
+from tacit.companions.experience.retrieval import Diversity, retrieve, score
+from tacit.core.errors import TacitError
+
+EMBED = Ngrams()
+
+
+def bank_of(path=None, texts=(), capacity=100) -> Bank:
+    bank = Bank(path, EMBED.name, EMBED.dimensions, capacity)
+    for text in texts:
+        bank.add(text, EMBED([text])[0], Origin(task=text))
+    return bank
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 5))
+@settings(max_examples=30, deadline=None)
+def test_search_is_exact(count, wanted, seed):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(count, 6)).astype(np.float32)
+    bank = Bank(None, "numbers", 6)
+    for i, vector in enumerate(vectors):
+        bank.add(f"entry {i}", vector, Origin())
+    query = rng.normal(size=6).astype(np.float32)
+    by_hand = sorted(range(count), key=lambda i: -float(normalised(vectors[i]) @ normalised(query)))[:wanted]
+    assert bank.nearest(query[None], wanted) == [[i + 1 for i in by_hand]]
+
+
+def test_what_was_written_is_there_again(tmp_path):
+    call = Call(np.array([1, 2, 3]), np.array([4, 5]), np.array([-0.5, -0.25], np.float32), version=7)
+    bank = bank_of(tmp_path / "bank.sqlite", ["red lever", "blue door"])
+    made = bank.add("green key", EMBED(["green key"])[0], Origin("w", "f", "t", 3, True, 2), call)
+    bank.happened("retrieved", [made.id], 4)
+    bank.happened("guided", [made.id, 1], 4, "t", True)
+    bank.happened("trained", [made.id], 5)
+    bank.remove([2])
+    bank.close()
+    again = bank_of(tmp_path / "bank.sqlite")
+    assert [e.text for e in again.entries.values()] == ["red lever", "green key"]
+    assert again.entries[3].origin == made.origin and again.usage[3] == bank.usage[3]
+    kept = again.call(3)
+    assert kept.version == 7 and kept.completion.tolist() == [4, 5] and kept.logprobs.tolist() == [-0.5, -0.25]
+    assert again.call(1) is None and again.nearest(EMBED(["the red one"]), 1) == [[1]]
+    told = again.explain(3)
+    assert [event["kind"] for event in told["events"]] == ["retrieved", "guided", "trained"] and told["retired"] is None
+    assert again.explain(2)["retired"] == "removed by hand"
+
+
+def test_the_oldest_go_when_it_is_full(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite", [f"entry {i}" for i in range(7)], capacity=3)
+    assert [e.text for e in bank.entries.values()] == ["entry 4", "entry 5", "entry 6"]
+    assert bank.explain(1)["retired"] == "the bank was full"
+    assert len(bank.snapshot().ids) == 3
+
+
+def test_entries_take_the_place_of_others_all_at_once():
+    bank = bank_of(None, ["a b", "b c", "c d"])
+    bank.replace([1, 2], [("a b c", EMBED(["a b c"])[0], Origin(operation="merge", made_from=(1, 2)), None)], "merged")
+    assert [e.text for e in bank.entries.values()] == ["c d", "a b c"]
+    with pytest.raises(TacitError):
+        bank.replace([3], [("fine", EMBED(["fine"])[0], Origin(), None), ("", EMBED(["x"])[0], Origin(), None)], "merged")
+    assert [e.text for e in bank.entries.values()] == ["c d", "a b c"], "half of it is nothing of it"
+    assert bank.explain(3)["retired"] is None
+
+
+@pytest.mark.parametrize("text", ["", "   ", "x" * (LONGEST + 1), "x" * 100_000])
+def test_texts_that_are_none_are_refused(text):
+    bank = bank_of(None, ["one"])
+    with pytest.raises(TacitError):
+        bank.add(text, EMBED(["x"])[0], Origin())
+    assert len(bank) == 1
+
+
+def test_other_vectors_and_other_models_are_refused(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite", ["one"])
+    with pytest.raises(TacitError, match=r"shape \(3,\)"):
+        bank.add("two", np.ones(3), Origin())
+    with pytest.raises(TacitError, match="finite"):
+        bank.add("two", np.full(EMBED.dimensions, np.nan), Origin())
+    bank.close()
+    with pytest.raises(TacitError, match="embedder '3-grams', and this is 'minilm'"):
+        Bank(tmp_path / "bank.sqlite", "minilm", EMBED.dimensions)
+    (tmp_path / "other.sqlite").write_bytes(b"not a database, by any means" * 100)
+    with pytest.raises(TacitError, match="cannot open the experience bank"):
+        bank_of(tmp_path / "other.sqlite")
+
+
+def test_it_goes_back_to_a_copy(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
+    bank.happened("retrieved", [1], 3)
+    bank.save_to(tmp_path / "copy.sqlite")
+    bank.add("three", EMBED(["three"])[0], Origin())
+    bank.remove([1])
+    bank.restore_from(tmp_path / "copy.sqlite")
+    assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.usage[1].retrieved == 1
+    assert bank.add("again", EMBED(["again"])[0], Origin()).id == 3, "ids go on as they would have"
+    bank.close()
+    assert len(bank_of(tmp_path / "bank.sqlite")) == 3
+
+
+def test_readers_never_see_half_a_change():
+    """While pairs of entries are exchanged for other pairs, every read sees whole pairs."""
+    bank = Bank(None, "numbers", 4, capacity=10_000)
+    vector = np.ones(4, np.float32)
+    made = bank.replace((), [(f"{side} 0", vector, Origin(), None) for side in ("left", "right")], "")
+    stop, seen = threading.Event(), []
+
+    def read():
+        while not stop.is_set():
+            ids = bank.snapshot().ids
+            seen.append(len(ids) == 2 and ids[1] == ids[0] + 1)
+            bank.nearest(vector[None], 2)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for i in range(150):
+        made = bank.replace([e.id for e in made], [(f"{s} {i}", vector, Origin(), None) for s in ("left", "right")], "changed")
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert seen and all(seen)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.embedding import Ngrams
+from tacit.companions.experience.entries import Origin
+embed = Ngrams()
+bank = Bank(Path(sys.argv[1]), embed.name, embed.dimensions, 50)
+while True:
+    n = len(bank.entries) and max(bank.entries)
+    if n % 5 == 4 and n in bank.entries:
+        made = bank.replace([n], [(f"entry {n} again", embed([f"{n}"])[0], Origin(), None)], "updated")[0]
+        print("replaced", n, made.id, flush=True)
+    else:
+        made = bank.add(f"entry after {n}", embed([f"{n}"])[0], Origin())
+        print("added", made.id, flush=True)
+    bank.happened("guided", [made.id], n, "t", True)
+    print("guided", made.id, flush=True)
+"""
+
+
+def test_every_acknowledged_write_outlives_a_kill_at_any_moment(tmp_path):
+    rng, path, acknowledged = random.Random(0), tmp_path / "bank.sqlite", []
+    for _ in range(8):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True, env=os.environ)
+        acknowledged.append(writer.stdout.readline())
+        time.sleep(rng.uniform(0.0, 0.25))
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += [line for line in writer.stdout.read().splitlines(True) if line.endswith("\n")]
+        writer.wait()
+        bank = bank_of(path, capacity=50)
+        words = [line.split() for line in acknowledged if line.strip()]
+        for word in words:
+            number = int(word[-1])
+            told = bank.explain(number)
+            if word[0] == "guided":
+                assert any(event["kind"] == "guided" for event in told["events"])
+        replaced = {int(word[1]) for word in words if word[0] == "replaced"}
+        assert not replaced & set(bank.entries)
+        assert len(bank) <= 50 and len(bank.snapshot().ids) == len(bank)
+        bank.close()
+    assert len(acknowledged) > 100
+
+
+def test_retrieval_by_hand():
+    bank = bank_of(None, ["open the red box", "open the red chest", "paint a wall"])
+    fresh = Diversity(candidates=3, penalty=0.4, recency=2)
+    assert score(bank, 1, rank=0, step=5, diversity=fresh) == 0.0
+    bank.happened("retrieved", [1, 1, 1], 4)
+    assert score(bank, 1, rank=0, step=5, diversity=fresh) == pytest.approx(-0.4 * np.log(4) - 1)
+    assert score(bank, 1, rank=2, step=6, diversity=fresh) == pytest.approx(-2 - 0.4 * np.log(4))
+
+
+def test_those_who_ask_the_same_do_not_all_get_the_same():
+    bank = bank_of(None, ["open the red box", "open the red chest", "open the red bag", "paint a wall"])
+    embed = Remembered(EMBED)
+    found = retrieve(bank, embed, ["open the red thing"] * 4, step=1, diversity=Diversity(candidates=3, penalty=2.0))
+    assert len({entry.id for entry in found}) >= 2 and embed.computed == 1
+    before = {i: vars(u).copy() for i, u in bank.usage.items()}
+    again = retrieve(bank, embed, ["open the red thing"], 1, Diversity(), count=False)
+    assert again[0] is not None and {i: vars(u) for i, u in bank.usage.items()} == before
+    assert retrieve(bank_of(None), embed, ["anything"], 1, Diversity()) == [None]
