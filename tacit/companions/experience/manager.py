@@ -111,7 +111,7 @@ class Manager:
                 continue
             texts = [self.bank.entries[i].text for i in wanted]
             merged, call = self.extractor.merge(texts, moment, f"merge/{number}")
-            carried = self._put_merged(wanted, texts, merged, call, moment)[-chunk:]
+            carried = (wanted if call is None else self._put_merged(wanted, texts, merged, call, moment))[-chunk:]
         self.counts["merges"] += 1
 
     def _put_merged(
