@@ -16,8 +16,8 @@ trains the extractor alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 from tacit.companions.experience.bank import CAPACITY, Bank
 from tacit.companions.experience.companion import Experience, Halves
@@ -28,7 +28,7 @@ from tacit.companions.experience.operations import Style
 from tacit.companions.experience.retrieval import Diversity
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
-from tacit.core.tools import Tools
+from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
@@ -79,6 +79,16 @@ class Complementary(GRPO):
     """δ: iterations within which an entry is not trained on again"""
     background: bool = False
     """distil while episodes are played: faster, and no longer the same every time"""
+
+    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        """A tiny extractor writes lines, not JSON, and not many of them."""
+        settings, notes = super().fitted(base, said)
+        wanted: dict[str, Any] = {"extractor_style": "terse", "extractor_tokens": 64} if base.small else {}
+        own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
+        if not own:
+            return settings, notes
+        told = ", ".join(f"{name} = {value}" for name, value in own.items())
+        return replace(settings, **own), (*notes, f"for an extractor of that size, {told}")
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         if self.extraction == "none":
