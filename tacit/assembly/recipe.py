@@ -46,6 +46,12 @@ Said = Mapping[tuple[str, ...], Any]
 DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
 OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "engine", "tiny", "policies")
 """keys of a document that are not fields of TrainSettings"""
+OF_THE_RUN: Mapping[str, tuple[str, ...]] = {
+    "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
+    "sft": ("steps", "batch", "lr", "warmup"),
+    "evaluation": ("every", "untrained"),
+}
+"""section -> settings that its worlds share: there is one update after another, and one checkpoint for all"""
 
 
 @dataclass(frozen=True)
@@ -292,6 +298,12 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
     for name in tables:
         if name not in mixture:
             raise TacitError(f"[worlds.{name}] is about a world the run is not in; it is in {', '.join(mixture)}.")
+        for section, shared in OF_THE_RUN.items():
+            own = tables[name].get(section, {}) if section else tables[name]
+            for key in own if isinstance(own, Mapping) else ():
+                if key.replace("-", "_") in shared:
+                    said = f"{section}.{key}" if section else key
+                    raise TacitError(f"[worlds.{name}] says {said!r}, which all worlds of a run share: say it outside [worlds].")
     return {name: dict(table) for name, table in tables.items()}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tacit.core.types import PLAIN, Prompt
 from tacit.report.known import Scene
 from tacit.report.run_files import Record
+from tacit.rollout.retelling import Differs, repeating, told
 
 Sections = list[tuple[str, str]]
 """(name, text) in the order they were read"""
@@ -35,16 +36,13 @@ def sections(prompt: Prompt) -> Sections:
 
 
 def _played_again(record: Record, scene: Scene) -> tuple[list[Sections], str]:
-    world, reader, told = scene.world.make(), scene.context.begin(scene.task, PLAIN), []
+    world = scene.world.make()
+    actions, seen = ([turn[name] for turn in record["turns"]] for name in ("action", "saw"))
     try:
-        observation = world.reset(scene.task)
-        for number, turn in enumerate(record["turns"], start=1):
-            if observation.text != turn["saw"]:
-                return [], f"{LOST} the world now answers differently at step {number} than it did then."
-            told.append(sections(reader.read(observation)))
-            answer = world.step(turn["action"])
-            reader.record(turn["action"], answer)
-            observation = answer.observation
+        turns = told(scene.context, scene.task, repeating(world, scene.task, actions, seen))
+        written = [sections(turn.prompt) for turn in turns]
+    except Differs as difference:
+        return [], f"{LOST} the world now answers differently at step {difference.turn} than it did then."
     finally:
         world.close()
-    return told, "written anew by playing the recorded actions; every observation is the recorded one"
+    return written, "written anew by playing the recorded actions; every observation is the recorded one"

@@ -13,7 +13,7 @@ import numpy as np
 
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
-from tacit.core.method import Companion
+from tacit.core.method import Companion, Method
 from tacit.core.protocols import Policy
 from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import repeated
@@ -76,7 +76,7 @@ class Trainer:
         self._began = time.monotonic()
 
     @property
-    def method(self):
+    def method(self) -> Method:
         """What all worlds share: name, schedule, losses."""
         return self.practices[0].method
 
