@@ -303,7 +303,9 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
             for key in own if isinstance(own, Mapping) else ():
                 if key.replace("-", "_") in shared:
                     said = f"{section}.{key}" if section else key
-                    raise TacitError(f"[worlds.{name}] says {said!r}, which all worlds of a run share: say it outside [worlds].")
+                    raise TacitError(
+                        f"[worlds.{name}] says {said!r}, which the worlds of a run share: say it outside [worlds]."
+                    )
     return {name: dict(table) for name, table in tables.items()}
 
 

@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
 
 ON_RESUME = ("schedule.iterations", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories", "wandb")
-"""settings that may differ when a run is continued, also where they are said of one world: none changes what was already done"""
+"""settings that may differ when a run is continued, also where they are said of one world: none changes what was done"""
 Place = tuple[str, ...]
 """keys of a document, from outside in"""
 MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"

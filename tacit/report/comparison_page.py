@@ -21,6 +21,7 @@ from tacit.report.numbers import is_number
 from tacit.report.page import render
 from tacit.report.provenance import CODE, differing, flag, flat, made_by, shown
 from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes, table_of
+from tacit.report.step_credit import comparison_parts
 from tacit.report.viewer import MOST_TRAJECTORIES
 
 STATUS_WORDS = {"failed": "failed", "unfinished": "stopped half way", "missing": "was never begun"}
@@ -66,6 +67,7 @@ def world_parts(found: Comparison, world: str, notices: list[str]) -> dict[str, 
         "picture": _picture(found, world, rows), "learning": learning, "behaved": behaved,
         "arrivals": list(filter(None, (_arrivals(found, world, level) for level in levels))), "levels": levels,
         "reading": reading, "differences": _differences(found, world),
+        "step_credit": comparison_parts(found, world, notices),
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def test_what_may_change_may_change_in_one_world():
     before = written({"countdown": {"workers": 1, "max_steps": 9}})
     after = written({"countdown": {"workers": 2, "world_timeout_s": 5.0, "max_steps": 9}}, keep=7, workers=3)
     assert fixed_differences(before, after) == []
-    assert fixed_differences(written(), after | {"worlds": {"countdown": {"workers": 2}}}) == [], "nothing was said of it before"
+    assert fixed_differences(written(), after | {"worlds": {"countdown": {"workers": 2}}}) == [], "nothing was said before"
     assert fixed_differences(after | {"worlds": {"countdown": {"workers": 2}}}, written(keep=7)) == [], "nor is it now"
 
 
@@ -51,5 +51,5 @@ def test_a_world_whose_name_has_dots():
     ],
 )
 def test_what_the_worlds_of_a_run_share_is_not_said_of_one(table, setting):
-    with pytest.raises(TacitError, match=rf"\[worlds.countdown\] says '{setting}', which all worlds of a run share"):
+    with pytest.raises(TacitError, match=rf"\[worlds.countdown\] says '{setting}', which the worlds of a run share"):
         written({"countdown": table})
