@@ -161,6 +161,12 @@ class Recipe:
                 return replace(self, world=world, worlds={}, settings=place.settings, train=place.train)
         raise TacitError(f"this run was in {self.world}, not in {world!r}.")
 
+    def alone(self, world: str = "") -> Recipe:
+        """The same in the world that is meant: the one named, or the only one there is."""
+        if not world and len(self.places) > 1:
+            raise TacitError(f"{self.out} was trained in several worlds ({self.world}); say which one is meant (--world).")
+        return self.at(world or self.places[0].world)
+
     @property
     def schedule(self) -> Schedule:
         return self.settings.schedule

@@ -59,7 +59,8 @@ def run_charts(found: dict[str, list[Series]], word: str) -> list[Markup]:
         for metric in diagnostic.metrics.values():
             found.pop(metric, None)
         if len(diagnostic.metrics) == 1:  # a line for each world
-            charts.append(draw(diagnostic.title, *there.values(), word, **diagnostic.scale))
+            (lines,) = there.values()
+            charts.append(draw(diagnostic.title, lines, word, **diagnostic.scale))
             continue
         worlds = list(dict.fromkeys(line.name for lines in there.values() for line in lines))
         for world in worlds:  # a chart for each world

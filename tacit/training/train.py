@@ -86,6 +86,8 @@ class Trainer:
         for practice in self.practices:
             if practice.course.panel.difference():
                 self.reporter.say(f"warning: {practice.course.panel.difference()}")
+            for note in practice.course.notes:
+                self.reporter.say(note)
         with ExitStack() as open_worlds:
             self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
             if self.progress.stage == "" and self.settings.evaluation.untrained:
