@@ -115,7 +115,7 @@ def trained_by(run: Path, where: str = "") -> Trained:
         base=Base(recipe.model, recipe.train.seed, recipe.tiny),
         sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world)),
         max_steps=recipe.train.evaluation.max_steps or world.max_steps,
-        settings=document,
+        settings=document if len(whole.places) == 1 else recipe.to_json(),
     )
 
 
