@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.assembly.checks import EXPERT, READER
 from tacit.assembly.panel_choice import open_panel
-from tacit.assembly.players import EXPERT, READER, UNTRAINED, Target
+from tacit.assembly.players import UNTRAINED, Target
 from tacit.assembly.recipe import Recipe, Said
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Scorer

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.assembly.checks import check_sampling, check_values, open_world, open_worlds, with_split
+from tacit.assembly.checks import AGENTS, EXPERT, READER, check_sampling, check_values, open_world, open_worlds, with_split
 from tacit.assembly.recipe import Document, PolicyRecipe, Recipe, Said, override
 from tacit.assembly.toolbox import load_policy
 from tacit.assembly.values import to_data
@@ -27,9 +27,9 @@ from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
-from tacit.training.practice import completion_limit, evaluation_sampling
+from tacit.training.practice import Practice, completion_limit, evaluation_sampling
 
-EXPERT, READER, HUMAN = "expert", "reader", "human"
+HUMAN = "human"
 READS = {"name": "constant_context", "wording": "terse"}
 """what a reader reads unless told otherwise: what the smallest policies do"""
 UNTRAINED = "untrained"
@@ -144,10 +144,12 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
     trained_in = open_worlds(recipe)
     if world is not None and world not in [place.world for place in recipe.places]:
         recipe = replace(recipe.at(recipe.places[0].world), world=world)  # somewhere it has never been
-    elif world is None and len(trained_in) > 1:
-        raise TacitError(f"{path} was trained in several worlds ({recipe.world}); say which one it is to play in (--world).")
     else:
-        recipe = recipe.at(world or recipe.places[0].world)
+        recipe = recipe.alone(world or "")
+    if recipe.model in AGENTS:
+        raise TacitError(
+            f"{path} has measured the {recipe.model}, which has no weights: `tacit eval {recipe.model} --world {recipe.world}`."
+        )
     found = None
     if name != UNTRAINED:
         saved = saved_checkpoints(path)
@@ -165,7 +167,13 @@ def _under(document: Document, said: Said) -> Document:
     """A run's settings as those of another method, where one is named: what both have stays as the run had it."""
     name = said.get(("method", "name"), document["method"]["name"])
     known = {f.name for f in fields(get_method(name))} | {"name"}
-    return {**document, "method": {k: v for k, v in document["method"].items() if k in known}}
+
+    def shared(table: Document) -> Document:
+        own = {k: v for k, v in table.get("method", {}).items() if k in known}
+        return {**table, "method": own} if own else {k: v for k, v in table.items() if k != "method"}
+
+    worlds = {world: shared(table) for world, table in document.get("worlds", {}).items()}
+    return {**shared(document), **({"worlds": worlds} if worlds else {})}
 
 
 def _open(
@@ -216,6 +224,15 @@ def _open_reader(said: dict[tuple[str, ...], Any]) -> Target:
     )
 
 
+def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
+    """The expert or the reader in the place of a policy that a run trains: it can be measured there, and that is all."""
+    if name == EXPERT:
+        advised = Advised(practice.world.expert())
+        return cast(Policy, Echo()), replace(practice, method=replace(practice.method, context=advised))
+    assert practice.world.reader is not None, "refused before"
+    return cast(Policy, ByRule(practice.world.reader)), practice
+
+
 def _needs_world(name: str, said: Said) -> None:
     if ("world",) not in said:
         raise TacitError(f"{name!r} is no run directory, so the world must be named: add --world (see `tacit list worlds`).")
@@ -248,6 +265,9 @@ class _Adviser:
 class Echo(ByteTokens):
     """Says what it reads."""
 
+    def digest(self) -> str:
+        return EXPERT
+
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         nothing = np.zeros(0, np.int64)
         return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]
@@ -258,6 +278,9 @@ class ByRule(ByteTokens):
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         self._rule = rule
+
+    def digest(self) -> str:
+        return READER
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         answers = [self._rule(self.decode(request.prompt)) for request in requests]

@@ -46,6 +46,12 @@ Said = Mapping[tuple[str, ...], Any]
 DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
 OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "engine", "tiny", "policies")
 """keys of a document that are not fields of TrainSettings"""
+OF_THE_RUN: Mapping[str, tuple[str, ...]] = {
+    "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
+    "sft": ("steps", "batch", "lr", "warmup"),
+    "evaluation": ("every", "untrained"),
+}
+"""section -> settings that its worlds share: there is one update after another, and one checkpoint for all"""
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,12 @@ class Recipe:
             if place.world == world:
                 return replace(self, world=world, worlds={}, settings=place.settings, train=place.train)
         raise TacitError(f"this run was in {self.world}, not in {world!r}.")
+
+    def alone(self, world: str = "") -> Recipe:
+        """The same in the world that is meant: the one named, or the only one there is."""
+        if not world and len(self.places) > 1:
+            raise TacitError(f"{self.out} was trained in several worlds ({self.world}); say which one is meant (--world).")
+        return self.at(world or self.places[0].world)
 
     @property
     def schedule(self) -> Schedule:
@@ -292,6 +304,14 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
     for name in tables:
         if name not in mixture:
             raise TacitError(f"[worlds.{name}] is about a world the run is not in; it is in {', '.join(mixture)}.")
+        for section, shared in OF_THE_RUN.items():
+            own = tables[name].get(section, {}) if section else tables[name]
+            for key in own if isinstance(own, Mapping) else ():
+                if key.replace("-", "_") in shared:
+                    said = f"{section}.{key}" if section else key
+                    raise TacitError(
+                        f"[worlds.{name}] says {said!r}, which the worlds of a run share: say it outside [worlds]."
+                    )
     return {name: dict(table) for name, table in tables.items()}
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.checks import Prepared, check_new_run, prepare
+from tacit.assembly.checks import AGENTS, Prepared, check_new_run, prepare
 from tacit.assembly.flags import Option, Parser
 from tacit.assembly.recipe import (
     DEFAULT_ENGINE,
@@ -143,11 +143,16 @@ def carry_out(prepared: Prepared, resume: bool) -> int:
     show_header(console, prepared)
     started = False
     try:
+        from tacit.assembly.players import seated
         from tacit.runs.directory import Run
         from tacit.training.train import Trainer
 
         practices = prepared.practices()
-        policy = prepared.toolbox.open()
+        if recipe.model in AGENTS:
+            policy, practice = seated(recipe.model, practices[0])
+            practices = (practice,)
+        else:
+            policy = prepared.toolbox.open()
         keep, wandb = recipe.train.keep, recipe.train.wandb
         run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
         started = True
@@ -216,4 +221,5 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
             ("run", str(path)),
         ],
     )
-    say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")
+    if summary["settings"].get("model") not in AGENTS:
+        say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")

@@ -23,7 +23,7 @@ from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import NonFiniteLoss
 from tacit.core.iteration import Iteration
-from tacit.core.method import Explained, Method
+from tacit.core.method import Explained, Method, Schedule
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
@@ -121,7 +121,7 @@ class Loop:
         return metrics if len(self.playgrounds) == 1 else by_world(ground.name, metrics)
 
     @property
-    def schedule(self):
+    def schedule(self) -> Schedule:
         """One for all worlds: they share the update."""
         return self.playgrounds[0].method.schedule
 

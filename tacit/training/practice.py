@@ -24,6 +24,8 @@ class Course:
     panel: Panel
     further: tuple[Panel, ...] = ()
     """measured after each stage only"""
+    notes: tuple[str, ...] = ()
+    """which of these there is nothing of on this machine"""
 
     @classmethod
     def of(cls, world: Environment, settings: TrainSettings) -> Course:
@@ -34,11 +36,15 @@ class Course:
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""
             raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks{of} here.")
-        further = [
-            choose_panel(world, split, count or world.panel_size(split, measured.tasks), families)
-            for split, count in measured.further_panels
-        ]
-        return cls(tasks, panel, tuple(further))
+        further, notes = [], []
+        for split, count, may_be_absent in measured.further_panels:
+            try:
+                further.append(choose_panel(world, split, count or world.panel_size(split, measured.tasks), families))
+            except TacitError as error:
+                if not may_be_absent:
+                    raise
+                notes.append(f"not measured on {split}: {error}")
+        return cls(tasks, panel, tuple(further), tuple(notes))
 
 
 @dataclass(frozen=True)

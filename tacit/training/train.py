@@ -13,7 +13,7 @@ import numpy as np
 
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
-from tacit.core.method import Companion, measured_under
+from tacit.core.method import Companion, Method, measured_under
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
@@ -79,7 +79,7 @@ class Trainer:
         self._began = time.monotonic()
 
     @property
-    def method(self):
+    def method(self) -> Method:
         """What all worlds share: name, schedule, losses."""
         return self.practices[0].method
 
@@ -89,6 +89,8 @@ class Trainer:
         for practice in self.practices:
             if practice.course.panel.difference():
                 self.reporter.say(f"warning: {practice.course.panel.difference()}")
+            for note in practice.course.notes:
+                self.reporter.say(note)
         with ExitStack() as open_worlds:
             self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
             if self.progress.stage == "" and self.settings.evaluation.untrained:
