@@ -1,8 +1,8 @@
 """Step by step against the real package: the same commands get the same answers, word for word, and leave the same in hand.
 
-Before each episode the package gets its first lists back: it lengthens them whenever it is reset, so that what it accepts depends
-on the goals it had before. It reads its recipes in the order of a directory listing, which differs from disk to disk; here in the
-order of their names, as we do.
+Before each episode the package gets its first lists back: it lengthens them whenever it is reset, so that what it accepts
+depends on the goals it had before. It reads its recipes in the order of a directory listing, which differs from disk to disk;
+here in the order of their names, as we do.
 """
 
 from __future__ import annotations

@@ -7,15 +7,16 @@
 
 A digest of the goal decides its split, so what is to be made in `test` is never to be made in `train`. The distractors take
 an ingredient of some recipe that is told, as in the package; where there are too few of those, any recipe will do. The
-package adds ten and so do the published splits; the workshop adds four, so that a tiny policy can read them.
+package adds ten and so do the published splits; the workshop adds four, or fewer where there would be more than sixteen lines
+with the others, so that a tiny policy can read them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cache
 from random import Random
 
 from tacit.core.errors import TacitError, unknown
@@ -24,12 +25,12 @@ from tacit.environments.textcraft.book import NAMESPACE, Book, spoken
 from tacit.environments.textcraft.recipes import PUBLISHED, WORKSHOP, open_book
 
 NAME = "textcraft"
-FAMILIES = ("depth_2", "depth_3", "depth_4")
 DEPTHS = (2, 3, 4)
+FAMILIES = ("depth_2", "depth_3", "depth_4")
 SPLITS = ("train", "test", "hard", "published_train", "published_test")
 SIZES = {"published_train": 328, "published_test": 91}
 """goals of the published recipes"""
-DISTRACTORS = {WORKSHOP: 4, PUBLISHED: 10}
+DISTRACTORS, WORKSHOP_DISTRACTORS, WORKSHOP_LINES = 10, 4, 16
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
@@ -41,16 +42,16 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
         raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
     if split in SIZES:
         return _published(split, count, seed, families)
+    depths = DEPTHS[-1:] if split == "hard" else DEPTHS
+    if not any(_family(depth) in families for depth in depths):
+        return []
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}
     while len(found) < count:
-        for depth in rng.sample(DEPTHS, len(DEPTHS)) if split != "hard" else DEPTHS[-1:]:
-            goal = rng.choice(_goals(WORKSHOP, open_book(WORKSHOP).digest, split, depth))
-            task = make_task(WORKSHOP, goal, split, seed, rng)
+        for depth in rng.sample(depths, len(depths)):
+            task = make_task(WORKSHOP, rng.choice(_workshop_goals(split, depth)), split, seed, rng)
             if task.family in families:
                 found.setdefault(task.id, task)
-        if not set(families) & set(FAMILIES[2:] if split == "hard" else FAMILIES):
-            break
     return list(found.values())[:count]
 
 
@@ -59,14 +60,15 @@ def make_task(book_name: str, goal: str, split: str = "own", seed: int = 0, rng:
     book = open_book(book_name)
     told = [recipe.text for recipe in book.leading_to(goal)]
     if rng is not None:
-        told += _distractors(book, goal, DISTRACTORS.get(book_name, DISTRACTORS[PUBLISHED]), rng)
+        room = min(WORKSHOP_DISTRACTORS, max(0, WORKSHOP_LINES - len(told))) if book_name == WORKSHOP else DISTRACTORS
+        told += _distractors(book, goal, room, rng)
         told = list(dict.fromkeys(told))
         rng.shuffle(told)
     mark = hashlib.sha256("\n".join(told).encode()).hexdigest()[:10]
     return Task(
         world=NAME,
         id=f"{NAME}/{split}/{goal.removeprefix(NAMESPACE)}-{mark}",
-        family=f"depth_{book.depth(goal)}",
+        family=_family(book.depth(goal)),
         split=split,
         seed=seed,
         goal=f"craft {spoken(goal)}",
@@ -84,20 +86,22 @@ def split_of(goal: str, depth: int, published: bool = False) -> str:
 
 def _published(split: str, count: int, seed: int, families: Sequence[str]) -> list[Task]:
     book = open_book(PUBLISHED)
-    goals = [goal for depth in DEPTHS for goal in _goals(PUBLISHED, book.digest, split, depth)]
-    wanted = [goal for goal in goals if f"depth_{book.depth(goal)}" in families]
+    goals = [goal for goal in book.goals() if split_of(goal, book.depth(goal), published=True) == split]
+    wanted = [goal for goal in goals if _family(book.depth(goal)) in families]
+    if len(wanted) < count and len(wanted) == len(goals):
+        raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(goals)}.")
     wanted.sort(key=lambda goal: hashlib.sha256(f"{seed}:{goal}".encode()).digest())
-    if len(wanted) < count and set(families) >= set(FAMILIES):
-        raise TacitError(f"{count} goals of {split!r} were asked for, but the published recipes here have {len(wanted)}.")
     return [make_task(PUBLISHED, goal, split, seed, Random(f"{seed}/{goal}")) for goal in wanted[:count]]
 
 
-@lru_cache(maxsize=64)
-def _goals(book_name: str, digest: str, split: str, depth: int) -> tuple[str, ...]:
-    """By name. The digest stands for the recipes, which may be others when the data are."""
-    book = open_book(book_name)
-    deep: Callable[[str], bool] = lambda goal: book.depth(goal) == depth  # noqa: E731
-    return tuple(g for g in book.goals() if deep(g) and split_of(g, depth, book_name == PUBLISHED) == split)
+@cache
+def _workshop_goals(split: str, depth: int) -> tuple[str, ...]:
+    book = open_book(WORKSHOP)
+    return tuple(goal for goal in book.goals() if book.depth(goal) == depth and split_of(goal, depth) == split)
+
+
+def _family(depth: int) -> str:
+    return f"depth_{depth}"
 
 
 def _distractors(book: Book, goal: str, wanted: int, rng: Random) -> list[str]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from tacit.environments.textcraft.book import NAMESPACE, Book, Ingredient, Recipe, bind
 
 WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")
-METALS = ("brass", "copper", "iron", "silver", "tin")
+METALS = ("brass", "copper", "iron", "tin")
 STONES = ("basalt", "granite", "marble", "slate")
 COLOURS = {"black": "charcoal", "blue": "woad", "green": "nettle", "red": "madder", "white": "chalk", "yellow": "saffron"}
 """colour -> what its dye is made of"""
@@ -33,8 +33,8 @@ ANYWAY = """
 2 glue = 1 resin, 1 water
 2 ink = 1 #dye, 1 water
 4 torch = 1 #boards, 1 wax
-1 easel = 1 #frame, 3 peg
-1 palette = 1 #boards, 2 #paint
+1 easel = 2 #boards, 3 peg
+1 palette = 1 #boards, 1 red_paint, 1 white_paint
 1 letter = 1 parchment, 1 ink
 1 parchment = 1 hide, 1 chalk
 1 spyglass = 2 lens, 1 #sheet
@@ -46,7 +46,7 @@ ANYWAY = """
 OF_WOOD = """
 4 {w}_boards [boards] = 1 {w}_log
 2 {w}_leg = 1 {w}_boards
-2 {w}_frame [frame] = 4 {w}_boards
+2 {w}_frame = 4 {w}_boards
 1 {w}_shelf = 3 {w}_boards
 1 {w}_handle [handle] = 1 {w}_boards, 1 sandpaper
 1 {w}_barrel = 5 {w}_boards, 2 #ring
@@ -73,7 +73,7 @@ OF_METAL = """
 1 {m}_shovel = 1 {m}_sheet, 1 #handle
 1 {m}_lantern = 1 {m}_chain, 1 {m}_sheet, 1 candle
 1 {m}_gate = 4 {m}_rod, 2 {m}_hinge
-1 {m}_alarm = 1 {m}_bell, 1 {m}_hammer
+1 {m}_alarm = 1 {m}_bell, 1 {m}_chain
 """
 OF_STONE = """
 2 {s}_brick = 1 {s}_rock
@@ -84,7 +84,7 @@ OF_STONE = """
 1 {s}_hearth = 1 {s}_wall, 1 #sheet
 1 {s}_floor = 6 {s}_tile, 1 mortar
 1 {s}_temple = 1 {s}_arch, 1 {s}_floor
-1 {s}_oven = 1 {s}_hearth, 1 #hinge
+1 {s}_oven = 1 {s}_hearth, 2 {s}_tile
 """
 OF_COLOUR = """
 2 {c}_dye [dye] = 1 {d}
