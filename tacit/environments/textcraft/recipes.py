@@ -94,7 +94,7 @@ def load_recipes(source: Path | str) -> Loaded:
         try:
             written = json.loads(text)
             recipe = read_recipe(written)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             failures.append(f"{where}: {_why(error)}.")
             continue
         if recipe is not None:

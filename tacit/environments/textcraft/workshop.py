@@ -60,13 +60,13 @@ OF_WOOD = """
 1 {w}_ladder = 2 {w}_frame, 6 peg
 """
 OF_METAL = """
-1 {m}_bar [bar] = 2 {m}_ore, 1 coal
+1 {m}_bar = 2 {m}_ore, 1 coal
 2 {m}_rod = 1 {m}_bar
 4 {m}_nail [nail] = 1 {m}_bar
 1 {m}_sheet [sheet] = 2 {m}_bar
 3 {m}_ring [ring] = 1 {m}_bar
 1 {m}_chain = 4 {m}_ring
-2 {m}_hinge [hinge] = 1 {m}_sheet, 2 {m}_nail
+2 {m}_hinge = 1 {m}_sheet, 2 {m}_nail
 1 {m}_bucket = 2 {m}_sheet, 1 {m}_rod
 1 {m}_bell = 1 {m}_sheet, 1 {m}_ring
 1 {m}_hammer = 2 {m}_bar, 1 #handle
@@ -88,7 +88,7 @@ OF_STONE = """
 """
 OF_COLOUR = """
 2 {c}_dye [dye] = 1 {d}
-2 {c}_paint [paint] = 1 {c}_dye, 1 oil
+2 {c}_paint = 1 {c}_dye, 1 oil
 1 {c}_cloth = 1 cloth, 1 {c}_dye
 4 {c}_candle = 1 wax, 1 {c}_dye, 1 thread
 1 {c}_glass = 1 glass, 1 {c}_dye
