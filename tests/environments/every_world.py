@@ -1,5 +1,5 @@
-"""What has to hold in any world: the expert earns everything, anybody may act at random, nothing that is written breaks it, and an
-episode is the same in every process."""
+"""What has to hold in any world: the expert earns everything, anybody may act at random, nothing that is written breaks it, and
+an episode is the same in every process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tacit.environments import get_environment
 from tacit.environments.sokoban.alphabet import SKILLS
 from tacit.environments.sokoban.room import DIRECTIONS, Layout, Position, Room, read_rows
 from tacit.environments.sokoban.solver import best_moves, deadlocked, moves_left, pushes_left
-from tacit.environments.sokoban.tasks import make_task, split_of
+from tacit.environments.sokoban.tasks import FAR, SHARES, make_task, share_of, split_of
 from tacit.environments.sokoban.world import read, read_position, show
 
 ENVIRONMENT = get_environment("sokoban")
@@ -42,7 +42,7 @@ def trajectory(task, actions, stop=StopReason.STEP_LIMIT):
 
 
 def fewest_moves(rows) -> int | None:
-    """By the plainest search there is, forwards, over texts of rooms and on none of the solver's code; None where there is none."""
+    """By the plainest search there is, forwards, over texts of rooms and with none of the solver's code; None in a deadlock."""
     seen, queue = {tuple(rows)}, deque([(tuple(rows), 0)])
     while queue:
         now, moves = queue.popleft()
@@ -206,6 +206,14 @@ def test_splits_share_no_room_however_it_is_turned_and_repeat_none():
             assert least in (range(14, 25) if split == "hard" else range(3, 21))
     assert not rooms["train"] & rooms["test"] and not rooms["hard"] & (rooms["train"] | rooms["test"])
     assert {task.family for task in ENVIRONMENT.tasks("hard", 50, 1)} == {"two_boxes"}
+
+
+def test_the_rooms_of_a_corpus_are_not_those_of_runs():
+    near, far = (
+        {share_of(read_rows(task.data["room"])[0]) for seed in seeds for task in ENVIRONMENT.tasks("train", 60, seed)}
+        for seeds in ((0, 1, FAR - 1), (FAR, FAR + 1, FAR << 20))
+    )
+    assert near == set(SHARES["train"]) and far == set(SHARES["corpus"])
 
 
 def reflections(layout: Layout) -> set[tuple[int, int]]:

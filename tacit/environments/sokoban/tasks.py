@@ -1,14 +1,17 @@
 """Rooms from a seed, made by reverse play, so that all can be solved; and no two splits share a room, not even turned or
 mirrored.
 
-A room is 6 by 6 with walls around, up to five walls inside, its floor in one piece, and one or two targets. Playing
-backwards from the solved room reaches every position that can be solved; the start is one of them, no box on a target, of a
-number of moves that is drawn first, so that short and long ones are as likely. A digest of walls and targets, in the first
-of their eight reflections, decides the split:
+A room is 6 by 6 with walls around, some three tenths of the cells inside walls, its floor in one piece, and one or two targets.
+Playing backwards from the solved room reaches every position that can be solved; the start is any of those that take the right
+number of moves and have no box on a target. A digest of walls and targets, in the first of their eight reflections, decides the
+split:
 
     train    seven tenths of all rooms: one box (3 to 16 moves) or two (5 to 20)
     test     about a sixth, the same
     hard     about a sixth: two boxes, 14 to 24 moves
+
+There are not many rooms this small, and two seeds may well draw the same one. Those of a corpus for pretraining are kept apart
+from those of runs: seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.
 """
 
 from __future__ import annotations
@@ -20,16 +23,21 @@ from random import Random
 
 from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Task
-from tacit.environments.sokoban.room import DIRECTIONS, Layout, Position, Room, read_rows
+from tacit.environments.sokoban.room import DIRECTIONS, Layout, Room, read_rows
 from tacit.environments.sokoban.solver import moves_left
 
 NAME = "sokoban"
 SPLITS = ("train", "test", "hard")
 FAMILIES = {1: "one_box", 2: "two_boxes"}
 SIZE = 6
-MOST_WALLS = 5
+WALLED = 0.3
+"""share of the cells inside that are walls"""
 MOVES = {1: range(3, 17), 2: range(5, 21)}
 HARD_MOVES = range(14, 25)
+SHARES = {"train": range(12), "corpus": range(12, 14), "test": range(14, 17), "hard": range(17, 20)}
+"""twentieths of all rooms"""
+FAR = 1 << 32
+"""seeds from here on are derived ones"""
 GOAL = "Push every box onto a target."
 
 
@@ -39,15 +47,14 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
         raise unknown(f"split of world {NAME!r}", split, SPLITS)
     if count < 0:
         raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    shares = SHARES["corpus" if split == "train" and seed >= FAR else split]
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}
     while len(found) < count:
         boxes = 2 if split == "hard" else rng.choice((1, 2))
-        layout = draw_layout(rng, boxes, split)
-        start = draw_start(rng, layout, HARD_MOVES if split == "hard" else MOVES[boxes])
-        if start is not None:
-            task = make_task(Room(layout).rows(start), split, seed)
-            found.setdefault(task.id, task)
+        moves = HARD_MOVES if split == "hard" else MOVES[boxes]
+        task = make_task(draw_room(rng, boxes, moves, shares), split, seed)
+        found.setdefault(task.id, task)
     return list(found.values())
 
 
@@ -61,29 +68,34 @@ def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
 
 def split_of(layout: Layout) -> str:
     """The only split in which this room appears, whichever way it is turned."""
-    share = zlib.crc32(min(_reflections(layout)).encode()) % 20
-    return "test" if share in (14, 15, 16) else "hard" if share > 16 else "train"
+    share = share_of(layout)
+    return next((split for split in SPLITS if share in SHARES[split]), "train")
 
 
-def draw_layout(rng: Random, boxes: int, split: str) -> Layout:
-    """A room of the split whose floor is in one piece."""
+def share_of(layout: Layout) -> int:
+    return zlib.crc32(min(_reflections(layout)).encode()) % 20
+
+
+def draw_room(rng: Random, boxes: int, moves: range, shares: range) -> list[str]:
+    """A room of these shares with a start of one of these numbers of moves in it."""
+    while True:
+        layout = draw_layout(rng, boxes, shares)
+        starts = [at for at, left in moves_left(layout).items() if left in moves and not at.boxes & layout.targets]
+        if starts:
+            return Room(layout).rows(rng.choice(sorted(starts)))
+
+
+def draw_layout(rng: Random, boxes: int, shares: range) -> Layout:
     inside = [row * SIZE + column for row in range(1, SIZE - 1) for column in range(1, SIZE - 1)]
     around = sum(1 << cell for cell in range(SIZE * SIZE) if cell not in inside)
     while True:
-        walls = around | sum(1 << cell for cell in rng.sample(inside, rng.randint(0, MOST_WALLS)))
+        walls = around | sum(1 << cell for cell in inside if rng.random() < WALLED)
         floor = [cell for cell in inside if not walls >> cell & 1]
+        if len(floor) < 3 * boxes:
+            continue
         layout = Layout(SIZE, SIZE, walls, sum(1 << cell for cell in rng.sample(floor, boxes)))
-        if split_of(layout) == split and _in_one_piece(layout):
+        if share_of(layout) in shares and _in_one_piece(layout):
             return layout
-
-
-def draw_start(rng: Random, layout: Layout, moves: range) -> Position | None:
-    """A position of that many moves with no box on a target, None where the room has none."""
-    by_moves: dict[int, list[Position]] = {}
-    for position, left in moves_left(layout).items():
-        if left in moves and not position.boxes & layout.targets:
-            by_moves.setdefault(left, []).append(position)
-    return rng.choice(sorted(by_moves[rng.choice(sorted(by_moves))])) if by_moves else None
 
 
 def _in_one_piece(layout: Layout) -> bool:
