@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
 
 NAMESPACE = "minecraft:"
 
 
+@lru_cache(maxsize=8192)
 def spoken(item: str) -> str:
     """`minecraft:oak_planks` -> `oak planks`"""
     return item.replace(NAMESPACE, "").replace("_", " ")

@@ -27,10 +27,12 @@ class Possible:
         for beginning, parts in self._crafts:
             chosen = []
             for items, count in parts:
-                item = next((item for item in items if held.get(item, 0) >= count), None)
-                if item is None:
+                for item in items:
+                    if item in held and held[item] >= count:
+                        chosen.append(f"{count} {spoken(item)}")
+                        break
+                else:
                     break
-                chosen.append(f"{count} {spoken(item)}")
             else:
                 crafts.append(beginning + ", ".join(chosen))
         return (*self._gets, *crafts, INVENTORY)
