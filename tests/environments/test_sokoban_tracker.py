@@ -17,7 +17,7 @@ from tacit.environments.sokoban.world import read_position
 
 ENVIRONMENT = get_environment("sokoban")
 TRACKER = ENVIRONMENT.tracker
-FEW_AND_MANY = pytest.mark.parametrize("count", [120, pytest.param(1500, marks=pytest.mark.slow)])
+FEW_AND_MANY = pytest.mark.parametrize("count", [120, pytest.param(600, marks=pytest.mark.slow)])
 NONSENSE = ("fly to the moon", "", "upwards")
 
 
