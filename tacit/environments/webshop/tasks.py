@@ -60,6 +60,7 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     return found
 
 
+@lru_cache(65536)
 def winnable(catalogue: Catalogue, goal: Goal) -> bool:
     """Whether the product that is meant, bought with the options that are meant, scores 1."""
     chosen = {name or str(place): value for place, (name, value) in enumerate(goal.options)}
