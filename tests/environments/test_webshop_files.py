@@ -82,25 +82,25 @@ def test_one_bad_product_is_named_with_its_place_and_the_rest_load(tmp_path, cap
 
 def test_what_is_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.delenv("WEBSHOP_DATA", raising=False)
-    with pytest.raises(TacitError, match="set WEBSHOP_DATA to the directory with items_shuffle_1000.json"):
+    with pytest.raises(TacitError, match=r"set WEBSHOP_DATA to the directory with items_shuffle_1000.json"):
         WORLD.tasks("published_test", 1, 0)
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(TacitError, match="there is no file or directory .*nowhere"):
+    with pytest.raises(TacitError, match=r"there is no file or directory .*nowhere"):
         WORLD.tasks("published_test", 1, 0)
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
-    with pytest.raises(TacitError, match="holds no products: none of items_shuffle_1000.json"):
+    with pytest.raises(TacitError, match=r"holds no products: none of items_shuffle_1000.json"):
         WORLD.tasks("published_test", 1, 0)
     (tmp_path / "items_shuffle_1000.json").write_text('[{"asin": "B0', encoding="utf-8")
-    with pytest.raises(TacitError, match="items_ins_v2_1000.json is missing: .*setup.sh downloads it"):
+    with pytest.raises(TacitError, match=r"items_ins_v2_1000.json is missing: .*setup.sh downloads it"):
         WORLD.tasks("published_test", 1, 0)
     (tmp_path / "items_ins_v2_1000.json").write_text("{}", encoding="utf-8")
     with pytest.raises(TacitError, match=r"items_shuffle_1000.json cannot be read as JSON \(truncated"):
         WORLD.tasks("published_test", 1, 0)
     (tmp_path / "items_shuffle_1000.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(TacitError, match="should be a JSON list, and is a dict"):
+    with pytest.raises(TacitError, match=r"should be a JSON list, and is a dict"):
         WORLD.tasks("published_test", 1, 0)
     (tmp_path / "items_shuffle_1000.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(TacitError, match="holds no product that can be read. It is empty"):
+    with pytest.raises(TacitError, match=r"holds no product that can be read. It is empty"):
         WORLD.tasks("published_test", 1, 0)
 
 

@@ -37,8 +37,8 @@ class Shopper(_Remembering):
     """Searches for the thing and the options in the words of the sentence, opens what is found in its order, reads the
     features where words are still missing, and buys what has all of them, with the options that are asked for.
 
-    A product that does not offer an option, or costs too much, is left. Where nothing has all the words, the one that has most is
-    bought before the steps run out. It makes no random choice.
+    A product that does not offer an option, or costs too much, is left. Where nothing has all the words, the one that has most
+    is bought before the steps run out. It makes no random choice.
     """
 
     def _choose(self, visit: Visit) -> str:
@@ -70,7 +70,7 @@ class Shopper(_Remembering):
         """Read on, choose, buy, or leave."""
         product, about = visit.product, visit.known[visit.product]
         missing, left = visit.missing(product), self._left
-        if self._lacks(visit, product) and self._time_for_another(visit, 1):
+        if self._lacks(visit, product) and left >= 3 + len(visit.wanted):  # back, another, its options, and buy it
             return "click[< prev]"
         if missing and "features" not in about.details and left >= len(visit.remaining) + 3:
             return "click[features]"
@@ -115,8 +115,9 @@ class Oracle(_Remembering):
     def _choose(self, visit: Visit) -> str:
         wanted = self._goal.product.lower()
         if visit.page.kind == "item" and visit.product == wanted:
-            values = dict(self._goal.options)
-            left = [v for name, v in values.items() if (v not in visit.chosen.values() if not name else visit.chosen.get(name) != v)]
+            chosen = visit.chosen
+            done = [chosen.get(name) == value if name else value in chosen.values() for name, value in self._goal.options]
+            left = [value for (_, value), there in zip(self._goal.options, done, strict=True) if not there]
             return f"click[{left[0]}]" if left else "click[buy now]"
         if visit.page.kind in ("item", "detail"):
             return "click[< prev]"

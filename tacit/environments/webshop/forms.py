@@ -1,8 +1,8 @@
 """The shop's state block in other forms.
 
-    full    tracker.py: also what was read of the product, and which were opened before
-    paper   the five fields that §3.1 names (Xie et al., 2026), in its order: the current query, the inspected product, the
-            selected options, the remaining options, and whether one is ready to purchase
+full    tracker.py: also what was read of the product, and which were opened before
+paper   the five fields that §3.1 names (Xie et al., 2026), in its order: the current query, the inspected product, the
+        selected options, the remaining options, and whether one is ready to purchase
 """
 
 from __future__ import annotations

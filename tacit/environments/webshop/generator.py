@@ -1,6 +1,7 @@
 """The generated shop: 600 products with options, prices and sentences, the same on every machine, so that nothing needs to be
-downloaded. Twenty of each kind, each with four of its nine attributes, two of them in the title; descriptions and features
-name all four, so what can be asked for can be found out by reading."""
+downloaded. Twenty of each kind, each with four of its nine attributes, one of them in the title; descriptions and features name
+all four, so what is asked for (the one in the title, and one or two more) can be found out by reading. Prices are whole
+dollars."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def generated() -> Catalogue:
                 attributes = rng.sample(kind.attributes, ATTRIBUTES)
             met.add(frozenset(attributes))
             product = _product(rng, f"B{100 + len(products)}", kind, brand, tuple(attributes))
-            asked = rng.sample(attributes, rng.choice((2, 3)))
+            asked = [attributes[0], *rng.sample(attributes[1:], rng.choice((1, 2)))]
+            rng.shuffle(asked)
             products.append(product)
             wanted.append(Wanted(product.id, _sentence(kind, asked), tuple(asked)))
     return Catalogue(NAME, tuple(products), tuple(wanted))
@@ -44,14 +46,13 @@ def _product(rng: Random, number: str, kind: Kind, brand: str, attributes: tuple
         chosen = rng.sample(values, rng.randint(CHOICES[0], min(CHOICES[1], len(values))))
         options[name] = tuple(value for value in values if value in chosen)
     low, high = kind.prices
-    shown = attributes[:2]
     return Product(
         id=number,
-        title=f"{brand} {kind.one.title()}, {', '.join(attribute.title() for attribute in shown)}",
+        title=f"{brand} {kind.one.title()}, {attributes[0].title()}",
         query=kind.many,
         family=kind.family,
         path=kind.path,
-        pricing=(rng.randint(low * 10, high * 10) / 10,),
+        pricing=(float(rng.randint(low, high)),),
         description=f"{kind.one.capitalize()} by {brand}: {', '.join(attributes)}.",
         features=attributes,
         options=options,

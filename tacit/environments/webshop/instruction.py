@@ -1,7 +1,7 @@
 """What a sentence asks for, as far as anybody can read it: the thing, the options with their names, the price.
 
-    Find me easy clean, waterproof backpacks with padded straps with color: navy, and size: large, and price lower than 40.00 dollars
-            thing ----------------------------------------------     options -----------------------                    limit
+Find me easy clean backpacks with color: navy, and size: large, and price lower than 40.00 dollars
+        the thing ----------     the options -----------------                       the limit
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ _OPTION = re.compile(r"((?:(?! with )[^:,])+): (.+)")
 _BEGINNING = re.compile(r"^(?:find|get|show|buy) (?:me )?", re.I)
 _PARTING = re.compile(r", (?:and )?| with | for | and ")
 _WORD = re.compile(r"[^\W_]+")
-_EMPTY = frozenset(
-    "a an and are as at be by for from i in is it like looking me my need of on or some that the this to want with would".split()
-)
+_SAYING_NOTHING = """
+a an and are as at be by for from i in is it like looking me my need of on or some that the this to want with
+would
+"""
+_EMPTY = frozenset(_SAYING_NOTHING.split())
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tacit.core.types import Observation
-from tacit.environments.webshop.pages import BACK, BUY, DETAILS, PREVIOUS, SEARCH, SEPARATOR, THANKS
+from tacit.environments.webshop.pages import BACK, BUY, DETAILS, PREVIOUS, SEPARATOR, THANKS
 
 _HEADING = re.compile(r"Page (\d+) \(Total results: (\d+)\)")
 _PRICE = re.compile(r"\$([\d.]+)")
-_USUAL_NAMES = frozenset(
-    "color size style scent volume width flavor material pattern shape".split()
-    + ["flavor name", "fit type", "item shape", "material type", "pattern name", "size name", "number of items", "color name"]
-)
+_NAMES = """
+color, color name, fit type, flavor, flavor name, item shape, material, material type, number of items, pattern, pattern name,
+scent, shape, size, size name, style, volume, width
+"""
+_USUAL_NAMES = frozenset(name.strip() for name in _NAMES.split(","))
 """what options are called, for where no list of actions tells names from values"""
 
 
@@ -66,7 +67,7 @@ def read_parts(parts: Sequence[str], clickables: Sequence[str] = (), names: Sequ
     """A page from its parts; `names` are those that options may have, where nothing is known of what can be clicked."""
     if parts and parts[0] == THANKS:
         return Seen("done", told=tuple(parts))
-    if not parts or parts[0] != BACK or len(parts) == 1 and parts[0] == SEARCH:
+    if not parts or parts[0] != BACK:
         return Seen("search")
     heading = _HEADING.fullmatch(parts[1]) if len(parts) > 1 else None
     if heading:

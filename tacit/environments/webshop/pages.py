@@ -1,13 +1,14 @@
 """The pages of the shop as the original's text mode tells them, parts joined by ` [SEP] `, and what can be clicked on each.
 
     search    WebShop, Instruction:, the sentence, Search
-    results   Instruction:, the sentence, Back to Search, Page 1 (Total results: 50), [< Prev,] Next >, then id, title, price of ten
-    item      …, Back to Search, < Prev, each option's name and values, title, Price:, Rating:, Description, Features, Reviews, Buy Now
+    results   Instruction:, the sentence, Back to Search, Page 1 (Total results: 50), [< Prev,] Next >, id, title, price of ten
+    item      …, Back to Search, < Prev, each option's name and values, title, Price:, Rating:, Description, Features, Reviews,
+              Buy Now
     detail    …, Back to Search, < Prev, and the description, the features, the reviews or the attributes
     done      Thank you for shopping with us!, Your score (min 0.0, max 1.0), the score
 
-As there, the text of an item does not show which options are chosen, `Next >` is on every page of results, and a click is told by
-what is written on the thing, in small letters. The last page is shorter than the original's, which ends with forms nobody reads.
+As there, the text of an item does not show which options are chosen, `Next >` is on every page of results, and a click is told
+by what is written on the thing, in small letters. The last page is shorter than the original's, which ends with forms.
 """
 
 from __future__ import annotations

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 PANELS: dict[str, dict[int, str]] = {
     "train": {
-        16: "43f61def4f7b33ad",
-        128: "f01a67aae0be9720",
-        256: "f3eb3a2dc60d0422",
-        512: "681d6ff2ff3b310a",
-        1024: "e4ceba2061d3c9a5",
+        16: "7e55a8122bce2801",
+        128: "fa10c1e5b8c24dcb",
+        256: "0b33ad5fc4ffcb01",
+        512: "708b2ca2b6a482f9",
+        1024: "68fe03adb550e694",
     },
     "test": {
-        16: "ed5b648a0742c756",
-        128: "db186117a7857449",
-        256: "4e6644e55069dd74",
-        512: "6475a0c5cb76e649",
-        1024: "a332d3a13616a96e",
+        16: "0afcfe540f2c1953",
+        128: "4ca1164a39d8d04d",
+        256: "e29aafc7658f649e",
+        512: "ae303b7fc25f3840",
+        1024: "333f9384ae0babff",
     },
 }

@@ -1,7 +1,8 @@
 """How the shop is told: `full` to a language model, `terse` to a policy of a million parameters.
 
-`full` follows the template that GiGPO, BiPACE and OPID train with (BiPACE appendix J): a page is its parts, each in quotes, without
-the instruction, which the prompt states itself. `terse` writes a page in a line, and of past pages only which they were.
+`full` follows the template that GiGPO, BiPACE and OPID train with (BiPACE appendix J): a page is its parts, each in quotes,
+without the instruction, which the prompt states itself. `terse` writes a page in a line, and of past pages
+only which they were.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ class FullWording:
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
             return (
-                "Now it's your turn to take one action for the current step: search[words] or click[text]. Answer with the action "
-                "alone."
+                "Now it's your turn to take one action for the current step: search[words] or click[text]. Answer with the "
+                "action alone."
             )
         return (
             "Now it's your turn to take one action for the current step.\n"
-            "You should first reason step-by-step about the current situation, then think carefully which admissible action best "
-            "advances the shopping goal. This reasoning process MUST be enclosed within <think> </think> tags.\n"
-            "Once you've finished your reasoning, you should choose an admissible action for current step and present it within "
-            "<action> </action> tags."
+            "You should first reason step-by-step about the current situation, then think carefully which admissible action "
+            "best advances the shopping goal. This reasoning process MUST be enclosed within <think> </think> tags.\n"
+            "Once you've finished your reasoning, you should choose an admissible action for current step and present it "
+            "within <action> </action> tags."
         )
 
 
 class TerseWording:
-    """`p1 of 33 / b156 jorvik rain jacket, hooded 56.6 / b141 …`, `jorvik rain jacket, hooded / 56.6 / color: red, pink / size: …`"""
+    """`p1 of 33 / b156 jorvik rain jacket, hooded 56 / b141 …`, `jorvik rain jacket, hooded / 56 / color: red, … / size: …`"""
 
     separator = "\n"
 

@@ -151,7 +151,8 @@ def _product_file(source: Path) -> Path:
     found = next((file for pattern in _PRODUCTS for file in sorted(source.glob(pattern))), None)
     if found is None:
         raise TacitError(
-            f"{source} holds no products: none of {', '.join(_PRODUCTS)}. WebShop's setup.sh (`-d small`, `-d all`) downloads them."
+            f"{source} holds no products: none of {', '.join(_PRODUCTS)}. WebShop's setup.sh (`-d small`, `-d all`) downloads "
+            "them."
         )
     return found
 

@@ -1,9 +1,10 @@
 """A rule that shops by its prompt alone: what the state block is worth without any learning.
 
-It has no memory and sees no list of actions. Each turn it is given the text a policy would be given, in either form of the block
-and either wording. It opens the first product listed that it has not opened before (where the block says which), leaves it if an
-option that is asked for is not offered, or words of the sentence are still missing after its features were read, and otherwise
-chooses and buys. With the paper's fields alone it cannot tell one product from another, and buys the first that can be paid.
+It has no memory and sees no list of actions. Each turn it is given the text a policy would be given, in either form of the
+block and either wording. It opens the first product listed that it has not opened before (where the block says which), leaves
+it if an option that is asked for is not offered, or words of the sentence are still missing after its features were read, and
+otherwise chooses and buys. With the paper's fields alone it cannot tell one product from another, and buys the first that can
+be paid.
 """
 
 from __future__ import annotations

@@ -25,10 +25,11 @@ _KEPT = 4096
 """queries whose answers are remembered: the members of a group often ask the same"""
 _WORD = re.compile(r"[^\W_]+")
 _POSSESSIVE = re.compile(r"[’']s\b")
-_STOP = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was "
-    "will with".split()
-)
+_STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or such that the their then there these they
+this to was will with
+"""
+_STOP = frozenset(_STOP_WORDS.split())
 
 
 class Index:
@@ -62,4 +63,6 @@ def _package(module: str, name: str) -> Any:
     try:
         return __import__(module)
     except ImportError as error:
-        raise TacitError(f"the shop's search needs the package {name}, which is not installed: `pip install {name}`.") from error
+        raise TacitError(
+            f"the shop's search needs the package {name}, which is not installed: `pip install {name}`."
+        ) from error

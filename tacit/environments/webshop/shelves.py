@@ -44,10 +44,10 @@ KINDS: tuple[Kind, ...] = (
         {"color": COLOURS, "size": _CLOTHES},
         "backpack|backpacks|20-80|waterproof, lightweight, padded straps, laptop sleeve, easy clean, side pockets, anti theft, "
         "wide opening, quick dry",
-        "sweater|sweaters|15-60|machine wash, long sleeve, crew neck, soft knit, hand wash, loose fit, wool blend, high collar, "
-        "ribbed cuffs",
-        "rain jacket|rain jackets|30-90|waterproof, windproof, hooded, packable, zip pockets, slim fit, taped seams, long sleeve, "
-        "fleece lining",
+        "sweater|sweaters|15-60|machine wash, long sleeve, crew neck, soft knit, hand wash, loose fit, wool blend, "
+        "high collar, ribbed cuffs",
+        "rain jacket|rain jackets|30-90|waterproof, windproof, hooded, packable, zip pockets, slim fit, taped seams, "
+        "long sleeve, fleece lining",
         "pajama set|pajama sets|12-45|machine wash, elastic waist, button front, long sleeve, breathable, cotton blend, "
         "plaid pattern, relaxed fit, deep pockets",
         "running shoe|running shoes|25-95|rubber sole, arch support, memory foam, non slip, breathable, lace up, wide toe, "
@@ -65,12 +65,12 @@ KINDS: tuple[Kind, ...] = (
         "fast absorbing, aloe vera, paraben free",
         "face mask|face masks|4-25|clay based, sensitive skin, deep cleansing, cruelty free, hyaluronic acid, oil control, "
         "overnight use, green tea, anti aging",
-        "hand soap|hand soaps|3-18|plant based, paraben free, sensitive skin, foaming, refill pouch, moisturizing, biodegradable, "
-        "pump bottle, gentle lather",
+        "hand soap|hand soaps|3-18|plant based, paraben free, sensitive skin, foaming, refill pouch, moisturizing, "
+        "biodegradable, pump bottle, gentle lather",
         "lip balm|lip balms|2-15|bees wax, long lasting, spf protection, cruelty free, shea butter, twist tube, matte finish, "
         "vitamin e, deeply nourishing",
-        "bath oil|bath oils|8-35|essential oils, dry skin, relaxing, glass bottle, vegan formula, muscle relief, coconut based, "
-        "non staining, paraben free",
+        "bath oil|bath oils|8-35|essential oils, dry skin, relaxing, glass bottle, vegan formula, muscle relief, "
+        "coconut based, non staining, paraben free",
     ),
     *_kinds(
         "electronics",
@@ -97,8 +97,8 @@ KINDS: tuple[Kind, ...] = (
         "faux leather, space saving, stackable",
         "bookshelf|bookshelves|40-190|easy assemble, solid wood, open storage, wall mounted, steel frame, anti tip, "
         "water resistant, corner fit, industrial design",
-        "area rug|area rugs|20-150|machine wash, non slip, stain resistant, soft pile, hand woven, pet friendly, fade resistant, "
-        "low pile, vintage design",
+        "area rug|area rugs|20-150|machine wash, non slip, stain resistant, soft pile, hand woven, pet friendly, "
+        "fade resistant, low pile, vintage design",
         "throw pillow|throw pillows|8-45|hidden zipper, machine wash, memory foam, velvet cover, hypoallergenic, tassel trim, "
         "double sided, outdoor use, fade resistant",
         "plant pot|plant pots|6-55|drainage hole, self watering, ceramic body, outdoor use, matching saucer, lightweight, "
@@ -114,14 +114,14 @@ KINDS: tuple[Kind, ...] = (
         "resealable bag, dairy free",
         "herbal tea|herbal teas|3-22|caffeine free, organic leaves, individually wrapped, non gmo, loose leaf, fair trade, "
         "plastic free, sugar free, calming blend",
-        "trail mix|trail mixes|5-30|gluten free, no salt, high protein, resealable bag, dairy free, organic fruit, keto friendly, "
-        "low carb, individually wrapped",
+        "trail mix|trail mixes|5-30|gluten free, no salt, high protein, resealable bag, dairy free, organic fruit, "
+        "keto friendly, low carb, individually wrapped",
         "pasta sauce|pasta sauces|3-20|low sodium, no preservatives, gluten free, glass jar, vegan recipe, organic tomato, "
         "dairy free, sugar free, slow cooked",
         "olive oil|olive oils|8-60|cold pressed, extra virgin, single origin, glass bottle, kosher certified, unfiltered, "
         "early harvest, dark tin, non gmo",
-        "rice cracker|rice crackers|2-16|gluten free, low fat, whole grain, individually wrapped, no msg, baked crisp, nut free, "
-        "vegan recipe, low sodium",
+        "rice cracker|rice crackers|2-16|gluten free, low fat, whole grain, individually wrapped, no msg, baked crisp, "
+        "nut free, vegan recipe, low sodium",
     ),
 )
 

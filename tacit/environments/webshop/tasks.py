@@ -1,12 +1,13 @@
 """Splits of the shop and where their goals come from.
 
     train, test                     the generated catalogue
-    published_train, published_test the original's files, sentences made from attributes: what verl-agent and the papers train on
+    published_train, published_test the original's files, sentences made from attributes: what the papers train on
     human_train, human_test         the original's files, sentences that people wrote
 
 A goal has an id of its own (product, sentence and options), its split is decided by what it is about (catalogue.py), and a
 panel is the first of all goals in an order that depends on the seed and the ids alone. Published goals that cannot be won are
-left out: of some not even the product itself, bought as asked, scores 1 (a `rectangular` in which the rule finds the colour `tan`, say).
+left out: of some not even the product itself, bought as asked, scores 1 (a `rectangular` in which the rule finds the colour
+`tan`, say).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SPLITS = tuple(_SOURCES)
 
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
-    """`count` goals of the split, the same on every machine; of some families only, as many as there are where they are fewer."""
+    """`count` goals of the split, the same on every machine; of some families only, as many as there are."""
     if split not in _SOURCES:
         raise unknown(f"split of world {NAME!r}", split, SPLITS)
     if count < 0:
@@ -56,7 +57,9 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
         if (every or goal.family in families) and (name == GENERATED or winnable(catalogue, goal)):
             found.append(_task(catalogue, goal, split, seed))
     if len(found) < count and every:
-        raise TacitError(f"{count} goals of {split!r} were asked for, but the {name} shop ({catalogue.report}) has {len(found)}.")
+        raise TacitError(
+            f"{count} goals of {split!r} were asked for, but the {name} shop ({catalogue.report}) has {len(found)}."
+        )
     return found
 
 

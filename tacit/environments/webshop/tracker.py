@@ -5,8 +5,8 @@
     error      0.10 for choosing another value than is asked for, 0.25 for buying before all are chosen, 0.10 for an action
                loop A, B, A, 0.08 for opening a product again, 0.08 for reading the same page about it again
 
-Errors are positive amounts; the reward term subtracts them. Nothing good is paid twice, so choosing to and fro earns nothing. An
-option that the sentence says nothing of is neither right nor wrong.
+Errors are positive amounts; the reward term subtracts them. Nothing good is paid twice, so choosing to and fro earns nothing.
+An option that the sentence says nothing of is neither right nor wrong.
 
 The block says what somebody would know who remembered every turn: which words of the sentence were read of the product that is
 looked at, which products were opened before. The text of a page does not even say what is chosen.

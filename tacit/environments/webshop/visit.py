@@ -1,7 +1,7 @@
 """A visit to the shop as somebody would remember it who forgets nothing: a fold over actions and what was then seen.
 
-It knows what the text tells. Which options are chosen no page shows: they are known by the clicks, so the action that was really
-taken has to be told.
+It knows what the text tells. Which options are chosen no page shows: they are known by the clicks, so the action that was
+really taken has to be told.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def after(visit: Visit, action: str, observation: Observation) -> Visit:
             product, chosen = argument, {}
             opened = (*(p for p in opened if p != product), product)
         elif before.kind == "item" and name == "click":
-            group = next((g for g, values in reversed(page.options.items()) if argument in values), "")
+            group = next((g for g, values in reversed(list(page.options.items())) if argument in values), "")
             chosen = {**chosen, group: argument} if group else chosen
         about = known.get(product, Known(page.title, page.prices, frozenset()))
         known[product] = replace(about, words=about.words | _stems(page.title), options=page.options)

@@ -12,8 +12,8 @@
 same page is seen again. Not here: the original's hidden queries `<r>`, `<a>`, `<c>` and `<q>`, which list products past the
 search; they are words like others.
 
-What one can type into the search bar cannot be listed. The actions of the search page are parts of the sentence to search for, so
-that everything listed can be done; wordings tell them as `search[<your query>]`, as verl-agent does.
+What one can type into the search bar cannot be listed. The actions of the search page are parts of the sentence to search for,
+so that everything listed can be done; wordings tell them as `search[<your query>]`, as verl-agent does.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class WebShop:
             self._page = detail_page(self.goal.sentence, self._product, self._detail)
         else:
             # Of two options that have the value, the later one is meant, as in the original.
-            name = next(name for name, values in reversed(self._product.options.items()) if clicked in values)
+            name = next(name for name, values in reversed(list(self._product.options.items())) if clicked in values)
             self._chosen[name] = clicked
 
     def _open_search(self) -> None:
@@ -150,7 +150,9 @@ class WebShop:
         score = verdict.reward
         self._page = done_page(score)
         success = score == 1.0
-        return Transition(Observation(self._page.text), True, success, score, label="" if success else _label(verdict, self.goal))
+        return Transition(
+            Observation(self._page.text), True, success, score, label="" if success else _label(verdict, self.goal)
+        )
 
     def _observe(self) -> Observation:
         if self._page.has_search_bar:
