@@ -134,6 +134,26 @@ CALIBRATED_1_5B: Sourced = {
     "schedule.iterations": (200, "Table 2: extended training budget"),
 }
 
+IN_THE_SHOP: Sourced = {
+    "world": ("webshop", "script: env.env_name=Webshop"),
+    "split": ("published_train", "instead of goals 500 and up of a list that every worker shuffles for itself"),
+    "tasks": (2400, "16 × 150: as many as are met"),
+    "families": ("", "code: all departments"),
+    "max_steps": (0, "script of WebShop: env.max_steps=15, the world's own"),
+    "schedule.minibatch_rows": (64, "script of WebShop: ppo_mini_batch_size, which counts environment steps"),
+    "evaluation.split": ("published_test", "instead of goals 0 to 499 of such a list: held out by product and sentence"),
+    "evaluation.max_steps": (0, "script of WebShop: env.max_steps=15, the world's own"),
+}
+MEAN_NORM: Sourced = {
+    "method.std": ("none", "script of WebShop: gigpo.mode=mean_norm"),
+    "method.step_std": ("none", "script of WebShop: gigpo.mode=mean_norm"),
+}
+
+
+def shop_rows(model: Sourced, bipace: Sourced) -> dict[tuple[str, str], Sourced]:
+    rows = {"grpo": VERL_AGENT, "ppo": PPO, "gigpo": GIGPO | MEAN_NORM, "hgpo": HGPO, "bipace": BIPACE | bipace}
+    return {("webshop", method): model | row | IN_THE_SHOP for method, row in rows.items()}
+
 
 def radius(epsilon: float) -> Sourced:
     return ON_7B | BIPACE | {"method.epsilon": (epsilon, "Table 4")}
@@ -318,6 +338,25 @@ ALL_FAMILIES: Sourced = CONSTANT_CONTEXT | {
     "sft.steps": (6882, "Table 5: 3 epochs of 36,702 samples in batches of 16"),
 }
 
+SHOPPING: Sourced = CONSTANT_CONTEXT | {
+    "world": ("webshop", "Table 5"),
+    "tasks": (2400, "Table 5: 200 goals are drawn from them; the number is ours"),
+    "max_steps": (15, "Table 5: max episode steps"),
+    "method.block": ("paper", "§3.1: query, product, selected and remaining options, readiness"),
+    "method.bound": (40000, "ours; there 2,048 tokens in imitation"),
+    "sft.steps": (2829, "Table 5: 3 epochs of 15,087 samples in batches of 16"),
+    "sft.tasks": (1571, "Table 5: expert trajectories; ours are the shopper's, of which it wins four in five"),
+    "sft.expert": ("", "instead of the dataset's expert: our shopper"),
+    "sft.from": ("", "instead of the dataset's expert: our shopper"),
+    "evaluation.split": ("published_test", "§7.1: held-out goals"),
+    "evaluation.tasks": (500, "Table 5"),
+    "evaluation.max_steps": (15, "Table 5: of training; ReAct's 14.4 steps in Table 2 agree"),
+}
+
+
+def without_in_the_shop(*components: str) -> Sourced:
+    return SHOPPING | {"method.without": (list(components), "Table 3 and Figure 3")}
+
 
 def without(*components: str) -> Sourced:
     return ALL_FAMILIES | {"method.without": (list(components), "Table 3 and Figure 3")}
@@ -359,6 +398,10 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
             "method.epsilon": (0.0, "ours: equal observations"),
         },
     },
+    "bipace-table2-webshop-7b": shop_rows(ON_7B, {}),
+    "bipace-table2-webshop-1.5b": shop_rows(
+        ON_1_5B, {key: value for key, value in CALIBRATED_1_5B.items() if key != "schedule.iterations"}
+    ),
     "reuserl-table1": {
         (world, method): REUSE_GRPO | own | row
         for world, own in (("alfworld", {}), ("cooking", IN_COOKING), ("countdown", IN_COUNTDOWN))
@@ -375,6 +418,15 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         )
     },
     "constant-context-table1": {("alfworld", ""): CONSTANT_CONTEXT},
+    "constant-context-table1-webshop": {("webshop", ""): SHOPPING},
+    "constant-context-table3-webshop": {
+        ("webshop", "whole"): SHOPPING,
+        ("webshop", "no-state-block"): SHOPPING | {"method.state_block": (False, "Table 3")},
+        ("webshop", "outcome-only"): without_in_the_shop("progress", "error", "step_cost"),
+        ("webshop", "no-progress"): without_in_the_shop("progress"),
+        ("webshop", "no-error"): without_in_the_shop("error"),
+        ("webshop", "no-step-cost"): without_in_the_shop("step_cost"),
+    },
     "constant-context-table3": {
         ("alfworld", "whole"): ALL_FAMILIES,
         ("alfworld", "no-state-block"): ALL_FAMILIES | {"method.state_block": (False, "Table 3")},
@@ -389,11 +441,15 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
 SEEDS = {
     "bipace-table2-1.5b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table2-7b": ([0, 1, 2], "Table 2: three seeds"),
+    "bipace-table2-webshop-1.5b": ([0, 1, 2], "Table 2: three seeds"),
+    "bipace-table2-webshop-7b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table4": ([0, 1, 2], "Table 4: three seeds for the embedder, seed 0 for the radius"),
     "bipace-table-l1": ([0, 1, 2], "Table L.1: three seeds"),
     "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),
     "opid-table1-3b": ([0], "ours: not stated"),
     "opid-tables23": ([0], "ours: not stated"),
     "constant-context-table1": ([42], "Table 5: training seed"),
+    "constant-context-table1-webshop": ([42], "Table 5: training seed"),
+    "constant-context-table3-webshop": ([42], "Table 5: training seed"),
     "constant-context-table3": ([42], "Table 5: training seed"),
 }

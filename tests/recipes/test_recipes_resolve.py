@@ -78,6 +78,15 @@ def test_a_module_can_be_trained_for_every_skill(name):
         prepare(replace(recipe, train=replace(recipe.train, families=",".join(families))))
 
 
+@pytest.mark.parametrize("name", ["shop.toml", "published/constant-context-table1-webshop.toml"])
+def test_one_module_serves_the_whole_shop(name):
+    recipe = Recipe.resolve(RECIPES / name, {})
+    world = open_world(recipe.world)
+    (families,) = choose_skills(world, "all").values()
+    assert families == world.families
+    prepare(replace(recipe, train=replace(recipe.train, families=",".join(families))))
+
+
 @pytest.mark.parametrize("file", SCRIPTS, ids=named)
 def test_a_script_has_commands(file):
     assert len(commands(file)) >= 2
@@ -177,7 +186,11 @@ def test_constant_context_table_2():
 
 @pytest.mark.parametrize(
     ("name", "world"),
-    [("published/constant-context-table3.toml", "alfworld"), ("comparisons/ablation.toml", "household")],
+    [
+        ("published/constant-context-table3.toml", "alfworld"),
+        ("published/constant-context-table3-webshop.toml", "webshop"),
+        ("comparisons/ablation.toml", "household"),
+    ],
 )
 def test_constant_context_table_3_leaves_out_one_thing_at_a_time(name, world):
     whole = cell(name, "whole", world)["method"]
