@@ -23,6 +23,7 @@ from tacit.evaluation.panels import PANEL_SEED, Panel
 from tacit.evaluation.scores import PanelScore, Prices, score_panel
 from tacit.evaluation.token_plot import plot_tokens
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
+from tacit.rollout.crashes import refuse_if_all_crashed
 from tacit.rollout.episodes import EpisodePlan
 from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.runs.directory import code_version, find_summary, read_settings
@@ -86,6 +87,7 @@ class Sitting:
         finally:
             worlds.close()
         _refuse_silence(target, played)
+        refuse_if_all_crashed(played, "There is nothing to measure, and nothing was kept.")
         score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
         how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
         earlier, measured = _own_evaluation(target, score), self.measurement

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.terminal import duration, say
-from tacit.training.reporting import SHOWN, PlainReporter, Reporter
+from tacit.training.reporting import PlainReporter, Reporter, chunks
 
 RECENT = 20
 """steps over which the time left is estimated"""
@@ -55,7 +55,7 @@ class LiveReporter:
         self._live.refresh()
 
     def say(self, text: str) -> None:
-        say(self._console, text)
+        say(self._console, text, style="yellow" if text.startswith("warning") else "")
 
     def close(self) -> None:
         self._live.stop()
@@ -84,11 +84,6 @@ class LiveReporter:
 
 def _lines(lines: Sequence[str]) -> RenderableType:
     return Group(*(Text(line, no_wrap=True) for line in lines))
-
-
-def chunks(metrics: dict[str, float]) -> list[str]:
-    """`label value` for each number worth watching."""
-    return [f"{label} {form.format(metrics[key])}" for key, (label, form) in SHOWN.items() if key in metrics]
 
 
 def pack(parts: Sequence[str], width: int) -> list[str]:

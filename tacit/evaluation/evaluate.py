@@ -73,8 +73,8 @@ def play_panel(
 
     Each task is played by the player that `route` names, all of one player's before the next one's. What the journal holds is
     not played again; `begun` is told how much that is. Each episode is in the journal when it is over, and each turn before
-    that, but none that was lost: an episode with an unusable answer is played again next time. `settle` makes the last change
-    to an episode before it is kept.
+    that, but none that was lost: an episode whose world broke or that has an unusable answer is played again next time.
+    `settle` makes the last change to an episode before it is kept.
     """
     places = [(repeat, i) for repeat in range(rules.repeats) for i in range(len(panel.tasks))]
     played = journal.read(panel, rules.repeats) if journal else {}
@@ -91,8 +91,13 @@ def play_panel(
         remembering = Remembering(policy, journal.turns) if journal else policy
         rollout(plans, context, worlds, remembering, rules.sampling, rules.max_steps, onlooker=keeper)
     if journal:
-        journal.finish(lost=sum(t.unusable > 0 for t in played.values()))
+        journal.finish(lost=sum(map(says_nothing, played.values())))
     return [played[place] for place in places]
+
+
+def says_nothing(trajectory: Trajectory) -> bool:
+    """Of the policy, or not all of it: the world broke, or an answer was lost."""
+    return trajectory.stop.crashed or trajectory.unusable > 0
 
 
 class _Keeper(Onlooker):
@@ -114,7 +119,7 @@ class _Keeper(Onlooker):
     def over(self, place: int, trajectory: Trajectory) -> None:
         where, settled = self._places[place], self._settle(trajectory) if self._settle else trajectory
         self._played[where] = settled
-        if self._journal and not settled.unusable:
+        if self._journal and not says_nothing(settled):
             self._journal.write([(where, settled)])
         self._onlooker.over(place, settled)
 

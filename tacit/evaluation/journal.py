@@ -139,7 +139,7 @@ class Journal:
         if self.turns.used:
             self.notes.append(f"{self.turns.used} turns of episodes that were not over had been kept")
         if lost:
-            self.notes.append(f"{lost} episodes with unusable answers are not kept: the same command plays them again")
+            self.notes.append(f"{lost} episodes that broke off are not kept: the same command plays them again")
         else:
             self.turns.drop()
 

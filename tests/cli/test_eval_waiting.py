@@ -67,7 +67,7 @@ def test_unusable_answers_are_counted_and_their_episodes_played_again(capsys, tm
         out = capsys.readouterr().out
         assert json.loads(out.splitlines()[-1])["unusable"] == 1
         assert "1 answers, each a turn that does not parse. The first: the answer is not JSON" in out
-        assert "1 episodes with unusable answers are not kept" in out
+        assert "1 episodes that broke off are not kept" in out
         assert evaluate(server, tmp_path, "--concurrency", "1") == 0
     out = capsys.readouterr().out
     assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "3 episodes were played before" in out

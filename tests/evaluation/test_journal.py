@@ -205,7 +205,7 @@ def test_an_episode_with_an_unusable_answer_is_counted_and_never_kept(tmp_path):
     played, _ = play(journal, Failing(stumble_through_countdown))
     lost = [t for t in played if t.unusable]
     assert len(lost) == 2 and score_panel(PANEL, played, RULES).to_json()["unusable"] == sum(len(t) for t in lost)
-    assert journal.notes == ["2 episodes with unusable answers are not kept: the same command plays them again"]
+    assert journal.notes == ["2 episodes that broke off are not kept: the same command plays them again"]
     repaired, policy = play(Journal(tmp_path, MEASURED))
     assert answers(policy) == sum(len(t) for t in repaired if t.task == PANEL.tasks[1])
     assert table(repaired) == table(play()[0])
