@@ -41,8 +41,8 @@ def calibration_place(recipe: Recipe, world: Environment) -> Path:
 
 
 def _digest(path: Path) -> str:
-    """Of a checkpoint of ours, which says it beside its weights, or a glance at the weights of any other directory; two models of
-    one size are two models."""
+    """Of a checkpoint of ours, which says it beside its weights, or a glance at the weights of any other directory: two models
+    of one size are two models."""
     for file in (path / "policy.json", path.parent / "policy.json"):
         if file.is_file():
             try:
