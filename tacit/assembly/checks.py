@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from tacit.assembly.doubts import doubts
 from tacit.assembly.known_base import known_base
 from tacit.assembly.recipe import Document, Place, Recipe
 from tacit.assembly.toolbox import Toolbox
@@ -146,7 +147,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     needs = frozenset().union(*(method.needs for method in methods))
     engine.refuse_unless_able(recipe.method, needs, all_engines())
     settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
-    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes))
+    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes, *doubts(recipe)))
     toolbox.recipe = recipe
     toolbox.check_policies()
     return Prepared(recipe, worlds, tuple(methods), toolbox)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tacit.assembly.anchoring import anchored_name
 from tacit.assembly.checks import AGENTS, EXPERT, READER, check_sampling, check_values, open_world, open_worlds, with_split
 from tacit.assembly.recipe import Document, PolicyRecipe, Recipe, Said, override
 from tacit.assembly.toolbox import load_policy
@@ -140,6 +141,7 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
     # The seed of the episodes may be another; the seed of the run made its first weights and stays.
     seed = said.pop(("seed",), None)
     world = said.pop(("world",), None)
+    world = anchored_name(world) if world is not None else None
     recipe = replace(Recipe.from_json(override(_under(read_settings(path), said), said)), out=path)
     trained_in = open_worlds(recipe)
     if world is not None and world not in [place.world for place in recipe.places]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tacit.assembly.anchoring import anchored
 from tacit.assembly.flags import Option, options_of
 from tacit.assembly.mixture import read_mixture
 from tacit.assembly.values import build, to_data
@@ -131,7 +132,8 @@ class Recipe:
         )  # fmt: skip
 
     def to_json(self) -> Document:
-        """The document that `from_json` reads back exactly: the same layout as a TOML file, with every field said."""
+        """The document that `from_json` reads back exactly, from whatever directory: the same layout as a TOML file, with every
+        field said and every file with its whole path."""
         method = to_data(self.settings)
         schedule = method.pop("schedule")
         document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
@@ -140,7 +142,7 @@ class Recipe:
         document |= {"tiny": to_data(self.tiny)} if self.tiny else {}
         document |= {"worlds": dict(self.worlds)} if self.worlds else {}
         beside = {name: _whole(policy) for name, policy in self.policies.items()}
-        return document | ({"policies": beside} if beside else {})
+        return anchored(document | ({"policies": beside} if beside else {}))
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -34,6 +34,7 @@ from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
 from tacit.runs.directory import SETTINGS, read_settings, read_summary
 from tacit.runs.files import write_json
+from tacit.runs.watching import read_alarms
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,6 +211,8 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         rows = score_rows([e for e in summary["further"] if e["panel"] == panel])
         console.print(table(f"on {panel}", columns, rows, numbers=columns[1:]))
         console.print()
+    for alarm in read_alarms(path):
+        say(console, f"warning at rl {alarm.step}: {alarm}", style="yellow")
     seed = summary["settings"].get("seed", 0)
     say_pairs(
         console,

@@ -25,6 +25,9 @@ import numpy as np
 ActionStyle = Literal["tags", "bare"]
 """How an action is written: `<think>…</think><action>…</action>`, or the bare action on one line. A wording may have its own
 format for either (core/actions.py)."""
+Finish = Literal["stop", "length", "unusable"]
+"""How a completion ended: at a stop string or end token, at its limit, or never, since what came back was none; its text is
+then empty, and the turn says nothing about the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +146,13 @@ class Completion:
     tokens: np.ndarray
     logprobs: np.ndarray
     text: str
-    finish: Literal["stop", "length"]
+    finish: Finish
     hidden: np.ndarray | None = None
     """the hidden state at the last prompt token, where it was asked for"""
     version: int = 0
     """of the weights that wrote it: its engine counts their changes, or leaves it at 0"""
+    read: int = 0
+    """prompt tokens, as counted where the model is, if its tokenizer is not here"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,11 @@ class Trajectory:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def unusable(self) -> int:
+        """turns for which no completion came back"""
+        return sum(step.completion.finish == "unusable" for step in self.steps)
 
     @property
     def completion_tokens(self) -> int:

@@ -21,6 +21,7 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules, Told
 from tacit.evaluation.scores import final_and_peak, over_worlds
+from tacit.rollout.crashes import describe_crashes, first_crash, refuse_if_all_crashed
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
@@ -33,10 +34,14 @@ from tacit.training.practice import Practice, evaluation_sampling, make_worlds
 from tacit.training.recordings import imitate_recordings
 from tacit.training.reporting import Reporter
 from tacit.training.settings import TrainSettings
+from tacit.training.statistics import written_first
 from tacit.training.supervised import imitate
 
 SFT_STEPS_PER_CHECKPOINT = 10
 """a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""
+
+NO_CREDIT = 1e-9
+"""advantages no larger than this are rounding"""
 
 
 @dataclass
@@ -197,17 +202,23 @@ class Trainer:
         metrics["reward"] = float(np.mean(np.concatenate([r.outcomes_G() for r in done.rewards]))) if done.rewards else 0.0
         again = [r for g in done.played for t in g.trajectories for r in repeated(t)]
         metrics["repeated"] = float(np.mean(again)) if again else 0.0
+        if done.credits:
+            metrics["credited_groups"] = float(np.mean([np.any(np.abs(c.tokens_T) > NO_CREDIT) for c in done.credits]))
         metrics["seconds"] = seconds
         metrics["tokens_per_s"] = metrics.get("generated_tokens", 0.0) / seconds
         self.run.metrics.write("rl", step, metrics)
         self.reporter.step(step, metrics)
-        for alarm in self.watcher.see(step, metrics):
-            self.reporter.say(f"warning at rl {step}: {alarm.message}")
+        episodes = [t for g in done.played for t in g.trajectories]
+        examples = {"unparsed": written_first(done.played), "crashed": first_crash(episodes)}
+        for alarm in self.watcher.see(step, metrics, examples):
+            self.reporter.say(f"warning at rl {step}: {alarm}")
         self.progress.episodes += sum(len(g) for g in done.played)
         self.progress.turns += sum(len(g.steps) for g in done.played)
         self.progress.generated_tokens += sum(t.completion_tokens for g in done.played for t in g.trajectories)
         if self.settings.trajectories:
             write_records(self.run.trajectories("rl", step), iteration_records(done))
+        nothing = f"Nothing can be learned from iteration {step}. Mend the world, then go on with"
+        refuse_if_all_crashed(episodes, f"{nothing} `tacit train --resume {self.run.path}`.")
 
     def _evaluate(self, stage: str, step: int, stage_over: bool) -> None:
         scores, played = [], []
@@ -242,6 +253,10 @@ class Trainer:
         )
         rules = Rules(sampling, steps, self.settings.seed, chosen.repeats, condition)
         score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy)
+        remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self.run.path}`."
+        refuse_if_all_crashed(played, remedy)
+        if crashes := describe_crashes(played):
+            self.reporter.say(f"warning at {stage} {step}: {crashes}")
         known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         return {"stage": stage, "step": step, **score.to_json(), **known}, played

@@ -12,8 +12,7 @@ from functools import partial
 import numpy as np
 
 from tacit.core.protocols import Request, Sampling
-from tacit.core.seeds import derive
-from tacit.core.types import Completion, Trajectory
+from tacit.core.types import Completion, Finish, Trajectory
 from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.engines.chat.client import Broken, ChatClient
 
@@ -24,7 +23,8 @@ class ChatPolicy(ByteTokens):
     The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
     it read: `settle` puts the server's counts into a finished episode. Long prompts are the server's to refuse.
 
-    An answer that cannot be used becomes an empty completion: one turn that does not parse. `broken` keeps the reasons.
+    An answer that cannot be used becomes an empty completion that says so: one turn that does not parse, and that nobody keeps
+    as play. `broken` has the reasons.
     """
 
     elsewhere = True
@@ -32,8 +32,6 @@ class ChatPolicy(ByteTokens):
 
     def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
         self._client, self._concurrency = client, concurrency
-        self._read: dict[int, int] = {}
-        """request seed -> prompt tokens, as the server counted them"""
         self.broken: list[str] = []
         self._lock = threading.Lock()
 
@@ -60,11 +58,16 @@ class ChatPolicy(ByteTokens):
 
     def settle(self, trajectory: Trajectory) -> Trajectory:
         """The episode with as many prompt tokens per turn as the server said it read, where it said."""
-        steps = []
-        for t, step in enumerate(trajectory.steps):
-            read = self._read.pop(derive(trajectory.seed, t), 0)
-            steps.append(replace(step, prompt_tokens=np.zeros(read, np.int64)) if read else step)
+        steps = [
+            replace(step, prompt_tokens=np.zeros(step.completion.read, np.int64)) if step.completion.read else step
+            for step in trajectory.steps
+        ]
         return replace(trajectory, steps=tuple(steps))
+
+    @property
+    def trouble(self) -> str:
+        """What the endpoint is being asked again, and why; empty where all is well."""
+        return self._client.trouble
 
     def _answer(self, sampling: Sampling, request: Request) -> Completion:
         options = {
@@ -79,11 +82,10 @@ class ChatPolicy(ByteTokens):
         except Broken as error:
             with self._lock:
                 self.broken.append(str(error))
-            return _completion("", 0, finished=True)
-        with self._lock:
-            self._read[request.seed] = answer.prompt_tokens
+            return _completion("", 0, "unusable")
         text = cut(answer.text.lstrip(), sampling.stop)
-        return _completion(text, answer.completion_tokens or len(text.encode()), answer.finished)
+        finish: Finish = "stop" if answer.finished else "length"
+        return _completion(text, answer.completion_tokens or len(text.encode()), finish, answer.prompt_tokens)
 
 
 class ChatDesk:
@@ -115,5 +117,5 @@ def cut(text: str, stops: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def _completion(text: str, tokens: int, finished: bool) -> Completion:
-    return Completion(np.zeros(tokens, np.int64), np.zeros(tokens, np.float32), text, "stop" if finished else "length")
+def _completion(text: str, tokens: int, finish: Finish, read: int = 0) -> Completion:
+    return Completion(np.zeros(tokens, np.int64), np.zeros(tokens, np.float32), text, finish, read=read)

@@ -153,6 +153,11 @@ class LocalPolicy:
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
 
     @property
+    def written_tokens(self) -> int:
+        """How many tokens have been decoded here, up to this moment."""
+        return self.engine.sampler.written_tokens if self.engine.sampler else 0
+
+    @property
     def version(self) -> int:
         """How often these weights have moved; completions carry the version that wrote them."""
         return self._member.version
