@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tacit.assembly.checks import Prepared
+from tacit.rollout.fitting import check_talk
 from tacit.runs.directory import SETTINGS, Run
 from tacit.runs.files import write_json
 from tacit.training.events import Callback
@@ -25,6 +26,8 @@ def carry_out(
     recipe = prepared.recipe
     practices = prepared.practices()
     policy = prepared.toolbox.open()
+    for practice in practices:
+        check_talk(practice.method.context, policy)
     keep, wandb = recipe.train.keep, recipe.train.wandb
     run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
     begun()

@@ -16,10 +16,11 @@ from tacit.core.seeds import derive
 from tacit.core.types import Completion, Trajectory
 from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.engines.chat.client import Broken, ChatClient
+from tacit.engines.chat.messages import spoken, wire
 
 
 class ChatPolicy(ByteTokens):
-    """Prompts are one user message each; `concurrency` of them are under way at a time.
+    """Prompts are one user message each, or a conversation with its tools; `concurrency` of them are under way at a time.
 
     The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
     it read: `settle` puts the server's counts into a finished episode. Long prompts are the server's to refuse.
@@ -61,15 +62,18 @@ class ChatPolicy(ByteTokens):
             # Not part of the OpenAI interface, but of several servers'; sent only where asked for.
             **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
+        chat = self.chat_in(request.prompt)
+        messages, tools = wire(chat) if chat else ([{"role": "user", "content": self.decode(request.prompt)}], {})
         try:
-            answer = self._client.complete([{"role": "user", "content": self.decode(request.prompt)}], request.seed, **options)
+            answer = self._client.complete(messages, request.seed, **options, **tools)
         except Broken as error:
             with self._lock:
                 self.broken.append(str(error))
             return _completion("", 0, finished=True)
         with self._lock:
             self._read[request.seed] = answer.prompt_tokens
-        text = cut(answer.text.lstrip(), sampling.stop)
+        said = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
+        text = cut(said.lstrip(), sampling.stop)
         return _completion(text, answer.completion_tokens or len(text.encode()), answer.finished)
 
 
