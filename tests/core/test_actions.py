@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.core.actions import BARE, CALLS, FORMATS, Parsed, TAGS, Tags
+from tacit.core.actions import BARE, CALLS, FORMATS, TAGS, Parsed, Tags
 from tacit.core.errors import TacitError
 from tacit.core.wording import format_of
 

@@ -250,7 +250,7 @@ def test_settings_that_do_not_go_together():
     world = get_environment("countdown")
     from tacit.methods.grpo import GRPO
 
-    with pytest.raises(TacitError, match="thinking = true: .* add --chat"):
+    with pytest.raises(TacitError, match=r"thinking = true: .* add --chat"):
         GRPO(thinking=True).context(world)
     assert GRPO(style="tools").context(world).chat, "a call is always part of a conversation"
     assert not GRPO().context(world).chat
