@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tacit.assembly.known_base import known_base
-from tacit.assembly.recipe import Document, Place, Recipe
+from tacit.assembly.recipe import DEFAULT_ENGINE, Document, Place, Recipe
 from tacit.assembly.toolbox import Toolbox
 from tacit.assembly.values import to_data
 from tacit.core.bounds import Bound
@@ -113,7 +113,8 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     if len(set(names)) < len(names):
         raise TacitError(f"world = {recipe.world!r} names one world twice: {', '.join(names)}.")
     check_values(recipe)
-    for model in (recipe.model, *(policy.model for policy in recipe.policies.values())):
+    here = [policy.model for policy in recipe.policies.values() if policy.engine_name == DEFAULT_ENGINE]
+    for model in (recipe.model, *here):
         check_model(model)
     _check_texts(recipe, worlds)
     train, schedule = recipe.train, recipe.schedule

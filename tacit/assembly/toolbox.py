@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ class Toolbox:
         self._encoders: dict[str, Any] = {}
         self._layers: set[int] = set()
         self._asked: dict[str, None] = {}
+        self._helping: dict[str, Policy | None] = {}
         self.policies: dict[str, Policy] = {}
         """those beside the trained one, by name; here once `open` has loaded them"""
 
@@ -39,14 +41,28 @@ class Toolbox:
         self._asked[name] = None
         return lambda: self.policies[name]
 
+    def helper(self, name: str) -> Callable[[], Policy]:
+        self._helping.setdefault(name, None)
+
+        def help() -> Policy:
+            found = self._helping[name]
+            assert found is not None, "asked before it was opened"
+            return found
+
+        return help
+
+    def directory(self, name: str) -> Path:
+        return self.recipe.out / name
+
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)
 
     def check_policies(self) -> None:
         """Refuse a policy that the built methods did not ask for, before anything is loaded."""
         for name in self.recipe.policies:
-            if name not in self._asked:
-                asked = f"it asks for {', '.join(self._asked)}" if self._asked else "it asks for none"
+            known = [*self._asked, *self._helping]
+            if name not in known:
+                asked = f"it asks for {', '.join(known)}" if known else "it asks for none"
                 method = self.recipe.method
                 raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {asked}.")
 
@@ -59,6 +75,8 @@ class Toolbox:
             policy.check_layer(layer)
         for name in self._asked:
             self.policies[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
+        for name in self._helping:
+            self._helping[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
         for name in self._encoders:
             from tacit.engines.local.sentences import SentenceModel
 

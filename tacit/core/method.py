@@ -160,10 +160,6 @@ class Schedule:
     """rollout-and-update rounds"""
     lr: NotNegative = 1e-6
     """learning rate of AdamW: constant, or the peak where it warms up or decays"""
-    warmup: Share = 0.0
-    """share of the iterations in which the learning rate rises to its peak"""
-    decay: Literal["none", "linear", "cosine"] = "none"
-    """how the learning rate falls to zero after that, by the last iteration"""
     temperature: Annotated[float, NOT_GREEDY] = 1.0
     """sampling temperature during training"""
     top_p: PositiveShare = 1.0
@@ -174,6 +170,10 @@ class Schedule:
     """optimiser steps per pass; 1 is a single on-policy step"""
     minibatch_rows: int = 0
     """samples (environment steps) per optimiser step: a longer batch then has more of them; 0 goes by `minibatches`"""
+    warmup: Share = 0.0
+    """share of the iterations in which the learning rate rises to its peak"""
+    decay: Literal["none", "linear", "cosine"] = "none"
+    """how the learning rate falls after that, to reach zero with the end of the last iteration"""
 
     def __post_init__(self) -> None:
         if self.minibatch_rows < 0:

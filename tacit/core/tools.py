@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,14 @@ class Tools(Protocol):
         """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
         ...
 
+    def helper(self, name: str) -> Callable[[], Policy]:
+        """As `policy`, but only asked and never trained: it need only sample, and is in no checkpoint."""
+        ...
+
+    def directory(self, name: str) -> Path:
+        """A place of its own in the run directory, for what must outlive a kill between two checkpoints."""
+        ...
+
     def check_layer(self, layer: int) -> None:
         """Have it said, once the model is loaded, if it has no such layer."""
         ...
@@ -52,6 +61,12 @@ class NoTools:
 
     def policy(self, name: str) -> Callable[[], Policy]:
         return lambda: self._refuse(f"the policy {name!r}")
+
+    def helper(self, name: str) -> Callable[[], Policy]:
+        return self.policy(name)
+
+    def directory(self, name: str) -> Path:
+        return Path(name)
 
     def check_layer(self, layer: int) -> None:
         pass

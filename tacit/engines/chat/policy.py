@@ -35,6 +35,15 @@ class ChatPolicy(ByteTokens):
         self.broken: list[str] = []
         self._lock = threading.Lock()
 
+    @property
+    def identity(self) -> str:
+        """What names it, where there are no weights to hash."""
+        return f"{self._client.model} at {self._client.url}"
+
+    def counted(self, seed: int) -> int:
+        """Prompt tokens of the request with this seed, as the server counted them; 0 where it did not say."""
+        return self._read.pop(seed, 0)
+
     def desk(self, sampling: Sampling, layer: int | None = None) -> ChatDesk:
         return ChatDesk(partial(self._answer, sampling), self._concurrency)
 
