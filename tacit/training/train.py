@@ -105,7 +105,7 @@ class Trainer:
     def _tell(self, event: Event) -> None:
         for callback in self._callbacks:
             said = callback(event)
-            if said is not None and not isinstance(said, bool):
+            if said is not None and not isinstance(said, bool | np.bool_):
                 raise TacitError(
                     f"the callback {callback!r} returned {said!r}; it may return True, to stop the run, or nothing."
                 )
