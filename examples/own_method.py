@@ -46,6 +46,7 @@ if __name__ == "__main__":
     options.add_argument("--out", default="runs/hurry")
     options.add_argument("--steps", type=int, default=200, help="of imitation")
     options.add_argument("--iterations", type=int, default=10, help="of practice")
+    options.add_argument("--panel", type=int, default=32, help="tasks to measure on")
     chosen = options.parse_args()
 
     for method in (GRPO, Hurry(cost=0.3), ["rloo", Hurry]):
@@ -59,10 +60,11 @@ if __name__ == "__main__":
             quiet=True,
             sft={"steps": chosen.steps, "tasks": 200},
             iterations=chosen.iterations,
+            tasks=256,
             groups=8,
             group_size=4,
             lr=2e-4,
-            evaluation={"tasks": 32, "every": 0},
+            evaluation={"tasks": chosen.panel, "every": 0, "untrained": False},
         )
         played = run.episodes("eval-rl", rows=True)
         print(f"{name}: success {run.success:.1%}, {np.mean([episode['turns'] for episode in played]):.1f} steps an episode")

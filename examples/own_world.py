@@ -87,6 +87,7 @@ if __name__ == "__main__":  # `tacit eval` and worker processes import this file
     options.add_argument("--out", default="runs/guess")
     options.add_argument("--steps", type=int, default=150, help="of imitation")
     options.add_argument("--iterations", type=int, default=10, help="of practice")
+    options.add_argument("--panel", type=int, default=64, help="tasks to measure on")
     chosen = options.parse_args()
 
     print("the expert:", tacit.evaluate("expert", GUESS, tasks=64))
@@ -99,8 +100,9 @@ if __name__ == "__main__":  # `tacit eval` and worker processes import this file
         sft={"steps": chosen.steps, "tasks": 200},
         iterations=chosen.iterations,
         groups=8,
+        group_size=4,
         lr=2e-4,
-        evaluation={"tasks": 64},
+        evaluation={"tasks": chosen.panel},
     )
     for played in run.trajectories("eval-rl", step=chosen.iterations)[:3]:
         print(played.task.data["secret"], "guessed as", [step.action for step in played.steps])

@@ -25,9 +25,10 @@ if __name__ == "__main__":
             model="tiny-base",
             out=chosen.out.with_name(f"{chosen.out.name}-run"),
             resume=True,
+            tasks=256,
             sft={"steps": chosen.steps, "tasks": 200},
             iterations=0,
-            evaluation={"tasks": 16},
+            evaluation={"tasks": 8, "untrained": False},
         )
         export_run(run.path, "newest", chosen.out)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from transformers import PreTrainedTokenizerFast
 
 CHATML = (
@@ -52,7 +54,10 @@ FUNCTIONS = TOOLS.replace(
 )
 """calls in the XML of Qwen's coders"""
 
-ALL = {"chatml": CHATML, "tools": TOOLS, "thinking": THINKING, "no-system": NO_SYSTEM, "functions": FUNCTIONS}
+HERE = Path(__file__).parent / "chat_templates"
+REAL = {file.stem: file.read_text(encoding="utf-8") for file in sorted(HERE.glob("*.jinja"))}
+"""of SmolLM2-135M-Instruct and Qwen2.5-Coder-1.5B-Instruct, word for word (both Apache-2.0)"""
+ALL = {**REAL, "chatml": CHATML, "tools": TOOLS, "thinking": THINKING, "no-system": NO_SYSTEM, "functions": FUNCTIONS}
 
 
 def talking_tokenizer(template: str) -> PreTrainedTokenizerFast:

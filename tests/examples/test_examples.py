@@ -11,13 +11,14 @@ import pytest
 from chat_server import says, serving
 from templates import TOOLS, talking_model
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 
 
 def start(name: str, *words: str | Path, where: Path) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent)}
     command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, words)]
-    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
@@ -27,7 +28,7 @@ def test_these_are_all():
 
 
 def test_own_world(tmp_path):
-    told = start("own_world", "--steps", "3", "--iterations", "1", where=tmp_path)
+    told = start("own_world", "--steps", "3", "--iterations", "1", "--panel", "8", where=tmp_path)
     assert "the expert: success 100.0%" in told and "guessed as" in told and (tmp_path / "runs/guess/summary.json").is_file()
     command = [sys.executable, "-m", "tacit", "eval", "runs/guess", "--tasks", "2"]
     environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
@@ -36,7 +37,7 @@ def test_own_world(tmp_path):
 
 
 def test_own_method(tmp_path):
-    told = start("own_method", "--steps", "3", "--iterations", "1", where=tmp_path)
+    told = start("own_method", "--steps", "3", "--iterations", "1", "--panel", "4", where=tmp_path)
     assert [line.partition(":")[0] for line in told.splitlines()[-3:]] == ["grpo", "hurry", "rloo+hurry"]
 
 
@@ -48,7 +49,6 @@ def test_endpoint(tmp_path):
     assert "tags: success" in told and told.count("100% of") == 2 and "tool calls: success" in told and "0% of" in told
 
 
-@pytest.mark.slow
 def test_lora(tmp_path):
     model = talking_model(tmp_path / "model", TOOLS)
     told = start("lora", "--model", model, "--rehearse", where=tmp_path)
