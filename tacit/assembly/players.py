@@ -16,6 +16,7 @@ from tacit.assembly.recipe import Document, PolicyRecipe, Recipe, Said, override
 from tacit.assembly.toolbox import load_policy
 from tacit.assembly.values import to_data
 from tacit.core.actions import BARE, ActionFormat
+from tacit.core.chat import Chat
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
@@ -26,6 +27,7 @@ from tacit.evaluation.evaluate import Alone, Route
 from tacit.evaluation.rules import Rules
 from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
+from tacit.rollout.fitting import check_talk
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
 from tacit.training.practice import Practice, completion_limit, evaluation_sampling
@@ -194,6 +196,7 @@ def _open(
     policy = load_policy(main, recipe.train.seed, texts or (world,))
     if checkpoint is not None:
         policy.load(checkpoint.path / "policy")
+    check_talk(context, policy)
     sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
     return Target(label, recipe, world, context, policy, sampling, seed, run, checkpoint)
 
@@ -276,13 +279,16 @@ class Echo(ByteTokens):
 
 
 class ByRule(ByteTokens):
-    """Answers each prompt as a rule says, and knows nothing but its text."""
+    """Answers each prompt as a rule says, and knows nothing but its text; of a conversation what its messages say."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         self._rule = rule
 
     def digest(self) -> str:
         return READER
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return self.encode_prompt("\n".join(message.content for message in chat.messages if message.content))
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         answers = [self._rule(self.decode(request.prompt)) for request in requests]

@@ -37,7 +37,7 @@ from tacit.core.tools import Base
 from tacit.engines import get_engine
 from tacit.engines.models.bases import is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
-from tacit.methods import METHODS, get_method
+from tacit.methods import REGISTRY, get_method
 from tacit.training.settings import TrainSettings
 
 Document = dict[str, Any]
@@ -225,7 +225,7 @@ def method_options(name: str) -> list[Option]:
 
 def methods_with(flag: str) -> list[str]:
     """The registered methods that have a flag, for saying where it belongs."""
-    return [name for name in METHODS if any(o.flag == flag for o in method_options(name))]
+    return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
 
 
 TOP_OPTIONS = (

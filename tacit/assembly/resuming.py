@@ -10,11 +10,14 @@ from tacit.assembly.recipe import Document, Recipe
 from tacit.core.errors import TacitError
 from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
 
-ON_RESUME = ("schedule.iterations", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories", "wandb")
+ON_RESUME = (
+    "schedule.iterations", "evaluation.patience", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories",
+    "wandb",
+)  # fmt: skip
 """settings that may differ when a run is continued, also where they are said of one world: none changes what was done"""
 Place = tuple[str, ...]
 """keys of a document, from outside in"""
-MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
+MAY_CHANGE = "iterations, evaluation.patience, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
 
 
 def fixed_differences(before: Document, after: Document) -> list[str]:
@@ -33,7 +36,10 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
             f"Only {MAY_CHANGE} may change; for anything else start a new run."
         )
     if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
-        return True
+        # One that was stopped by hand goes on; one that lost patience only with more of it.
+        impatient = before.train.evaluation.patience == after.train.evaluation.patience
+        if not (stopped := summary.get("stopped", "")) or (stopped == "patience" and impatient):
+            return True
     newest = saved_checkpoints(path).newest()
     if newest is not None and newest.stage == "rl" and newest.step > after.schedule.iterations:
         raise TacitError(

@@ -30,6 +30,8 @@ METHODS = {
     "sdar": "tacit.methods.sdar:SDAR",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
+BESIDE = {"judge": "tacit.methods.judge:Judge"}
+"""what no paper is about and what goes beside any of them: `--method reuserl+judge`"""
 
 
 def _is_settings(found: Any) -> bool:
@@ -39,7 +41,7 @@ def _is_settings(found: Any) -> bool:
 REGISTRY = Registry(
     "method",
     "tacit.methods",
-    METHODS,
+    {**METHODS, **BESIDE},
     _is_settings,
     "a dataclass with `context(world)` and `build(world, tools) -> Method`, such as a subclass of tacit.methods.grpo.GRPO",
 )

@@ -195,6 +195,7 @@ class _Episode:
             label=answer.label,
             signals=signals,
             reward=answer.reward,
+            thought=act.thought,
         )
         self.steps.append(step)
         self.observation = answer.observation

@@ -24,7 +24,7 @@ from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import PLAIN, Condition, Observation, Prompt, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Expert, World
-from tacit.rollout.fitting import fit
+from tacit.rollout.fitting import encode, fit
 
 
 class Happening(NamedTuple):
@@ -83,7 +83,7 @@ class Telling:
         if tokenizer is None:
             return Shown(prompt, np.zeros(0, np.int64), True)
         if room is None:
-            return Shown(prompt, tokenizer.encode_prompt(prompt.text), True)
+            return Shown(prompt, encode(prompt, tokenizer), True)
         return Shown(*fit(prompt, tokenizer, room))
 
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:

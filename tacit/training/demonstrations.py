@@ -14,7 +14,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, Expert, World
-from tacit.rollout.fitting import fit
+from tacit.rollout.fitting import encode_action, fit
 from tacit.rollout.retelling import Turn, playing, told
 
 Sample = tuple[np.ndarray, np.ndarray]
@@ -125,6 +125,6 @@ def _play(
 
 def sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
     """A turn to imitate; None where its prompt does not fit in the model."""
-    completion = tokenizer.encode_completion(context.format.write(turn.action))
+    completion = encode_action(turn.prompt, turn.action, context.format, tokenizer)
     _, tokens, fits = fit(turn.prompt, tokenizer, len(completion))
     return (tokens, completion) if fits else None

@@ -83,7 +83,8 @@ def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
 
 
 def completion_limit(settings: TrainSettings, context: Context, world: Environment) -> int:
-    return settings.max_tokens or (world.action_tokens if context.style == "bare" else 512)
+    brief = context.style == "bare" and not context.format.thinks
+    return settings.max_tokens or (world.action_tokens if brief else 512)
 
 
 def evaluation_sampling(settings: TrainSettings, max_tokens: int) -> Sampling:

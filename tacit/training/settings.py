@@ -48,6 +48,8 @@ class EvaluationSettings:
     """episodes per task"""
     every: Count = 5
     """iterations between evaluations; 0 evaluates only after each stage"""
+    patience: Count = 0
+    """stop practice once so many evaluations in a row are not above the best before them; 0 never does"""
     untrained: bool = True
     """also measure the policy before anything is taught"""
     temperature: Annotated[float, Bound(lambda v: v >= 0, "must not be negative; 0 is greedy")] = 0.4

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install
+from tacit.engines.chat.messages import calls_of, thought_of
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 PATIENCE = 20
@@ -56,6 +58,10 @@ class Answer:
     prompt_tokens: int
     """as the server counts them; 0 where it does not say"""
     completion_tokens: int
+    calls: tuple[Call, ...] = ()
+    """of tools"""
+    thought: str = ""
+    """where the server keeps it apart"""
 
 
 @dataclass
@@ -91,7 +97,7 @@ class ChatClient:
         self.trouble = ""
         """what is being retried, and why; empty where all is well"""
 
-    def complete(self, messages: Sequence[Mapping[str, str]], seed: int = 0, **options: Any) -> Answer:
+    def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
         body: dict[str, Any] = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31)}
         tried = 0
@@ -173,15 +179,16 @@ def read_answer(raw: bytes) -> Answer:
         raise Broken(f"the answer is not JSON: {raw[:80]!r}") from error
     try:
         choice = document["choices"][0]
-        text = choice["message"]["content"]
-    except (KeyError, IndexError, TypeError) as error:
+        calls, thought = calls_of(choice["message"]), thought_of(choice["message"])
+        text = choice["message"].get("content") or "" if calls else choice["message"]["content"]
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise Broken(f"the answer has no choices[0].message.content: {raw[:80]!r}") from error
     if not isinstance(text, str):
         raise Broken(f"the answer's content is {type(text).__name__}, not text")
     usage = document.get("usage")
     counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (n if isinstance(n, int) and n >= 0 else 0 for n in counts)
-    return Answer(text, choice.get("finish_reason") != "length", prompt, completion)
+    return Answer(text, choice.get("finish_reason") != "length", prompt, completion, calls, thought)
 
 
 def _said(body: object) -> str:

@@ -15,10 +15,11 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Finish, Trajectory
 from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.engines.chat.client import Broken, ChatClient
+from tacit.engines.chat.messages import spoken, wire
 
 
 class ChatPolicy(ByteTokens):
-    """Prompts are one user message each; `concurrency` of them are under way at a time.
+    """Prompts are one user message each, or a conversation with its tools; `concurrency` of them are under way at a time.
 
     The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
     it read: `settle` puts the server's counts into a finished episode. Long prompts are the server's to refuse.
@@ -35,6 +36,11 @@ class ChatPolicy(ByteTokens):
         self.broken: list[str] = []
         self._lock = threading.Lock()
 
+    @property
+    def identity(self) -> str:
+        """What names it, where there are no weights to hash."""
+        return f"{self._client.model} at {self._client.url}"
+
     def desk(self, sampling: Sampling, layer: int | None = None) -> ChatDesk:
         return ChatDesk(partial(self._answer, sampling), self._concurrency)
 
@@ -45,11 +51,6 @@ class ChatPolicy(ByteTokens):
             while finished := desk.wait():
                 answers.update(finished)
         return [answers[ticket] for ticket in tickets]
-
-    @property
-    def fingerprint(self) -> str:
-        """who answers"""
-        return f"{self._client.url} {self._client.model}"
 
     def check_answers(self) -> None:
         """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""
@@ -77,13 +78,16 @@ class ChatPolicy(ByteTokens):
             # Not part of the OpenAI interface, but of several servers'; sent only where asked for.
             **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
+        chat = self.chat_in(request.prompt)
+        messages, tools = wire(chat) if chat else ([{"role": "user", "content": self.decode(request.prompt)}], {})
         try:
-            answer = self._client.complete([{"role": "user", "content": self.decode(request.prompt)}], request.seed, **options)
+            answer = self._client.complete(messages, request.seed, **options, **tools)
         except Broken as error:
             with self._lock:
                 self.broken.append(str(error))
             return _completion("", 0, "unusable")
-        text = cut(answer.text.lstrip(), sampling.stop)
+        said = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
+        text = cut(said.lstrip(), sampling.stop)
         finish: Finish = "stop" if answer.finished else "length"
         return _completion(text, answer.completion_tokens or len(text.encode()), finish, answer.prompt_tokens)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tacit.core.batch import Batch
+from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
@@ -62,6 +63,12 @@ class LocalPolicy:
 
     def encode_completion(self, text: str) -> np.ndarray:
         return self.engine.codec.encode_completion(text)
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return self.engine.codec.encode_chat(chat)
+
+    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
+        return self.engine.codec.encode_answer(chat, answer)
 
     def decode(self, tokens: np.ndarray) -> str:
         return self.engine.codec.decode(tokens)
