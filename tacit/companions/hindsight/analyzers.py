@@ -137,8 +137,8 @@ class ByModel:
         fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, moment)
         found = []
         for key, trajectory in zip(keys, trajectories, strict=True):
-            new = fresh.pop(key, None)
-            cost = Analysis(asked=1, written=new.written, read=new.read) if new else Analysis()
+            got = fresh.pop(key, None)
+            cost = Analysis(asked=1, written=got.written, read=got.read) if got else Analysis()
             if key in tight:
                 found.append(Analysis(problem="the episode does not fit into the analyzer's context"))
                 continue
