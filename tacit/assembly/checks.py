@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from tacit.assembly.doubts import doubts
 from tacit.assembly.known_base import known_base
 from tacit.assembly.recipe import Document, Place, Recipe
 from tacit.assembly.toolbox import Toolbox
@@ -25,6 +26,9 @@ from tacit.environments import get_environment
 from tacit.runs.directory import SETTINGS
 from tacit.training.practice import Practice, completion_limit
 from tacit.training.settings import TrainSettings
+
+EXPERT, READER = AGENTS = ("expert", "reader")
+"""models that are none: the world's expert, and its rule that reads what a policy reads. They are measured and learn nothing"""
 
 
 def open_world(name: str) -> Environment:
@@ -75,7 +79,7 @@ def with_split(recipe: Recipe, world: Environment) -> Recipe:
 def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
     measured = train.evaluation
     world.check_families(train.family_names)
-    for split, _ in measured.further_panels:
+    for split, _, _ in measured.further_panels:
         world.split_to_measure(split)
     if measured.panel and not measured.split:
         return train  # tasks of the user's own: no split is asked
@@ -119,7 +123,9 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
             check_model(policy.model)
     _check_texts(recipe, worlds)
     train, schedule = recipe.train, recipe.schedule
-    if not train.sft.steps and not schedule.iterations:
+    if recipe.model in AGENTS:
+        _check_agent(recipe, worlds)
+    elif not train.sft.steps and not schedule.iterations:
         raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
@@ -141,10 +147,21 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     needs = frozenset().union(*(method.needs for method in methods))
     engine.refuse_unless_able(recipe.method, needs, all_engines())
     settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
-    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes))
+    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes, *doubts(recipe)))
     toolbox.recipe = recipe
     toolbox.check_policies()
     return Prepared(recipe, worlds, tuple(methods), toolbox)
+
+
+def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:
+    if recipe.train.sft.steps or recipe.schedule.iterations:
+        raise TacitError(f"the {recipe.model} learns nothing: --sft.steps 0 --iterations 0 measures it as a run is measured.")
+    if len(worlds) > 1:
+        raise TacitError(f"the {recipe.model} of one world knows no other; measure it in one of {recipe.world} at a time.")
+    if not recipe.train.evaluation.untrained:
+        raise TacitError(f"evaluation.untrained = false, and nothing else of the {recipe.model} would be measured.")
+    if recipe.model == READER and worlds[0].reader is None:
+        raise TacitError(f"world {worlds[0].name!r} has no reader; its expert plays without reading (--model {EXPERT}).")
 
 
 def _decided(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
@@ -205,7 +222,7 @@ def check_new_run(out: Path) -> None:
 def check_model(model: str) -> None:
     """Refuse a model that cannot exist, before anything heavy is imported. A hub id is only looked up when it is loaded."""
     path = Path(model).expanduser()
-    if model in TINY_SIZES or model in BASES:
+    if model in TINY_SIZES or model in BASES or model in AGENTS:
         return
     if path.is_dir():
         if (path / "settings.json").exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from tacit.core.tools import Base
 from tacit.core.world import Environment
 from tacit.engines.models.bases import BASES, FOLDER, is_small
 from tacit.engines.models.tiny import cache_root
+
+GLANCE = 1 << 16
+"""bytes read at either end of a file of weights"""
 
 
 def known_base(recipe: Recipe, world: Environment) -> Base:
@@ -37,14 +41,28 @@ def calibration_place(recipe: Recipe, world: Environment) -> Path:
 
 
 def _digest(path: Path) -> str:
-    """Of a checkpoint of ours, which says it beside its weights; two runs of one size are two models."""
+    """Of a checkpoint of ours, which says it beside its weights, or a glance at the weights of any other directory: two models
+    of one size are two models."""
     for file in (path / "policy.json", path.parent / "policy.json"):
         if file.is_file():
             try:
                 return str(json.loads(file.read_text(encoding="utf-8")).get("digest", ""))
             except (OSError, ValueError, AttributeError):
                 return ""
-    return ""
+    return _glance(path)
+
+
+def _glance(path: Path) -> str:
+    """A hash of where each file of weights begins and ends: gigabytes are not read to look a calibration up."""
+    seen = hashlib.sha256()
+    files = sorted([*path.glob("*.safetensors"), *path.glob("*.bin")]) if path.is_dir() else []
+    for file in files:
+        with file.open("rb") as opened:
+            size = file.stat().st_size
+            seen.update(f"{file.name} {size}".encode() + opened.read(GLANCE))
+            opened.seek(max(0, size - GLANCE))
+            seen.update(opened.read(GLANCE))
+    return seen.hexdigest()[:16] if files else ""
 
 
 def _identity(context: Context) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.assembly.checks import EXPERT, READER
 from tacit.assembly.panel_choice import open_panel
-from tacit.assembly.players import EXPERT, READER, UNTRAINED, Target
+from tacit.assembly.players import UNTRAINED, Target
 from tacit.assembly.recipe import Recipe, Said
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Scorer
@@ -23,7 +24,9 @@ from tacit.evaluation.panels import PANEL_SEED, Panel
 from tacit.evaluation.scores import PanelScore, Prices, score_panel
 from tacit.evaluation.token_plot import plot_tokens
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
+from tacit.rollout.crashes import refuse_if_all_crashed
 from tacit.rollout.episodes import EpisodePlan
+from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.runs.directory import code_version, find_summary, read_settings
 from tacit.runs.files import write_json
 from tacit.training.practice import make_worlds
@@ -75,15 +78,17 @@ class Sitting:
     def episodes(self) -> int:
         return len(self.panel.tasks) * self.rules.repeats
 
-    def play(self, batch: int, progress: Callable[[int], None]) -> Measured:
+    def play(self, batch: int, onlooker: Onlooker = NOBODY, begun: Callable[[int], None] | None = None) -> Measured:
         target, worlds = self.target, make_worlds(self.target.world, self.target.recipe.train)
         try:
             played = play_panel(
-                self.panel, self.rules, worlds, target.route, batch=batch, journal=self.journal, progress=progress,
-                settle=target.settle,
+                self.panel, self.rules, worlds, target.route, batch=batch, journal=self.journal, begun=begun,
+                onlooker=onlooker, settle=target.settle,
             )  # fmt: skip
         finally:
             worlds.close()
+        _refuse_silence(target, played)
+        refuse_if_all_crashed(played, "There is nothing to measure, and nothing was kept.")
         score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
         how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
         earlier, measured = _own_evaluation(target, score), self.measurement
@@ -124,6 +129,14 @@ class Sitting:
         place = self.directory / _result_name(measured.result)
         write_json(place, measured.result)
         return place
+
+
+def _refuse_silence(target: Target, played: Sequence[Trajectory]) -> None:
+    """A player that never said anything has not been measured."""
+    turns = sum(len(t) for t in played)
+    if turns and sum(t.unusable for t in played) == turns:
+        reason = next(iter(getattr(target.policy, "broken", ())), "nothing came back")
+        raise TacitError(f"none of the {turns} answers of {target.label} could be used; nothing was kept. The first: {reason}")
 
 
 def episode_at(target: Target, number: int) -> EpisodePlan:

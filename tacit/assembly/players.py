@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from tacit.assembly.checks import check_sampling, check_values, open_world, open_worlds, with_split
+from tacit.assembly.anchoring import anchored_name
+from tacit.assembly.checks import AGENTS, EXPERT, READER, check_sampling, check_values, open_world, open_worlds, with_split
 from tacit.assembly.recipe import Document, PolicyRecipe, Recipe, Said, override
 from tacit.assembly.toolbox import load_policy
 from tacit.assembly.values import to_data
 from tacit.core.actions import BARE, ActionFormat
+from tacit.core.chat import Chat
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Reader
 from tacit.core.protocols import Policy, Request, Sampling
@@ -25,11 +27,12 @@ from tacit.evaluation.evaluate import Alone, Route
 from tacit.evaluation.rules import Rules
 from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
+from tacit.rollout.fitting import check_talk
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
-from tacit.training.practice import completion_limit, evaluation_sampling
+from tacit.training.practice import Practice, completion_limit, evaluation_sampling
 
-EXPERT, READER, HUMAN = "expert", "reader", "human"
+HUMAN = "human"
 READS = {"name": "constant_context", "wording": "terse"}
 """what a reader reads unless told otherwise: what the smallest policies do"""
 UNTRAINED = "untrained"
@@ -140,14 +143,17 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
     # The seed of the episodes may be another; the seed of the run made its first weights and stays.
     seed = said.pop(("seed",), None)
     world = said.pop(("world",), None)
+    world = anchored_name(world) if world is not None else None
     recipe = replace(Recipe.from_json(override(_under(read_settings(path), said), said)), out=path)
     trained_in = open_worlds(recipe)
     if world is not None and world not in [place.world for place in recipe.places]:
         recipe = replace(recipe.at(recipe.places[0].world), world=world)  # somewhere it has never been
-    elif world is None and len(trained_in) > 1:
-        raise TacitError(f"{path} was trained in several worlds ({recipe.world}); say which one it is to play in (--world).")
     else:
-        recipe = recipe.at(world or recipe.places[0].world)
+        recipe = recipe.alone(world or "")
+    if recipe.model in AGENTS:
+        raise TacitError(
+            f"{path} has measured the {recipe.model}, which has no weights: `tacit eval {recipe.model} --world {recipe.world}`."
+        )
     found = None
     if name != UNTRAINED:
         saved = saved_checkpoints(path)
@@ -165,7 +171,13 @@ def _under(document: Document, said: Said) -> Document:
     """A run's settings as those of another method, where one is named: what both have stays as the run had it."""
     name = said.get(("method", "name"), document["method"]["name"])
     known = {f.name for f in fields(get_method(name))} | {"name"}
-    return {**document, "method": {k: v for k, v in document["method"].items() if k in known}}
+
+    def shared(table: Document) -> Document:
+        own = {k: v for k, v in table.get("method", {}).items() if k in known}
+        return {**table, "method": own} if own else {k: v for k, v in table.items() if k != "method"}
+
+    worlds = {world: shared(table) for world, table in document.get("worlds", {}).items()}
+    return {**shared(document), **({"worlds": worlds} if worlds else {})}
 
 
 def _open(
@@ -184,6 +196,7 @@ def _open(
     policy = load_policy(main, recipe.train.seed, texts or (world,))
     if checkpoint is not None:
         policy.load(checkpoint.path / "policy")
+    check_talk(context, policy)
     sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
     return Target(label, recipe, world, context, policy, sampling, seed, run, checkpoint)
 
@@ -214,6 +227,15 @@ def _open_reader(said: dict[tuple[str, ...], Any]) -> Target:
     return Target(
         READER, recipe, world, context, ByRule(world.reader), Sampling(temperature=0.0), recipe.train.seed, identity=identity
     )
+
+
+def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
+    """The expert or the reader in the place of a policy that a run trains: it can be measured there, and that is all."""
+    if name == EXPERT:
+        advised = Advised(practice.world.expert())
+        return cast(Policy, Echo()), replace(practice, method=replace(practice.method, context=advised))
+    assert practice.world.reader is not None, "refused before"
+    return cast(Policy, ByRule(practice.world.reader)), practice
 
 
 def _needs_world(name: str, said: Said) -> None:
@@ -248,16 +270,25 @@ class _Adviser:
 class Echo(ByteTokens):
     """Says what it reads."""
 
+    def digest(self) -> str:
+        return EXPERT
+
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         nothing = np.zeros(0, np.int64)
         return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]
 
 
 class ByRule(ByteTokens):
-    """Answers each prompt as a rule says, and knows nothing but its text."""
+    """Answers each prompt as a rule says, and knows nothing but its text; of a conversation what its messages say."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         self._rule = rule
+
+    def digest(self) -> str:
+        return READER
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return self.encode_prompt("\n".join(message.content for message in chat.messages if message.content))
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         answers = [self._rule(self.decode(request.prompt)) for request in requests]

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tacit.assembly.anchoring import anchored
 from tacit.assembly.flags import Option, options_of
 from tacit.assembly.mixture import read_mixture
 from tacit.assembly.values import build, to_data
@@ -36,7 +37,7 @@ from tacit.core.tools import Base
 from tacit.engines import get_engine
 from tacit.engines.models.bases import is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
-from tacit.methods import METHODS, get_method
+from tacit.methods import REGISTRY, get_method
 from tacit.training.settings import TrainSettings
 
 Document = dict[str, Any]
@@ -46,6 +47,12 @@ Said = Mapping[tuple[str, ...], Any]
 DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
 OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "engine", "tiny", "policies")
 """keys of a document that are not fields of TrainSettings"""
+OF_THE_RUN: Mapping[str, tuple[str, ...]] = {
+    "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
+    "sft": ("steps", "batch", "lr", "warmup"),
+    "evaluation": ("every", "untrained"),
+}
+"""section -> settings that its worlds share: there is one update after another, and one checkpoint for all"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,8 @@ class Recipe:
         )  # fmt: skip
 
     def to_json(self) -> Document:
-        """The document that `from_json` reads back exactly: the same layout as a TOML file, with every field said."""
+        """The document that `from_json` reads back exactly, from whatever directory: the same layout as a TOML file, with every
+        field said and every file with its whole path."""
         method = to_data(self.settings)
         schedule = method.pop("schedule")
         document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
@@ -134,7 +142,7 @@ class Recipe:
         document |= {"tiny": to_data(self.tiny)} if self.tiny else {}
         document |= {"worlds": dict(self.worlds)} if self.worlds else {}
         beside = {name: _whole(policy) for name, policy in self.policies.items()}
-        return document | ({"policies": beside} if beside else {})
+        return anchored(document | ({"policies": beside} if beside else {}))
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -154,6 +162,12 @@ class Recipe:
             if place.world == world:
                 return replace(self, world=world, worlds={}, settings=place.settings, train=place.train)
         raise TacitError(f"this run was in {self.world}, not in {world!r}.")
+
+    def alone(self, world: str = "") -> Recipe:
+        """The same in the world that is meant: the one named, or the only one there is."""
+        if not world and len(self.places) > 1:
+            raise TacitError(f"{self.out} was trained in several worlds ({self.world}); say which one is meant (--world).")
+        return self.at(world or self.places[0].world)
 
     @property
     def schedule(self) -> Schedule:
@@ -211,7 +225,7 @@ def method_options(name: str) -> list[Option]:
 
 def methods_with(flag: str) -> list[str]:
     """The registered methods that have a flag, for saying where it belongs."""
-    return [name for name in METHODS if any(o.flag == flag for o in method_options(name))]
+    return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
 
 
 TOP_OPTIONS = (
@@ -292,6 +306,14 @@ def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Doc
     for name in tables:
         if name not in mixture:
             raise TacitError(f"[worlds.{name}] is about a world the run is not in; it is in {', '.join(mixture)}.")
+        for section, shared in OF_THE_RUN.items():
+            own = tables[name].get(section, {}) if section else tables[name]
+            for key in own if isinstance(own, Mapping) else ():
+                if key.replace("-", "_") in shared:
+                    said = f"{section}.{key}" if section else key
+                    raise TacitError(
+                        f"[worlds.{name}] says {said!r}, which the worlds of a run share: say it outside [worlds]."
+                    )
     return {name: dict(table) for name, table in tables.items()}
 
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tacit.assembly.recipe import Document, Recipe
 from tacit.core.errors import TacitError
 from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
 
-ON_RESUME = ("schedule.iterations", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories", "wandb")
-"""settings that may differ when a run is continued: none of them changes what was already done"""
-MAY_CHANGE = "iterations, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
+ON_RESUME = (
+    "schedule.iterations", "evaluation.patience", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories",
+    "wandb",
+)  # fmt: skip
+"""settings that may differ when a run is continued, also where they are said of one world: none changes what was done"""
+Place = tuple[str, ...]
+"""keys of a document, from outside in"""
+MAY_CHANGE = "iterations, evaluation.patience, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
 
 
 def fixed_differences(before: Document, after: Document) -> list[str]:
-    """`sft.lr=0.002` for each setting that is not what it was and may not change."""
-    return [said for said in _differences(before, after) if said.partition("=")[0] not in ON_RESUME]
+    """`sft.lr=0.002`, `worlds.countdown.max_steps=5` for each setting that is not what it was and may not change."""
+    found = _differences(before, after)
+    return [f"{'.'.join(place)}={value}" for place, value in found if ".".join(_in_a_world(place)) not in ON_RESUME]
 
 
 def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
@@ -29,7 +36,10 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
             f"Only {MAY_CHANGE} may change; for anything else start a new run."
         )
     if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
-        return True
+        # One that was stopped by hand goes on; one that lost patience only with more of it.
+        impatient = before.train.evaluation.patience == after.train.evaluation.patience
+        if not (stopped := summary.get("stopped", "")) or (stopped == "patience" and impatient):
+            return True
     newest = saved_checkpoints(path).newest()
     if newest is not None and newest.stage == "rl" and newest.step > after.schedule.iterations:
         raise TacitError(
@@ -39,12 +49,18 @@ def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
     return False
 
 
-def _differences(before: Document, after: Document, place: str = "") -> list[str]:
+def _differences(before: Document, after: Document, place: Place = ()) -> list[tuple[Place, Any]]:
+    """Where the two differ, and what is there now. A table that only one of them has is compared with an empty one."""
     found = []
     for key in sorted(before.keys() | after.keys()):
-        old, new, name = before.get(key), after.get(key), f"{place}{key}"
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += _differences(old, new, f"{name}.")
+        old, new = before.get(key), after.get(key)
+        if isinstance(old or new, dict):
+            found += _differences(old or {}, new or {}, (*place, key))
         elif old != new:
-            found.append(f"{name}={new}")
+            found.append(((*place, key), new))
     return found
+
+
+def _in_a_world(place: Place) -> Place:
+    """A setting as it is called in the world it is said of: the name of a world may have dots in it."""
+    return place[2:] if place[0] == "worlds" else place

@@ -25,6 +25,7 @@ class Toolbox:
         self._encoders: dict[str, Any] = {}
         self._layers: set[int] = set()
         self._asked: dict[str, None] = {}
+        self._helping: dict[str, Policy | None] = {}
         self.policies: dict[str, Policy] = {}
         """those beside the trained one, by name; here once `open` has loaded them"""
 
@@ -40,8 +41,18 @@ class Toolbox:
         self._asked[name] = None
         return lambda: self.policies[name]
 
-    def file(self, name: str) -> Callable[[], Path | None]:
-        return lambda: self.recipe.out / name
+    def helper(self, name: str) -> Callable[[], Policy]:
+        self._helping.setdefault(name, None)
+
+        def help() -> Policy:
+            found = self._helping[name]
+            assert found is not None, "asked before it was opened"
+            return found
+
+        return help
+
+    def directory(self, name: str) -> Path:
+        return self.recipe.out / name
 
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)
@@ -49,8 +60,9 @@ class Toolbox:
     def check_policies(self) -> None:
         """Refuse a policy that the built methods did not ask for, before anything is loaded."""
         for name in self.recipe.policies:
-            if name not in self._asked:
-                asked = f"it asks for {', '.join(self._asked)}" if self._asked else "it asks for none"
+            known = [*self._asked, *self._helping]
+            if name not in known:
+                asked = f"it asks for {', '.join(known)}" if known else "it asks for none"
                 method = self.recipe.method
                 raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {asked}.")
 
@@ -63,7 +75,10 @@ class Toolbox:
             policy.check_layer(layer)
         for name in self._asked:
             self.policies[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
-            if (answers := getattr(self.policies[name], "check_answers", None)) is not None:
+        for name in self._helping:
+            self._helping[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
+        for beside in (*self.policies.values(), *self._helping.values()):
+            if (answers := getattr(beside, "check_answers", None)) is not None:
                 answers()
         for name in self._encoders:
             from tacit.engines.local.sentences import SentenceModel

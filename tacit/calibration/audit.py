@@ -11,9 +11,9 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
-from tacit.core.types import PLAIN, Group, Observation, Task
+from tacit.core.types import Group, Observation, Task
 from tacit.core.world import Environment, Expert
-from tacit.rollout.fitting import fit
+from tacit.rollout.retelling import playing, told
 
 Player = Callable[[Task, int], Expert]
 """(task, member of its group) -> who plays it"""
@@ -104,7 +104,8 @@ def audit(
         for member in range(members):
             limit = lengths(task, member) if lengths else world.max_steps
             try:
-                read = _play(live, task, context, tokenizer, player(task, member), limit, room)
+                course = playing(live, task, player(task, member), limit)
+                read = [turn.tokens for turn in told(context, task, course, tokenizer=tokenizer, room=room) if turn.fits]
             except TacitError:
                 raise
             except Exception:  # a broken world ends its own episode, here as in a rollout
@@ -116,21 +117,6 @@ def audit(
     if not steps:
         raise TacitError(f"no episode of world {world.name!r} could be played, so there is nothing to calibrate on.")
     return Audit.of(steps)
-
-
-def _play(live, task: Task, context: Context, tokenizer: Tokenizer, player: Expert, limit: int, room: int) -> list[np.ndarray]:
-    reader, observation, read = context.begin(task, PLAIN), live.reset(task), []
-    for _ in range(limit):
-        _, tokens, fits = fit(reader.read(observation), tokenizer, room)
-        if fits:
-            read.append(tokens)
-        action = player.act(observation)
-        transition = live.step(action)
-        reader.record(action, transition)
-        observation = transition.observation
-        if transition.done or transition.success:
-            break
-    return read
 
 
 def spread_over_families(tasks: Sequence[Task], each: int) -> list[Task]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit.assembly.checks import EXPERT, READER
 from tacit.assembly.flags import Parser, options_of
 from tacit.assembly.known_base import calibration_place
-from tacit.assembly.players import EXPERT, READER
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
 from tacit.calibration.sources import SOURCES
 from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method

@@ -17,7 +17,7 @@ from tacit.assembly.recipe import read_document
 from tacit.assembly.recipes import comparison_recipe
 from tacit.cli.terminal import duration, make_console, percent, say, say_pairs, table
 from tacit.comparison.carry_out import Happening, check_stored, status_of
-from tacit.comparison.pages import cells_of, columns
+from tacit.comparison.pages import cells_of, columns, grid_text
 from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.comparison.processes import Processes
 from tacit.comparison.results import Results
@@ -104,6 +104,7 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
             schedule, panel = mine[0].document["schedule"], mine[0].document["evaluation"]
             done = sum(status_of(directory / c.place, c.iterations) == "finished" for c in mine)
             shape = f"{schedule['iterations']} × {schedule['groups']} × {schedule['group_size']}"
+            shape = shape if mine[0].learns else f"the {mine[0].document['model']} plays"
             asked = sum(c in wanted for c in mine)
             rows.append((world, method, shape, f"{panel['split']}/{panel['tasks']}", f"{done}/{len(mine)}", str(asked)))
     console.print()
@@ -131,13 +132,18 @@ def show_event(console: Console, event: Happening) -> None:
 
 
 def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
-    head = columns(found["thresholds"])
-    shown = [i for i, name in enumerate(head) if name in SHOWN]
     for world in found["worlds"]:
-        rows = [cells_of(row, len(found["seeds"])) for row in found["table"] if row["world"] == world]
+        further = found["further"][world]
+        head = columns(found["thresholds"], further)
+        shown = [i for i, name in enumerate(head) if name in SHOWN or name.startswith("final, ")]
+        rows = [cells_of(row, len(found["seeds"]), further) for row in found["table"] if row["world"] == world]
         console.print()
         console.print(
             table(world, [head[i] for i in shown], [[r[i] for i in shown] for r in rows], [head[i] for i in shown[1:]])
         )
+        for grid in found["grids"].get(world, ()):
+            titles, lines = grid_text(grid)
+            console.print()
+            console.print(table(f"success on {grid['panel']}", titles, lines, titles[1:]))
         show_differences(console, plan, world)
     console.print()

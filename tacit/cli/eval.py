@@ -14,9 +14,9 @@ from tacit.assembly.panel_choice import with_panel
 from tacit.assembly.players import Endpoint, Target, open_endpoint
 from tacit.assembly.recipe import Said
 from tacit.assembly.values import from_text
+from tacit.cli.eval_progress import EvalProgress
 from tacit.cli.eval_view import show, show_tokens
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
-from tacit.cli.progress import EvalProgress
 from tacit.cli.terminal import make_console, say
 from tacit.core.errors import TacitError
 from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
@@ -42,9 +42,9 @@ def run(argv: Sequence[str]) -> int:
     sitting, console = Sitting(target, ks, prices, arguments.out, arguments.fresh, meant), make_console()
     if sitting.panel.difference():
         say(console, f"warning: {sitting.panel.difference()}", style="yellow")
-    progress = EvalProgress(console, sitting.episodes)
+    progress = EvalProgress(console, sitting.episodes, sitting.rules.max_steps, target.policy)
     try:
-        measured = sitting.play(arguments.batch, progress)
+        measured = sitting.play(arguments.batch, progress, progress.begun)
     except KeyboardInterrupt:
         kept = f" What was played is in {sitting.journal.path}; the same command goes on from there." if sitting.journal else ""
         print(f"\nstopped.{kept}", file=sys.stderr)

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from tacit.assembly.measuring import Measured
 from tacit.assembly.players import Target
+from tacit.cli.eval_progress import describe_completion
 from tacit.cli.terminal import after, interval, percent, say, say_pairs, table
 from tacit.evaluation.behaviour import Behaviour
 from tacit.evaluation.scores import PanelScore, final_and_peak
@@ -22,7 +23,7 @@ def show(console: Console, target: Target, measured: Measured) -> None:
     score, how = measured.score, measured.behaviour
     say(console, f"success {score}", style="bold")
     pairs = [*_what(target, score), *_outcomes(score), *_turns(score, how), *_tokens(score), *_failures(how)]
-    pairs += [*_crashes(measured), *_broken(target), *_the_run(target, measured)]
+    pairs += [*_crashes(measured), *_unparsed(measured), *_broken(target, score), *_the_run(target, measured)]
     say_pairs(console, pairs)
     if len(score.families) > 1:
         console.print()
@@ -121,11 +122,20 @@ def _crashes(measured: Measured) -> Pairs:
     return [("crashed", f"{len(crashed)} {what} ended because the world broke, counted as failures. The first: {crashed[0]}")]
 
 
-def _broken(target: Target) -> Pairs:
-    broken: Sequence[str] = getattr(target.policy, "broken", ())
-    if not broken:
+def _unparsed(measured: Measured) -> Pairs:
+    """Where nothing that came back parses, what it looks like."""
+    written = [s for t in measured.played for s in t.steps if s.completion.finish != "unusable"]
+    if not written or any(s.valid for s in written):
         return []
-    return [("unusable", f"{len(broken)} answers just now, each a turn that does not parse. The first: {broken[0]}")]
+    return [("unparsed", describe_completion("no completion parses; this is one", written[0].completion, valid=True))]
+
+
+def _broken(target: Target, score: PanelScore) -> Pairs:
+    if not score.unusable:
+        return []
+    first = next(iter(getattr(target.policy, "broken", ())), "")
+    why = f" The first: {first}" if first else ""
+    return [("unusable", f"{score.unusable} answers, each a turn that does not parse.{why}")]
 
 
 def _the_run(target: Target, measured: Measured) -> Pairs:

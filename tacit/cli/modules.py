@@ -88,8 +88,9 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--skill", default="", metavar="NAME", help="what to call it (default: the world's word for its families)"
     )
+    parser.add_argument("--world", default="", metavar="NAME", help="of a run in several worlds: the one it is a module for")
     arguments, _ = parser.parse(argv)
-    made = export_run(arguments.run, arguments.checkpoint, arguments.out, arguments.skill)
+    made = export_run(arguments.run, arguments.checkpoint, arguments.out, arguments.skill, arguments.world)
     say(make_console(), f"{made.path}: {made.run['checkpoint']} of {arguments.run}, for {', '.join(made.families)}")
     return 0
 

@@ -14,6 +14,7 @@ from tacit.assembly.measuring import episode_at
 from tacit.assembly.players import HUMAN
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
 from tacit.cli.terminal import make_console, say
+from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
@@ -151,6 +152,16 @@ class Listening:
         if self._prompts is not None:
             self._prompts.print(Text(text, style="dim green"), soft_wrap=True)
         return self._policy.encode_prompt(text)
+
+    def encode_chat(self, chat: Chat):
+        if self._prompts is not None:
+            for message in chat.messages:
+                said = message.call.text() if message.call else message.content
+                self._prompts.print(Text(f"{message.role}: {said}", style="dim green"), soft_wrap=True)
+        return self._policy.encode_chat(chat)  # type: ignore[attr-defined]
+
+    def encode_answer(self, chat: Chat, answer: Message):
+        return self._policy.encode_answer(chat, answer)  # type: ignore[attr-defined]
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         completions = self._policy.sample(requests, sampling, layer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tacit.assembly.checks import READER
 from tacit.assembly.flags import Parser, options_of
 from tacit.assembly.panel_choice import run_of
-from tacit.assembly.players import READER, READS
+from tacit.assembly.players import READS
 from tacit.assembly.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings

@@ -15,20 +15,18 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.terminal import duration, say
-from tacit.training.reporting import SHOWN, PlainReporter, Reporter
+from tacit.training.reporting import PlainReporter, Reporter, chunks
 
 RECENT = 20
 """steps over which the time left is estimated"""
-LINE_EVERY_S = 10.0
-"""between lines about an evaluation where there is no terminal to redraw"""
 
 
 def make_reporter(console: Console) -> Reporter:
     """Live where there is a terminal to redraw, plain lines everywhere else."""
-    return LiveReporter(console) if _can_redraw(console) else PlainReporter(cast(TextIO, console.file))
+    return LiveReporter(console) if can_redraw(console) else PlainReporter(cast(TextIO, console.file))
 
 
-def _can_redraw(console: Console) -> bool:
+def can_redraw(console: Console) -> bool:
     return console.is_terminal and os.environ.get("TERM") != "dumb"
 
 
@@ -57,7 +55,7 @@ class LiveReporter:
         self._live.refresh()
 
     def say(self, text: str) -> None:
-        say(self._console, text)
+        say(self._console, text, style="yellow" if text.startswith("warning") else "")
 
     def close(self) -> None:
         self._live.stop()
@@ -84,40 +82,8 @@ class LiveReporter:
         return Group(line, _lines(pack(numbers, width)))
 
 
-class EvalProgress:
-    """Told how many episodes are over. A bar in a terminal; elsewhere a line now and then, none for what is over at once."""
-
-    def __init__(self, console: Console, total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._total, self._clock = console, total, clock
-        self._live = LiveReporter(console) if _can_redraw(console) else None
-        self._began = self._said = clock()
-        self._first: int | None = None
-
-    def __call__(self, over: int) -> None:
-        if self._first is None:
-            self._first = over
-            if self._live:
-                self._live.stage("eval", self._total, over)
-        if self._live:
-            self._live.step(over, {})
-        elif self._clock() - self._said >= LINE_EVERY_S and over < self._total:
-            self._said = self._clock()
-            pace = (self._said - self._began) / max(1, over - self._first)
-            left = f", {duration(pace * (self._total - over))} left" if over > self._first else ""
-            say(self._console, f"eval: {over} of {self._total} episodes{left}")
-
-    def close(self) -> None:
-        if self._live:
-            self._live.close()
-
-
 def _lines(lines: Sequence[str]) -> RenderableType:
     return Group(*(Text(line, no_wrap=True) for line in lines))
-
-
-def chunks(metrics: dict[str, float]) -> list[str]:
-    """`label value` for each number worth watching."""
-    return [f"{label} {form.format(metrics[key])}" for key, (label, form) in SHOWN.items() if key in metrics]
 
 
 def pack(parts: Sequence[str], width: int) -> list[str]:

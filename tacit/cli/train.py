@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.checks import Prepared, check_new_run, prepare
+from tacit.assembly import running
+from tacit.assembly.checks import AGENTS, Prepared, check_new_run, prepare
 from tacit.assembly.flags import Option, Parser
 from tacit.assembly.recipe import (
     DEFAULT_ENGINE,
@@ -32,8 +33,8 @@ from tacit.assembly.resuming import MAY_CHANGE, is_finished
 from tacit.core.errors import TacitError
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
-from tacit.runs.directory import SETTINGS, read_settings, read_summary
-from tacit.runs.files import write_json
+from tacit.runs.directory import read_settings, read_summary
+from tacit.runs.watching import read_alarms
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,26 +142,11 @@ def carry_out(prepared: Prepared, resume: bool) -> int:
 
     recipe, console = prepared.recipe, make_console()
     show_header(console, prepared)
-    started = False
+    begun = [resume]
     try:
-        from tacit.runs.directory import Run
-        from tacit.training.train import Trainer
-
-        practices = prepared.practices()
-        policy = prepared.toolbox.open()
-        keep, wandb = recipe.train.keep, recipe.train.wandb
-        run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
-        started = True
-        reporter = make_reporter(console)
-        try:
-            if resume:
-                write_json(recipe.out / SETTINGS, recipe.to_json())
-            summary = Trainer(run, policy, practices, recipe.train, reporter, prepared.toolbox.policies).train()
-        finally:
-            reporter.close()
-            run.close()
+        summary = running.carry_out(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
     except KeyboardInterrupt:
-        remedy = f"Continue with `tacit train --resume {recipe.out}`." if started or resume else "Nothing was written yet."
+        remedy = f"Continue with `tacit train --resume {recipe.out}`." if any(begun) else "Nothing was written yet."
         print(f"\nstopped. {remedy}", file=sys.stderr)
         return 130
     show_summary(console, summary, recipe.out)
@@ -205,6 +191,8 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         rows = score_rows([e for e in summary["further"] if e["panel"] == panel])
         console.print(table(f"on {panel}", columns, rows, numbers=columns[1:]))
         console.print()
+    for alarm in read_alarms(path):
+        say(console, f"warning at rl {alarm.step}: {alarm}", style="yellow")
     seed = summary["settings"].get("seed", 0)
     say_pairs(
         console,
@@ -216,4 +204,5 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
             ("run", str(path)),
         ],
     )
-    say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")
+    if summary["settings"].get("model") not in AGENTS:
+        say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")

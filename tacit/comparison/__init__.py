@@ -23,6 +23,7 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
                     otherwise; values by method, named_by the methods whose tables in the file name it, unequal where others
                     differ in it too, by their defaults (the file has to allow that)
     panels          {world: {name, hash, episodes}}; one hash for all cells of a world, or there is no table
+    further         {world: [panel]}: names of the further panels that its runs were measured on after each stage
     starts          {world: {run, status, error, command, seed, checkpoint, evaluation}}; evaluation is its last one.
                     Worlds without a shared start are absent
     cells           a list in the order world, method, seed, of
@@ -35,7 +36,9 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
         versions        of the run, or null
         evaluations     every evaluation there is; an unfinished cell has those up to its newest checkpoint
         start, final, peak                           one evaluation each, or null. start: before the first iteration;
-                        final: the last; peak: the best of practice. Only finished cells have final and peak
+                        final: the last; peak: the best of practice. Only finished cells have final and peak, and rows that
+                        learn nothing have final alone
+        further         {panel: {start, final}}: the same on the further panels, where they were measured then
         curve           [{step, success, score}]: the start (step 0) and every evaluation of practice
         steps_to        [{threshold, step}]: first measured iteration at or above it; null where never reached
         area            mean height of the success curve over its iterations, or null
@@ -48,6 +51,7 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
                         each {mean, low, high, per_seed} or null. The interval of start, final and peak holds both the t
                         interval over seeds and the Wilson interval over tasks; the others have one over seeds
                         alone, within their range, and null ends where there is one seed or all seeds are alike
+        further         {panel: {start, final}}, each as above
         bootstrap       {low, high} of final success, resampling seeds and tasks, the same for all seeds; null without outcomes
         steps_to        [{threshold, reached, of, median}]: how many of the seeds got there, and the median iteration,
                         null where half of them or more did not
@@ -58,4 +62,6 @@ comparison.json, format 1. Shares are between 0 and 1; a null is "not known"; an
             won, lost, p, p_holm    episodes only this method, only the baseline succeeded in; exact McNemar over
                                     seeds × tasks, and corrected for all comparisons in the table; null without outcomes
             p_seeds, p_seeds_holm   sign-flip test over the seeds alone: what holds for a new seed
+    grids           {world: [{panel, columns, rows: [{name, measures}]}]}: start and final of the table's rows as [grid] of the
+                    file arranges them, for the world's panel and for each further one; measures as above, or null
 """

@@ -170,9 +170,11 @@ def _begin(run: Planned, directory: Path, processes: Processes) -> _Working:
     document = run.with_start(directory)
     if not (path / SETTINGS).exists():
         write_json(path / RECIPE, document)
-    elif (stored := read_settings(path))["model"] != document["model"]:
-        # The comparison has been moved since, and the checkpoint it starts from with it.
-        write_json(path / SETTINGS, stored | {"model": document["model"]})
+    else:
+        # What may change has perhaps changed in the file, and the checkpoint it starts from lies where the comparison lies now.
+        # How many iterations it goes on for is said by the command, which knows how many are done.
+        stored = read_settings(path)
+        write_json(path / SETTINGS, document | {key: stored[key] for key in ("out", "schedule") if key in stored})
     return _Working(run, processes.start(words_for(run, directory), path / LOG))
 
 

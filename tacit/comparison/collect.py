@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None)
     before = [e for e in evaluations if e["stage"] != "rl"]
     # A run that measured its own beginning is believed; else it began where the shared start ended.
     start = before[-1] if before else started["evaluation"] if started else None
+    start = start if cell.learns else None
     final = evaluations[-1] if finished and evaluations else None
     points = ([{**start, "step": 0}] if start else []) + practised
     curve = [(p["step"], p["success"]) for p in points]
@@ -58,7 +60,8 @@ def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None)
         "evaluations": evaluations,
         "start": start,
         "final": final,
-        "peak": max(practised or evaluations, key=lambda e: e["success"]) if final else None,
+        "peak": max(practised or evaluations, key=lambda e: e["success"]) if final and cell.learns else None,
+        "further": _further(summary.get("further", ()), start, final),
         "curve": [{"step": p["step"], "success": p["success"], "score": p["score"]} for p in points],
         "steps_to": [{"threshold": t, "step": steps_to(curve, t)} for t in plan.thresholds],
         "area": area(curve),
@@ -92,6 +95,17 @@ def _evaluations(path: Path, status: str) -> list[Found]:
         return read_summary(path)["evaluations"]
     newest = saved_checkpoints(path).newest()
     return newest.state()["evaluations"] if newest else []
+
+
+def _further(measured: Sequence[Found], start: Found | None, final: Found | None) -> dict[str, Found]:
+    """By panel: what was measured there when the run began practising, and when it ended."""
+    found: dict[str, Found] = {}
+    for evaluation in measured:
+        panel = found.setdefault(evaluation["panel"], {"start": None, "final": None})
+        for name, own in (("start", start), ("final", final)):
+            if own is not None and (own["stage"], own["step"]) == (evaluation["stage"], evaluation["step"]):
+                panel[name] = evaluation
+    return found
 
 
 def _outcomes(final: Found) -> list[bool] | None:

@@ -19,13 +19,18 @@ def markdown(found: Found) -> str:
     for world in found["worlds"]:
         lines += [f"## {world}", "", _panel(found, world), ""]
         rows = [row for row in found["table"] if row["world"] == world]
-        lines += [*_grid(columns(found["thresholds"]), [cells_of(row, len(found["seeds"])) for row in rows]), ""]
+        further = found["further"][world]
+        head = columns(found["thresholds"], further)
+        lines += [*_grid(head, [cells_of(row, len(found["seeds"]), further) for row in rows]), ""]
+        for grid in found["grids"].get(world, ()):
+            lines += [f"Success on `{grid['panel']}`:", "", *_grid(*grid_text(grid)), ""]
         lines += [f"- {line}" for line in _missing(found, world)] + ([""] if _missing(found, world) else [])
         lines += _differing(found["differences"][world])
     lines += [f"Note: {note}\n" for note in found["notes"]]
     lines += [
         f"Success in %, mean over seeds with its 95% interval. *start*: before practice; *final*: after the last iteration; "
-        f"*peak*: each seed's best evaluation of practice, chosen after the fact and so always flattering. *≥ x%*: median "
+        f"*final, SPLIT*: the same on a further panel; *peak*: each seed's best evaluation of practice, chosen after the fact "
+        f"and so always flattering. *≥ x%*: median "
         f"iteration of the first evaluation at or above x%, with the share of seeds that got there. *Δ*: final success minus "
         f"{found['baseline']}'s. *p*: exact McNemar test against {found['baseline']} over seeds × tasks, for these very "
         f"agents; *p seeds*: sign-flip test over seeds, for training again; both corrected for all comparisons here (Holm).",
@@ -34,18 +39,31 @@ def markdown(found: Found) -> str:
     return "\n".join(lines)
 
 
-def columns(thresholds: Sequence[float]) -> list[str]:
-    names = ["method", "seeds", "start", "final", "peak", "score", "success length", "invalid"]
+def columns(thresholds: Sequence[float], further: Sequence[str] = ()) -> list[str]:
+    names = ["method", "seeds", "start", "final", *(f"final, {split_of(panel)}" for panel in further)]
+    names += ["peak", "score", "success length", "invalid"]
     return [*names, *(f"≥ {100 * t:g}%" for t in thresholds), "Δ", "p", "p seeds"]
 
 
-def cells_of(row: Found, planned: int) -> list[str]:
+def split_of(panel: str) -> str:
+    """`alfworld/valid_seen/140` is on valid_seen."""
+    return panel.split("/")[1] if panel.count("/") > 1 else panel
+
+
+def grid_text(grid: Found) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows; an empty place is a dash."""
+    return ["", *grid["columns"]], [[row["name"], *(_number(m, 100, 1) for m in row["measures"])] for row in grid["rows"]]
+
+
+def cells_of(row: Found, planned: int, further: Sequence[str] = ()) -> list[str]:
     """A row as text; a number that is not known is a dash."""
     against = row["against"] or {}
     return [
         row["method"],
         f"{len(row['seeds'])}/{planned}",
-        *(_number(row[name], 100, 1) for name in ("start", "final", "peak")),
+        *(_number(row[name], 100, 1) for name in ("start", "final")),
+        *(_number(row["further"].get(panel, {}).get("final"), 100, 1) for panel in further),
+        _number(row["peak"], 100, 1),
         _number(row["score"], 1, 3),
         _number(row["success_length"], 1, 1),
         _number(row["invalid"], 100, 1),
@@ -65,6 +83,8 @@ def csv_text(found: Found) -> str:
         head += [f"steps_to_{threshold:g}", f"reached_{threshold:g}"]
     tests = ("won", "lost", "p", "p_holm", "p_seeds", "p_seeds_holm")
     head += ["difference", "difference_low", "difference_high", *tests]
+    further = list(dict.fromkeys(panel for own in found["further"].values() for panel in own))
+    head += [f"final {panel}{end}" for panel in further for end in ("", " low", " high")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
@@ -76,7 +96,10 @@ def csv_text(found: Found) -> str:
         for entry in row["steps_to"]:
             line += [entry["median"], entry["reached"]]
         line += [(against.get("difference") or {}).get(key) for key in ("mean", "low", "high")]
-        writer.writerow(["" if value is None else value for value in [*line, *(against.get(test) for test in tests)]])
+        line += [against.get(test) for test in tests]
+        for panel in further:
+            line += [((row["further"].get(panel) or {}).get("final") or {}).get(key) for key in ("mean", "low", "high")]
+        writer.writerow(["" if value is None else value for value in line])
     return out.getvalue()
 
 

@@ -21,6 +21,11 @@
     name = "bipace"                      the method's name, where it is not the one in the heading
     embedder = "ngram"
     schedule.lr = 1e-4
+    [methods.reader-paper]               a row that learns nothing and is measured as the others are (unlearned.py)
+    plays = "reader"
+    block = "paper"
+
+    [grid]                               optional: final success once more as rows × columns of methods (grid.py)
 
 What is said more closely wins: common, then world, then method, then the method in the world.
 """
@@ -28,11 +33,11 @@ What is said more closely wins: common, then world, then method, then the method
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.assembly.checks import prepare
+from tacit.assembly.checks import AGENTS, prepare
 from tacit.assembly.recipe import Document, Recipe
 from tacit.comparison.fairness import Difference, check_fair, differences, read_unequal
 from tacit.comparison.fields import (
@@ -48,15 +53,17 @@ from tacit.comparison.fields import (
     read_text,
     read_thresholds,
 )
+from tacit.comparison.grid import Grid, read_grid
+from tacit.comparison.unlearned import CONTEXT, PLAYS, compared, missing_here, played_document
 from tacit.core.errors import TacitError, unknown
 
-TOP = ("name", "description", "seeds", "thresholds", "unequal", "common", "worlds", "methods")
+TOP = ("name", "description", "seeds", "thresholds", "unequal", "common", "worlds", "methods", "grid")
 SECTIONS = ("schedule", "sft", "engine", "policies")
 """sections of a document that a method may have its own of; the rest must be alike or nothing is compared"""
-CONTEXT = ("history", "state_block", "bound", "wording", "style", "admissible")
-"""settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
 THRESHOLDS = (0.25, 0.5, 0.75)
 START = "start"
+OPTIONAL = "optional"
+"""says of a world that it is left out, with a note, where its tasks are not on this machine"""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,10 @@ class Planned:
     """complete, without `out`; where it starts from a shared start, `model` is filled in by `with_start`"""
     starts_from: str = ""
     """the start's checkpoint, relative to the start's run directory; empty where the run starts from its own model"""
+
+    @property
+    def learns(self) -> bool:
+        return self.document["model"] not in AGENTS
 
     @property
     def place(self) -> Path:
@@ -120,6 +131,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)
     """by world: settings that its columns do not share"""
+    grid: Grid | None = None
 
     @property
     def baseline(self) -> str:
@@ -146,9 +158,13 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     if START in methods:
         raise TacitError(f"a method cannot be called {START!r}: that is where a world's shared start lies.")
     common = read_shared(document.get("common", {}), "common")
-    starts, resolved, differing = [], {}, {}
-    for world, own in worlds.items():
+    starts, resolved, differing, absent = [], {}, {}, []
+    for world, own in list(worlds.items()):
         own = dict(own)
+        if own.pop(OPTIONAL, False) and (missing := missing_here(merge(common, {"world": world}, own))):
+            absent.append(f"{world} is left out, as its tasks are not here: {missing}")
+            del worlds[world]
+            continue
         begin = own.pop(START, None)
         special = {name: read_table(t, f"worlds.{world}.methods.{name}") for name, t in own.pop("methods", {}).items()}
         for name in special:
@@ -161,22 +177,19 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
         for method, said in tables.items():
             cell = _cell_document(method, shared, said, f"{world}/{method}", start)
             resolved[world, method] = _complete(cell, f"{world}/{method}")
-        differing[world] = differences({method: resolved[world, method] for method in methods}, tables)
+        differing[world] = differences({method: compared(resolved[world, method]) for method in methods}, tables)
         check_shared_settings(shared, [m["method"]["name"] for (w, _), m in resolved.items() if w == world], world)
     cells = [
-        Planned(world, method, seed, {**resolved[world, method], "seed": seed}, _checkpoint(starts, world))
-        for seed in seeds
-        for world in worlds
-        for method in methods
+        _cell(world, method, seed, resolved[world, method], starts) for seed in seeds for world in worlds for method in methods
     ]
     thresholds = read_thresholds(document.get("thresholds", THRESHOLDS))
     name = read_text(document, "name", default_name)
     check_name(name, "comparison")
     unequal = check_fair(differing, read_unequal(document.get("unequal", [])))
-    notes = (*(note for world in worlds for note in _budget_notes(world, cells)), *unequal)
+    notes = (*absent, *(note for world in worlds for note in _budget_notes(world, cells)), *unequal)
     return Plan(
         name, seeds, tuple(worlds), tuple(methods), tuple(starts), tuple(cells), thresholds,
-        read_text(document, "description", ""), notes, differing,
+        read_text(document, "description", ""), notes, differing, read_grid(document.get("grid"), methods),
     )  # fmt: skip
 
 
@@ -204,6 +217,9 @@ def _start(world: str, shared: Document, begin: Any) -> Planned:
 def _cell_document(method: str, shared: Document, tables: Iterable[Document], where: str, start: Planned | None) -> Document:
     own: Document = {"name": method}
     sections: Document = {}
+    tables = list(tables)
+    if any(PLAYS in table for table in tables):
+        return played_document(method, shared, merge(*tables))
     for table in tables:
         for key, value in table.items():
             if key in SECTIONS:
@@ -242,15 +258,16 @@ def _complete(document: Document, where: str) -> Document:
 
 
 def _budget_notes(world: str, cells: Iterable[Planned]) -> list[str]:
-    episodes = {cell.method: cell.episodes for cell in cells if cell.world == world}
+    episodes = {cell.method: cell.episodes for cell in cells if cell.world == world and cell.learns}
     if len(set(episodes.values())) < 2:
         return []
     return [f"budgets differ in {world}: " + ", ".join(f"{m} practises {n} episodes" for m, n in episodes.items()) + "."]
 
 
-def _checkpoint(starts: Iterable[Planned], world: str) -> str:
-    for start in starts:
+def _cell(world: str, method: str, seed: int, document: Document, starts: Iterable[Planned]) -> Planned:
+    run = Planned(world, method, seed, {**document, "seed": seed})
+    for start in starts if run.learns else ():
         if start.world == world:
             stage, step = ("rl", start.iterations) if start.iterations else ("sft", start.document["sft"]["steps"])
-            return f"checkpoints/{stage}-{step:06d}/policy"
-    return ""
+            return replace(run, starts_from=f"checkpoints/{stage}-{step:06d}/policy")
+    return run

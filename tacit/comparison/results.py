@@ -11,6 +11,7 @@ from typing import Any
 
 from tacit.comparison.carry_out import Happening, carry_out
 from tacit.comparison.collect import check_alike, read_cell, read_start
+from tacit.comparison.grid import make_grids
 from tacit.comparison.pages import csv_text, markdown
 from tacit.comparison.plan import START, Plan, Planned
 from tacit.comparison.plots import draw
@@ -62,6 +63,8 @@ class Results:
         places = product(plan.worlds, plan.methods, plan.seeds)
         cells = [self._read(order[place], starts.get(place[0])) for place in places]
         panels = {world: check_alike(world, _measured(world, cells, starts)) for world in plan.worlds}
+        further = {world: _further_panels(world, cells) for world in plan.worlds}
+        table = make_table(cells, plan.worlds, plan.methods, plan.thresholds)
         return {
             "format": FORMAT,
             "name": plan.name,
@@ -79,9 +82,15 @@ class Results:
             "notes": [*plan.notes, *_version_notes(cells)],
             "differences": {world: [asdict(each) for each in own] for world, own in plan.differences.items()},
             "panels": {world: panel for world, panel in panels.items() if panel is not None},
+            "further": further,
             "starts": starts,
             "cells": cells,
-            "table": make_table(cells, plan.worlds, plan.methods, plan.thresholds),
+            "table": table,
+            "grids": {
+                world: make_grids(plan.grid, [row for row in table if row["world"] == world], [panel["name"], *further[world]])
+                for world, panel in panels.items()
+                if panel is not None
+            },
         }
 
     def write(self) -> Found:
@@ -109,6 +118,15 @@ def _measured(world: str, cells: Sequence[Found], starts: dict[str, Found]) -> d
     measured = {c["run"]: c["evaluations"][-1] for c in cells if c["world"] == world and c["evaluations"]}
     start = starts.get(world)
     return measured | ({start["run"]: start["evaluation"]} if start and start["evaluation"] else {})
+
+
+def _further_panels(world: str, cells: Sequence[Found]) -> list[str]:
+    """Those that runs of the world were measured on after their last stage; refused where one name is two panels."""
+    names = list(dict.fromkeys(panel for c in cells if c["world"] == world for panel in c["further"]))
+    for name in names:
+        own = {c["run"]: c["further"].get(name, {}).get("final") for c in cells if c["world"] == world}
+        check_alike(world, {run: evaluation for run, evaluation in own.items() if evaluation})
+    return names
 
 
 def _version_notes(cells: Sequence[Found]) -> list[str]:

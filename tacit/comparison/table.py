@@ -46,7 +46,7 @@ def _row(cells: Sequence[Found], world: str, method: str, thresholds: Sequence[f
     planned = [c for c in cells if (c["world"], c["method"]) == (world, method)]
     done = _finished(cells, world, method)
     finals = [c["final"] for c in done]
-    steps = [[reached["step"] for reached in c["steps_to"]] for c in done]
+    steps = [[reached["step"] for reached in c["steps_to"]] for c in done if c["curve"]]
     return {
         "world": world,
         "method": method,
@@ -55,6 +55,10 @@ def _row(cells: Sequence[Found], world: str, method: str, thresholds: Sequence[f
         "start": _share([c["start"] for c in done]),
         "final": _share(finals),
         "peak": _share([c["peak"] for c in done]),
+        "further": {
+            panel: {end: _share([c["further"].get(panel, {}).get(end) for c in done]) for end in ("start", "final")}
+            for panel in dict.fromkeys(panel for c in done for panel in c["further"])
+        },
         "score": _mean([e["score"] for e in finals], UNIT),
         "success_length": _mean([e["success_steps"] if e["successes"] else None for e in finals], (0.0, math.inf)),
         "invalid": _mean([e["invalid"] for e in finals], UNIT),

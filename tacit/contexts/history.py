@@ -1,4 +1,7 @@
-"""The agent reads the task, the last k turns, and what it sees now. k = 0 is memoryless, k = None the whole episode."""
+"""The agent reads the task, the last k turns, and what it sees now. k = 0 is memoryless, k = None the whole episode.
+
+As a conversation (`chat`) each of the turns is a message and its answer, in the model's own template; else all is one text.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tacit.contexts.notes import frame
+from tacit.contexts.talking import ask, conversation, exchange, form_of, say
 from tacit.core.actions import ActionFormat
+from tacit.core.chat import Exchange
 from tacit.core.method import Reader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
-from tacit.core.wording import Wording, format_of, tell_now
+from tacit.core.wording import Wording, tell_now
 
 
 @dataclass(frozen=True)
@@ -18,10 +23,12 @@ class History:
     turns: int | None = 2
     admissible: bool = True
     style: ActionStyle = "tags"
+    chat: bool = False
+    thinking: bool = False
 
     @property
     def format(self) -> ActionFormat:
-        return format_of(self.wording, self.style)
+        return form_of(self.wording, self.style, self.thinking)
 
     def begin(self, task: Task, condition: Condition) -> Reader:
         return _HistoryReader(self, task, condition)
@@ -33,6 +40,7 @@ class _HistoryReader:
         self._task = context.wording.task(task)
         self._note = frame(condition.note)
         self._past: list[str] = []
+        self._exchanges: list[Exchange] = []
         self._observation = Observation("")
 
     def read(self, observation: Observation) -> Prompt:
@@ -40,6 +48,8 @@ class _HistoryReader:
         context, wording, number = self._context, self._context.wording, len(self._past) + 1
         first = 0 if context.turns is None else max(0, len(self._past) - context.turns)
         past = tuple(self._past[first:])
+        if context.chat:
+            return self._message(past, tuple(self._exchanges[first:]))
         now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
         return Prompt(
             task=self._task,
@@ -51,6 +61,21 @@ class _HistoryReader:
             now_alone=alone,
         )
 
+    def _message(self, past: tuple[str, ...], exchanges: tuple[Exchange, ...]) -> Prompt:
+        context, wording = self._context, self._context.wording
+        return Prompt(
+            task=self._task,
+            task_note=self._note,
+            history=past,
+            now=say(wording, len(self._past) + 1, self._observation, context.admissible),
+            request=ask(wording, context.style),
+            separator=wording.separator,
+            conversation=conversation(context.format, exchanges, context.thinking),
+        )
+
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
-        self._past.append(self._context.wording.turn(len(self._past) + 1, self._observation, action))
+        context, number = self._context, len(self._past) + 1
+        if context.chat:
+            self._exchanges.append(exchange(context.wording, context.format, number, self._observation, action))
+        self._past.append(context.wording.turn(number, self._observation, action))
         return {}

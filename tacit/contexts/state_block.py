@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.contexts.notes import frame
+from tacit.contexts.talking import ask, conversation, exchange, form_of, say
 from tacit.core.actions import ActionFormat
+from tacit.core.chat import Exchange
 from tacit.core.errors import TacitError
 from tacit.core.method import Reader
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
-from tacit.core.wording import Wording, format_of, tell_now
+from tacit.core.wording import Wording, tell_now
 from tacit.core.world import Tracker
 
 
@@ -39,10 +41,13 @@ class StateBlock:
     style: ActionStyle = "bare"
     bound: int = 4000
     """B, in characters; a condition's note, which has its own bound, is not counted"""
+    chat: bool = False
+    """as a conversation: the turn before is a message and its answer, block and observation are the present message"""
+    thinking: bool = False
 
     @property
     def format(self) -> ActionFormat:
-        return format_of(self.wording, self.style)
+        return form_of(self.wording, self.style, self.thinking)
 
     def begin(self, task: Task, condition: Condition) -> Reader:
         return _StateBlockReader(self, task, condition)
@@ -57,6 +62,8 @@ class _StateBlockReader:
         self._state: Any = None
         self._before = ""
         """the turn before, as it is told"""
+        self._exchange: Exchange | None = None
+        """the same, in a conversation"""
         self._turns = 0
 
     def read(self, observation: Observation) -> Prompt:
@@ -66,7 +73,11 @@ class _StateBlockReader:
         self._observation = observation
         past = (self._before,) if context.one_step and self._before else ()
         block = context.tracker.render(self._state) if context.block else ""
-        now, alone = tell_now(wording, self._turns + 1, observation, context.admissible, bool(past))
+        if context.chat:
+            now, alone = say(wording, self._turns + 1, observation, context.admissible), ""
+        else:
+            now, alone = tell_now(wording, self._turns + 1, observation, context.admissible, bool(past))
+        talked = (self._exchange,) if past and self._exchange else ()
 
         def below(told: str) -> str:
             return wording.separator.join(part for part in (block, told) if part)
@@ -75,9 +86,10 @@ class _StateBlockReader:
             task=self._statement,
             history=past,
             now=below(now),
-            request=wording.request(context.style),
+            request=ask(wording, context.style),
             separator=wording.separator,
             now_alone=below(alone) if alone else "",
+            conversation=conversation(context.format, talked, context.thinking) if context.chat else None,
         )
         self._check(prompt, block)
         return prompt.with_notes(task_note=self._note)
@@ -85,6 +97,8 @@ class _StateBlockReader:
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         context = self._context
         self._turns += 1
+        if context.chat:
+            self._exchange = exchange(context.wording, context.format, self._turns, self._observation, action)
         self._before = context.wording.turn(self._turns, self._observation, action)
         before, self._state = self._state, context.tracker.update(self._state, action, transition)
         return context.tracker.signals(before, self._state)

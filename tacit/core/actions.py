@@ -3,6 +3,7 @@
 `TAGS`  `<think>…</think><action>…</action>`: the first complete action tag, lower-cased; valid only with both think tags and
         no CJK characters (the rule of the reference implementations, so penalties mean the same).
 `BARE`  the first non-empty line; valid when there is one.
+`CALLS` a call of the tool `act`, as the model's own chat template writes calls: the action is its argument.
 A completion that does not parse is invalid; the world still gets the end of its text, as a person who mumbles is still heard.
 
 Other tags are other actions: in the format `Tags(("search", "answer"), keep_case=True)`
@@ -13,12 +14,14 @@ Other tags are other actions: in the format `Tags(("search", "answer"), keep_cas
 
 from __future__ import annotations
 
+import json
 import re
 import string
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from tacit.core.chat import Call, Message, Tool, split_thought
 from tacit.core.errors import TacitError
 from tacit.core.types import ActionStyle
 
@@ -32,6 +35,8 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 class Parsed:
     action: str
     valid: bool
+    thought: str = field(default="", repr=False)
+    """what came before it, where the format keeps the two apart"""
 
 
 class ActionFormat(Protocol):
@@ -95,6 +100,13 @@ class Tags:
         before = f"<think>{thought}</think>" if self.thinks or thought else ""
         return f"{before}<{kind}>{inside}</{kind}>"
 
+    def said(self, action: str) -> str:
+        """The action in its tag alone: what a past turn shows of it."""
+        kind, _, inside = action.partition(" ")
+        if len(self.kinds) > 1:
+            return f"<{kind}>{inside}</{kind}>" if kind in self.kinds else action
+        return f"<{self.kinds[0]}>{action}</{self.kinds[0]}>"
+
 
 @dataclass(frozen=True)
 class Bare:
@@ -111,6 +123,117 @@ class Bare:
         return action
 
 
-TAGS, BARE = Tags(), Bare()
-FORMATS: Mapping[ActionStyle, ActionFormat] = {"tags": TAGS, "bare": BARE}
+@dataclass(frozen=True)
+class Calls:
+    """A call of one of some tools, each with one argument. How a call is written is the template's business (`message` says
+    what is meant, an engine writes it); it is read as JSON or as Qwen's XML, wherever in the answer it stands."""
+
+    kinds: tuple[str, ...] = ("act",)
+    """the tools; where there are several, the tool is the first word of the action"""
+    argument: str = "action"
+    keep_case: bool = False
+    """the world tells capitals from small letters"""
+    thinks: bool = False
+    summary: str = "Take one action."
+    meaning: str = "the action, word for word"
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ("</tool_call>",)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return tuple(Tool(kind, self.argument, self.summary, self.meaning) for kind in self.kinds)
+
+    def parse(self, text: str) -> Parsed:
+        """
+        >>> CALLS.parse('<tool_call>{"name": "act", "arguments": {"action": "go east"}}</tool_call>')
+        Parsed(action='go east', valid=True)
+        """
+        thought, said = split_thought(text)
+        for name, arguments in _calls_in(said):
+            inside = arguments.get(self.argument)
+            if name in self.kinds and isinstance(inside, str) and inside.strip():
+                action = inside.strip() if self.keep_case else inside.strip().lower()
+                return Parsed(f"{name} {action}" if len(self.kinds) > 1 else action, True, thought)
+        return Parsed(said.strip()[-_HEARD:], False, thought)
+
+    def message(self, action: str) -> Message:
+        """The answer that means `action`; what is none is said as it is."""
+        kind, inside = self.kinds[0], action
+        if len(self.kinds) > 1:
+            kind, _, inside = action.partition(" ")
+        known = kind in self.kinds and inside.strip()
+        return Message("assistant", "", Call(kind, {self.argument: inside})) if known else Message("assistant", action)
+
+    def write(self, action: str, thought: str = "") -> str:
+        """For those who have no template: the call as most have it."""
+        message = self.message(action)
+        return (f"<think>\n{thought}\n</think>\n\n" if thought else "") + (message.call.text() if message.call else action)
+
+
+@dataclass(frozen=True)
+class AfterThought:
+    """An answer in another format, after a thought that the model's own template has room for."""
+
+    answer: ActionFormat
+    thinks: bool = True
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """None: what ends the answer may well stand in the thought."""
+        return ()
+
+    def parse(self, text: str) -> Parsed:
+        thought, said = split_thought(text)
+        parsed = self.answer.parse(said)
+        return Parsed(parsed.action, parsed.valid, thought)
+
+    def write(self, action: str, thought: str = "") -> str:
+        return self.answer.write(action)
+
+
+def answer(form: ActionFormat, action: str, past: bool = False) -> Message:
+    """The assistant's message that means `action`, as a demonstration; or, told as a past turn, without room for a thought."""
+    inner = form.answer if isinstance(form, AfterThought) else form
+    message = getattr(inner, "message", None)
+    if message is not None:
+        return message(action)
+    return Message("assistant", inner.said(action) if past and isinstance(inner, Tags) else inner.write(action))
+
+
+def tools_of(form: ActionFormat) -> tuple[Tool, ...]:
+    """What can be called; nothing where actions are no calls."""
+    return getattr(form.answer if isinstance(form, AfterThought) else form, "tools", ())
+
+
+_FUNCTION = re.compile(r"<function=(\w+)>(.*?)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=(\w+)>\s*(.*?)\s*</parameter>", re.DOTALL)
+
+
+def _calls_in(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(name, arguments) of everything that is a call."""
+    decoder, at = json.JSONDecoder(), text.find("{")
+    while at >= 0:
+        try:
+            found, end = decoder.raw_decode(text, at)
+        except ValueError:
+            at = text.find("{", at + 1)
+            continue
+        inside = found.get("function", found) if isinstance(found.get("function", found), dict) else found
+        arguments = inside.get("arguments", inside.get("parameters"))
+        if isinstance(arguments, str):  # some write the arguments as JSON within JSON
+            try:
+                arguments = json.loads(arguments)
+            except ValueError:
+                arguments = None
+        if isinstance(inside.get("name"), str) and isinstance(arguments, dict):
+            yield inside["name"], arguments
+        at = text.find("{", end)
+    for name, inside_tags in _FUNCTION.findall(text):
+        yield name, dict(_PARAMETER.findall(inside_tags))
+
+
+TAGS, BARE, CALLS = Tags(), Bare(), Calls()
+FORMATS: Mapping[ActionStyle, ActionFormat] = {"tags": TAGS, "bare": BARE, "tools": CALLS}
 """what a style means where the wording has no format of its own for it"""

@@ -17,13 +17,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol, overload
+from typing import Annotated, Any, Literal, Protocol, overload
 
 import numpy as np
 
 from tacit.core.actions import ActionFormat
 from tacit.core.batch import Per
-from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveShare
+from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveShare, Share
 from tacit.core.credit import Credit, Rewards
 from tacit.core.engine import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING
 from tacit.core.errors import TacitError
@@ -169,7 +169,7 @@ class Schedule:
     iterations: Count = 150
     """rollout-and-update rounds"""
     lr: NotNegative = 1e-6
-    """learning rate of AdamW, constant"""
+    """learning rate of AdamW: constant, or the peak where it warms up or decays"""
     temperature: Annotated[float, NOT_GREEDY] = 1.0
     """sampling temperature during training"""
     top_p: PositiveShare = 1.0
@@ -180,6 +180,10 @@ class Schedule:
     """optimiser steps per pass; 1 is a single on-policy step"""
     minibatch_rows: int = 0
     """samples (environment steps) per optimiser step: a longer batch then has more of them; 0 goes by `minibatches`"""
+    warmup: Share = 0.0
+    """share of the iterations in which the learning rate rises to its peak"""
+    decay: Literal["none", "linear", "cosine"] = "none"
+    """how the learning rate falls after that, to reach zero with the end of the last iteration"""
 
     def __post_init__(self) -> None:
         if self.minibatch_rows < 0:
@@ -189,6 +193,15 @@ class Schedule:
                 f"minibatches = {self.minibatches} and minibatch_rows = {self.minibatch_rows} both say how a batch is parted; "
                 "leave one of them out."
             )
+
+    def lr_at(self, moment: Moment) -> float:
+        """η · n/W in iteration n of the W that warm up; then η, η · (1 − x) or η · ½(1 + cos πx), with x the share of the
+        iterations after W that lie behind. The last iteration still moves: x = 1 would be the one after it."""
+        warm = round(self.warmup * moment.iterations)
+        if moment.iteration <= warm:
+            return self.lr * moment.iteration / warm
+        behind = (moment.iteration - 1 - warm) / max(1, moment.iterations - warm)
+        return self.lr * {"none": 1.0, "linear": 1 - behind, "cosine": 0.5 * (1 + math.cos(math.pi * behind))}[self.decay]
 
     def steps_per_pass(self, rows: int) -> int:
         """Optimiser steps over a batch of so many samples."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from tacit.core.chat import Chat, Message
 from tacit.core.types import Completion
 
 if TYPE_CHECKING:
@@ -63,6 +64,19 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: np.ndarray) -> str: ...
+
+
+@runtime_checkable
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer that can be told a conversation: what the model's own chat template makes of it."""
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        """Up to where the assistant's next message begins."""
+        ...
+
+    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
+        """The assistant's next message as the model would write it, with the token that ends it: what imitation trains on."""
+        ...
 
 
 @runtime_checkable

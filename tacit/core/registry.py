@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.finding import find
+
+NOWHERE = "<python>"
+"""the place of what was given as an object and cannot be found again: `<python>:guess`"""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Registry:
     fits: Callable[[Any], bool]
     must_be: str
     """what an object of the user's must be, where it does not fit"""
+    lent: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """name -> what it stands for in this process: objects that a program of the user's handed in"""
 
     @cached_property
     def offered(self) -> Mapping[str, EntryPoint]:
@@ -40,7 +45,20 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         return (*self.own, *sorted(self.offered))
 
+    def lend(self, name: str, found: Any) -> None:
+        """From now on `name` means this very object here."""
+        if not self.fits(found):
+            raise TacitError(f"{found!r} is no {self.kind}: it must be {self.must_be}, or a name.")
+        self.lent[name] = found
+
     def get(self, name: str) -> Any:
+        if name in self.lent:
+            return self.lent[name]
+        if name.startswith(f"{NOWHERE}:"):
+            raise TacitError(
+                f"the {self.kind} {name.partition(':')[2]!r} was given as an object by a Python program and cannot be found by "
+                f"name. Open the run there: tacit.open_run(PATH, {self.kind}=…); or define it in a module or a file."
+            )
         if name in self.own:
             module, _, attribute = self.own[name].partition(":")
             return getattr(importlib.import_module(module), attribute)

@@ -39,9 +39,12 @@ class Tools(Protocol):
         """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
         ...
 
-    def file(self, name: str) -> Callable[[], Path | None]:
-        """A file of the run by its name, for what must outlast a killed run and cannot wait for a checkpoint; None where
-        there is no run."""
+    def helper(self, name: str) -> Callable[[], Policy]:
+        """As `policy`, but only asked and never trained: it need only sample, and is in no checkpoint."""
+        ...
+
+    def directory(self, name: str) -> Path:
+        """A place of its own in the run directory, for what must outlive a kill between two checkpoints."""
         ...
 
     def check_layer(self, layer: int) -> None:
@@ -59,8 +62,11 @@ class NoTools:
     def policy(self, name: str) -> Callable[[], Policy]:
         return lambda: self._refuse(f"the policy {name!r}")
 
-    def file(self, name: str) -> Callable[[], Path | None]:
-        return lambda: None
+    def helper(self, name: str) -> Callable[[], Policy]:
+        return self.policy(name)
+
+    def directory(self, name: str) -> Path:
+        return Path(name)
 
     def check_layer(self, layer: int) -> None:
         pass

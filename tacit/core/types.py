@@ -22,9 +22,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-ActionStyle = Literal["tags", "bare"]
-"""How an action is written: `<think>…</think><action>…</action>`, or the bare action on one line. A wording may have its own
-format for either (core/actions.py)."""
+from tacit.core.chat import Chat, Conversation, Message
+
+ActionStyle = Literal["tags", "bare", "tools"]
+"""How an action is written: `<think>…</think><action>…</action>`, the bare action on one line, or a call of a tool. A wording
+may have its own format for each (core/actions.py)."""
+Finish = Literal["stop", "length", "unusable"]
+"""How a completion ended: at a stop string or end token, at its limit, or never, since what came back was none; its text is
+then empty, and the turn says nothing about the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,23 @@ class Prompt:
     separator: str = "\n"
     now_alone: str = ""
     """what `now` becomes once no history is left; empty: it stays as it is"""
+    conversation: Conversation | None = None
+    """where it is told as one: `chat` is then what the policy reads, and `text` the same for people"""
+
+    @property
+    def chat(self) -> Chat | None:
+        """The sections as messages: what stays the same comes first, so that one turn's prompt begins as the last one's did."""
+        if self.conversation is None:
+            return None
+        before = self.separator.join(filter(None, (self.task, self.task_note, self.request)))
+        messages = [Message("system", before)] if before else []
+        called = False
+        for exchange in self.conversation.past:
+            messages += [Message("tool" if called else "user", exchange.shown), exchange.answer]
+            called = exchange.answer.call is not None
+        now = self.separator.join(filter(None, (self.now, self.step_note)))
+        messages.append(Message("tool" if called else "user", now))
+        return Chat(tuple(messages), self.conversation.tools, self.conversation.thinking)
 
     @property
     def text(self) -> str:
@@ -132,8 +154,9 @@ class Prompt:
 
     def without_oldest(self) -> Prompt:
         """The same prompt without the oldest line of history."""
-        left = self.history[1:]
-        return replace(self, history=left, now=self.now if left or not self.now_alone else self.now_alone)
+        left, talk = self.history[1:], self.conversation
+        talk = replace(talk, past=talk.past[1:]) if talk else None
+        return replace(self, history=left, now=self.now if left or not self.now_alone else self.now_alone, conversation=talk)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,11 +166,13 @@ class Completion:
     tokens: np.ndarray
     logprobs: np.ndarray
     text: str
-    finish: Literal["stop", "length"]
+    finish: Finish
     hidden: np.ndarray | None = None
     """the hidden state at the last prompt token, where it was asked for"""
     version: int = 0
     """of the weights that wrote it: its engine counts their changes, or leaves it at 0"""
+    read: int = 0
+    """prompt tokens, as counted where the model is, if its tokenizer is not here"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +206,8 @@ class Step:
     holds where both have a name"""
     reward: float = 0.0
     """what the world itself paid for it"""
+    thought: str = ""
+    """what came before the answer, where the format keeps the two apart"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,6 +228,11 @@ class Trajectory:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def unusable(self) -> int:
+        """turns for which no completion came back"""
+        return sum(step.completion.finish == "unusable" for step in self.steps)
 
     @property
     def completion_tokens(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tacit.core.actions import FORMATS, ActionFormat
+from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
 from tacit.core.errors import unknown
 from tacit.core.types import ActionStyle, Observation, Task
 
@@ -13,11 +13,13 @@ from tacit.core.types import ActionStyle, Observation, Task
 class Wording(Protocol):
     """Contexts decide what is told; wordings decide the words.
 
-    Three more things a wording may have, and most need none of them:
+    Four more things a wording may have, and most need none of them:
 
     version   raised whenever its words change; "1" where it is not said. A skill module keeps the version it learned to read.
     formats   style -> ActionFormat, where an action is not written as `core/actions.py` has it for that style
     alone     as `now`, for a prompt that shows no past turn: where `now` speaks of the turns above it
+    message   as `now`, for one message of a conversation, in which every past turn has one of its own; `alone` or `now` where
+              it is not said
     """
 
     @property
@@ -41,8 +43,12 @@ class Wording(Protocol):
 
 
 def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
-    """How this wording has an action written in this style."""
-    formats: Mapping[ActionStyle, ActionFormat] = {**FORMATS, **getattr(wording, "formats", {})}
+    """How this wording has an action written in this style. Tags of its own for several kinds of action are several tools."""
+    own: Mapping[ActionStyle, ActionFormat] = getattr(wording, "formats", {})
+    tags = own.get("tags")
+    if style == "tools" and "tools" not in own and isinstance(tags, Tags) and len(tags.kinds) > 1:
+        return Calls(tags.kinds, keep_case=tags.keep_case)
+    formats = {**FORMATS, **own}
     if style not in formats:
         raise unknown(f"style of the wording {type(wording).__name__}", style, formats)
     return formats[style]

@@ -9,6 +9,9 @@ WORLDS = {
     "countdown": "tacit.environments.countdown:ENVIRONMENT",
     "alfworld": "tacit.environments.alfworld:ENVIRONMENT",
     "cooking": "tacit.environments.cooking:ENVIRONMENT",
+    "textcraft": "tacit.environments.textcraft:ENVIRONMENT",
+    "sokoban": "tacit.environments.sokoban:ENVIRONMENT",
+    "webshop": "tacit.environments.webshop:ENVIRONMENT",
 }
 REGISTRY = Registry(
     "world", "tacit.worlds", WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment"

@@ -8,12 +8,14 @@ from typing import Protocol
 
 from tacit.core.method import Context
 from tacit.core.seeds import derive
-from tacit.core.types import Task, Trajectory
+from tacit.core.types import Completion, Task, Trajectory
 from tacit.evaluation.journal import Journal, Place
 from tacit.evaluation.panels import PANEL_SEED, Panel
 from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import PanelScore, score_panel
+from tacit.evaluation.turns import Remembering
 from tacit.rollout.episodes import EpisodePlan, SamplingPolicy, rollout
+from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.rollout.worlds import WorldPool
 
 BATCH = 256
@@ -47,10 +49,10 @@ class Alone:
 
 
 def evaluate(
-    panel: Panel, rules: Rules, worlds: WorldPool, context: Context, policy: SamplingPolicy
+    panel: Panel, rules: Rules, worlds: WorldPool, context: Context, policy: SamplingPolicy, onlooker: Onlooker = NOBODY
 ) -> tuple[PanelScore, list[Trajectory]]:
     """Play all of it, and score it."""
-    played = play_panel(panel, rules, worlds, Alone(context, policy))
+    played = play_panel(panel, rules, worlds, Alone(context, policy), onlooker=onlooker)
     return score_panel(panel, played, rules), played
 
 
@@ -62,37 +64,64 @@ def play_panel(
     *,
     batch: int = BATCH,
     journal: Journal | None = None,
-    progress: Callable[[int], None] | None = None,
+    begun: Callable[[int], None] | None = None,
+    onlooker: Onlooker = NOBODY,
     settle: Callable[[Trajectory], Trajectory] | None = None,
 ) -> list[Trajectory]:
     """The panel's episodes in order, repeat after repeat. An episode's randomness is its place in the panel, its repeat and the
     rules' seed: batching changes nothing, and two conditions meet the same luck.
 
     Each task is played by the player that `route` names, all of one player's before the next one's. What the journal holds is
-    not played again, and each batch is in it before the next begins. `progress` is told how many episodes are over. `settle`
-    makes the last change to an episode before it is kept.
+    not played again; `begun` is told how much that is. Each episode is in the journal when it is over, and each turn before
+    that, but none that was lost: an episode whose world broke or that has an unusable answer is played again next time.
+    `settle` makes the last change to an episode before it is kept.
     """
     places = [(repeat, i) for repeat in range(rules.repeats) for i in range(len(panel.tasks))]
     played = journal.read(panel, rules.repeats) if journal else {}
     missing = [place for place in places if place not in played]
-    report = progress or (lambda over: None)
-    report(len(played))
+    if begun:
+        begun(len(played))
     for player, chunk in _chunks(missing, batch, [route.name(panel.tasks[i]) for _, i in missing]):
         context, policy = route.player(player)
         plans = [
             EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
             for repeat, i in chunk
         ]
-
-        def over(count: int, earlier: int = len(played)) -> None:
-            report(earlier + count)
-
-        fresh = rollout(plans, context, worlds, policy, rules.sampling, rules.max_steps, over=over)
-        fresh = [settle(t) for t in fresh] if settle else fresh
-        if journal:
-            journal.write(list(zip(chunk, fresh, strict=True)))
-        played |= dict(zip(chunk, fresh, strict=True))
+        keeper = _Keeper(chunk, played, journal, settle, onlooker)
+        remembering = Remembering(policy, journal.turns) if journal else policy
+        rollout(plans, context, worlds, remembering, rules.sampling, rules.max_steps, onlooker=keeper)
+    if journal:
+        journal.finish(lost=sum(map(says_nothing, played.values())))
     return [played[place] for place in places]
+
+
+def says_nothing(trajectory: Trajectory) -> bool:
+    """Of the policy, or not all of it: the world broke, or an answer was lost."""
+    return trajectory.stop.crashed or trajectory.unusable > 0
+
+
+class _Keeper(Onlooker):
+    """Keeps each episode at its place when it is over."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        played: dict[Place, Trajectory],
+        journal: Journal | None,
+        settle: Callable[[Trajectory], Trajectory] | None,
+        onlooker: Onlooker,
+    ) -> None:
+        self._places, self._played, self._journal, self._settle, self._onlooker = places, played, journal, settle, onlooker
+
+    def turn(self, completion: Completion, valid: bool) -> None:
+        self._onlooker.turn(completion, valid)
+
+    def over(self, place: int, trajectory: Trajectory) -> None:
+        where, settled = self._places[place], self._settle(trajectory) if self._settle else trajectory
+        self._played[where] = settled
+        if self._journal and not says_nothing(settled):
+            self._journal.write([(where, settled)])
+        self._onlooker.over(place, settled)
 
 
 def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iterator[tuple[str, list[Place]]]:

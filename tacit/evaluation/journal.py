@@ -1,4 +1,5 @@
-"""An evaluation on disk while it runs: one line per episode, so that a killed one goes on with what is missing.
+"""An evaluation on disk while it runs: one line per episode, so that a killed one goes on with what is missing. Turns of
+episodes that are not over are in a file beside it (`turns.py`).
 
 The first line says what is measured: panel, sampling, what the agent reads and under which condition, the model's fingerprint,
 what it computes with, and by which code. The file's name is a hash of all that but the code, so a file can only be continued by
@@ -20,6 +21,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
+from tacit.evaluation.turns import KeptTurns
 from tacit.runs.files import disk_errors
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 
@@ -94,6 +96,7 @@ class Journal:
     def __init__(self, directory: Path, measured: Measurement) -> None:
         self.path = directory / measured.file_name
         self.measured = measured
+        self.turns = KeptTurns(self.path.with_suffix(".turns"))
         self.notes: list[str] = []
         """what the user should know about a file that was there already"""
         try:
@@ -106,6 +109,7 @@ class Journal:
         found: dict[Place, Trajectory] = {}
         lines = self._lines()
         if lines is None:
+            self.turns.drop()
             self._append([{"format": FORMAT, **self.measured.to_json()}])
             return found
         whole = True
@@ -119,6 +123,7 @@ class Journal:
                 whole = False  # the half line of a killed write: that episode is played again
         if not whole or not lines[-1].endswith("\n"):
             self._append([], newline=not lines[-1].endswith("\n"))
+        self.turns.read()
         if found:
             self.notes.append(f"{len(found)} episodes were played before and are in {self.path}")
         return found
@@ -128,6 +133,15 @@ class Journal:
         self._append(
             {"repeat": repeat, "place": i, **trajectory_record(t), "score": t.score} for (repeat, i), t in episodes
         )  # fmt: skip
+
+    def finish(self, lost: int) -> None:
+        """The panel is played, but for `lost` episodes that will be played again: what they have of turns is left to them."""
+        if self.turns.used:
+            self.notes.append(f"{self.turns.used} turns of episodes that were not over had been kept")
+        if lost:
+            self.notes.append(f"{lost} episodes that broke off are not kept: the same command plays them again")
+        else:
+            self.turns.drop()
 
     def start_afresh(self) -> None:
         """Put aside what is there."""

@@ -93,6 +93,8 @@ class PanelScore:
     """one line per repeat, one digit per task in the panel's order: 1 where it succeeded"""
     condition: Mapping[str, str] = field(default_factory=lambda: {"name": PLAIN.name})
     """how the episodes were told: the condition's name, and what was told beside the task"""
+    unusable: int = 0
+    """turns for which no completion came back; they count as not parsed, and say nothing about the policy"""
 
     @property
     def success(self) -> float:
@@ -165,6 +167,7 @@ def score_panel(
         cost=prices.of(sum(prompt), sum(written)) if prices else None,
         outcomes=tuple("".join(str(int(t.success)) for t in played[at : at + size]) for at in range(0, len(played), size)),
         condition=rules.told(panel.tasks),
+        unusable=sum(t.unusable for t in played),
     )
 
 

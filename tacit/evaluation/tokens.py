@@ -18,6 +18,7 @@ from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import Trajectory
 from tacit.core.world import Wording, World
+from tacit.rollout.fitting import encode_action
 from tacit.rollout.retelling import recorded, repeating, told
 
 REACT = {"ReAct-1step": 1, "ReAct-full": None}
@@ -135,8 +136,10 @@ def _episode(trajectory: Trajectory, context: Context, tokenizer: Tokenizer) -> 
     prompts, actions = [], []
     for step, turn in zip(trajectory.steps, turns, strict=True):
         prompts.append(len(turn.tokens))
-        written = context.format.write(step.action) if step.valid else step.completion.text
-        actions.append(len(tokenizer.encode_completion(written)))
+        if step.valid:
+            actions.append(len(encode_action(turn.prompt, step.action, context.format, tokenizer)))
+        else:
+            actions.append(len(tokenizer.encode_completion(step.completion.text)))
     return np.array(prompts, dtype=np.int64), np.array(actions, dtype=np.int64)
 
 

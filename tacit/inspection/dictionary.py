@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tacit.assembly.checks import open_world
 from tacit.assembly.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.core.types import Trajectory
+from tacit.core.types import Task, Trajectory
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.inspection.story import Story, open_story
 from tacit.rewards.segmentation import world_alphabet
@@ -38,21 +38,32 @@ class Inspected:
         return {"source": story.source, "phrases": story.phrases(), "steps": story.steps, "behaviour": told, "episodes": cut}
 
 
-def inspect_dictionary(run: Path, checkpoint: str = "", iteration: int | None = None, shown: int | None = None) -> Inspected:
-    """The dictionary of a checkpoint, and up to `shown` episodes of an iteration: of the newest where none is named."""
-    recipe = Recipe.from_json(read_settings(run))
+def inspect_dictionary(
+    run: Path, checkpoint: str = "", iteration: int | None = None, shown: int | None = None, where: str = ""
+) -> Inspected:
+    """The dictionary of a checkpoint, and up to `shown` episodes of an iteration: of the newest where none is named. Each world
+    of a run has its own: `where` says which is meant."""
+    whole = replace(Recipe.from_json(read_settings(run)), out=run)
+    recipe = whole.alone(where)
     world = open_world(recipe.world)
     world_alphabet(world, "a skill dictionary")
-    course = Course.of(world, recipe.train)
-    story = open_story(run, recipe, world, course.tasks, checkpoint)
+    courses = {place.world: Course.of(open_world(place.world), place.train) for place in whole.places}
+    own = {task.id for task in (*courses[recipe.world].tasks, *courses[recipe.world].panel.tasks)}
+
+    def played(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
+        return [trajectory for trajectory in replay(file, tasks) if trajectory.task.id in own]
+
+    practised = [task for course in courses.values() for task in course.tasks]
+    name = world.name if len(courses) > 1 else ""
+    story = open_story(run, recipe, world, lambda file: played(file, practised), checkpoint, name)
     step, file = _recorded(run, iteration)
     behaviours, episodes = {}, []
     if file is not None:
-        episodes = _in_order(replay(file, course.tasks))
+        episodes = _in_order(played(file, practised))
         behaviours[f"training, iteration {step}"] = behaviour(episodes, world.alphabet, world.failure, world.place)
     if evaluations := recorded_steps(run, "eval-rl"):
         last = max(evaluations)
-        measured = replay(evaluations[last], course.panel.tasks)
+        measured = played(evaluations[last], [task for course in courses.values() for task in course.panel.tasks])
         behaviours[f"evaluation after rl {last}"] = behaviour(measured, world.alphabet, world.failure, world.place)
     title = f"{world.name}, {recipe.method}"
     return Inspected(title, story, file.name if file else "", episodes[:shown], behaviours)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log2
 from pathlib import Path
@@ -12,13 +12,15 @@ from tacit.assembly.recipe import Recipe
 from tacit.companions.dictionary.companion import SkillDictionary
 from tacit.companions.dictionary.segmentation import Dictionary, Phrase
 from tacit.core.errors import TacitError
-from tacit.core.types import Group, Task, Trajectory
+from tacit.core.types import Group, Trajectory
 from tacit.core.world import Environment
 from tacit.rewards.segmentation import world_alphabet
 from tacit.runs.directory import saved_checkpoints
 from tacit.runs.metrics import read_metrics
-from tacit.runs.replay import recorded_steps, replay
+from tacit.runs.replay import recorded_steps
 
+Played = Callable[[Path], list[Trajectory]]
+"""the episodes of a file that were played in the dictionary's world"""
 E_STEP = "description_length"
 """the metric that only iterations with an E-step have"""
 
@@ -116,38 +118,40 @@ class Story:
         return rows
 
 
-def open_story(path: Path, recipe: Recipe, world: Environment, tasks: Sequence[Task], checkpoint: str) -> Story:
-    """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would."""
+def open_story(path: Path, recipe: Recipe, world: Environment, played: Played, checkpoint: str, name: str = "") -> Story:
+    """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would. `name`:
+    of the world, where the run has several, each with a dictionary of its own."""
     method = recipe.settings.build(world)
     for companion in method.companions:
         if isinstance(companion, SkillDictionary):
             practised = [saved for saved in saved_checkpoints(path).all() if saved.stage == "rl"]
             if checkpoint or practised:
-                return _saved(path, companion, checkpoint)
-            return _replayed(path, companion, tasks)
+                return _saved(path, companion, checkpoint, f"{name}/" if name else "")
+            return _replayed(path, companion, played)
     if checkpoint:
         raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
-    return _replayed(path, SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), tasks)
+    return _replayed(path, SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), played)
 
 
-def _saved(path: Path, companion: SkillDictionary, checkpoint: str) -> Story:
+def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str) -> Story:
+    """`prefix` is before the names of what belongs to one of several worlds."""
     found = saved_checkpoints(path).find(checkpoint or "newest")
     if found.stage != "rl":
         raise TacitError(f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice.")
-    companion.load(found.companion(companion.name))
-    records = read_metrics(path / "metrics.jsonl")
-    steps = [r for r in records if r["stage"] == "rl" and r["step"] <= found.step and E_STEP in r]
+    companion.load(found.companion(f"{prefix}{companion.name}"))
+    records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= found.step]
+    steps = [{name.removeprefix(prefix): value for name, value in r.items()} for r in records if f"{prefix}{E_STEP}" in r]
     return Story(companion, f"checkpoint {found.path.name}", steps)
 
 
-def _replayed(path: Path, companion: SkillDictionary, tasks: Sequence[Task]) -> Story:
+def _replayed(path: Path, companion: SkillDictionary, played: Played) -> Story:
     files = recorded_steps(path)
     if not files:
         raise TacitError(f"{path} has neither a dictionary nor recorded iterations; train with --trajectories (the default).")
     steps = []
     for step, file in files.items():
         companion.history.iteration = step - 1
-        sound = [Group(t.task, (t,)) for t in replay(file, tasks) if not t.stop.crashed]
+        sound = [Group(t.task, (t,)) for t in played(file) if not t.stop.crashed]
         metrics = companion.observe(sound)
         if E_STEP in metrics:
             steps.append({"stage": "rl", "step": step, **metrics})

@@ -31,6 +31,8 @@ METHODS = {
     "complementary": "tacit.methods.complementary:Complementary",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
+BESIDE = {"judge": "tacit.methods.judge:Judge"}
+"""what no paper is about and what goes beside any of them: `--method reuserl+judge`"""
 
 
 def _is_settings(found: Any) -> bool:
@@ -40,7 +42,7 @@ def _is_settings(found: Any) -> bool:
 REGISTRY = Registry(
     "method",
     "tacit.methods",
-    METHODS,
+    {**METHODS, **BESIDE},
     _is_settings,
     "a dataclass with `context(world)` and `build(world, tools) -> Method`, such as a subclass of tacit.methods.grpo.GRPO",
 )

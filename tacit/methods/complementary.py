@@ -105,10 +105,8 @@ class Complementary(GRPO):
     def manager(self, tools: Tools):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
         policy = tools.policy("extractor")
-        file, sentences = (
-            tools.file("experience/bank.sqlite"),
-            tools.sentences(self.encoder) if self.embedding == "sentence" else None,
-        )
+        place = tools.directory("experience") / "bank.sqlite"
+        sentences = tools.sentences(self.encoder) if self.embedding == "sentence" else None
 
         def opened() -> Manager:
             embedding: Embedding = Ngrams() if sentences is None else Sentences(self.encoder, sentences)
@@ -123,7 +121,7 @@ class Complementary(GRPO):
                 cooldown=self.extractor_cooldown,
                 trained=self.extraction == "trained",
             )
-            bank = Bank(file(), embedding.name, embedding.dimensions, self.capacity)
+            bank = Bank(place, embedding.name, embedding.dimensions, self.capacity)
             return Manager(
                 bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
             )

@@ -52,7 +52,11 @@ class GRPO:
     wording: str = "full"
     """how the world is told: full, for language models, or terse, for tiny policies"""
     style: ActionStyle = "tags"
-    """how actions are written: tags (<think>…</think><action>…</action>) or bare"""
+    """how actions are written: tags (<think>…</think><action>…</action>), bare, or tools (calls in the model's template)"""
+    chat: bool = False
+    """tell the episode as a conversation in the model's own template, past turns as messages; always so with tools"""
+    thinking: bool = False
+    """in a conversation: let a model whose template has a thought of its own think first; the thought is kept apart"""
     admissible: bool = True
     """list the admissible actions in the prompt, where the world has them"""
     outcome: Worth = "success"
@@ -114,7 +118,14 @@ class GRPO:
         if self.state_block:
             return self.constant_context(world)
         turns = None if self.history < 0 else self.history
-        return History(world.wording(self.wording), turns, self.admissible, self.style)
+        return History(world.wording(self.wording), turns, self.admissible, self.style, *self._talking())
+
+    def _talking(self) -> tuple[bool, bool]:
+        """(whether the episode is told as a conversation, whether the model's own thought is asked for)"""
+        chat = self.chat or self.style == "tools"
+        if self.thinking and not chat:
+            raise TacitError("thinking = true: a model's own thought is part of its chat template; add --chat.")
+        return chat, self.thinking
 
     def constant_context(self, world: Environment, block: bool = True) -> Context:
         """The present, at most one turn of the past, and (with `block`) what the world's tracker says of the rest."""
@@ -124,4 +135,5 @@ class GRPO:
                 f"the state block out: `--method grpo --history {self.history}`."
             )
         one_step, tracker = self.history == 1, world.tracker_of(self.block)
-        return StateBlock(world.wording(self.wording), tracker, block, one_step, self.admissible, self.style, self.bound)
+        told = (block, one_step, self.admissible, self.style, self.bound)
+        return StateBlock(world.wording(self.wording), tracker, *told, *self._talking())

@@ -64,6 +64,6 @@ class OPID(GRPO):
     def looking_back(self, world: Environment, tools: Tools) -> Analyzer:
         if self.analyzer == "rule":
             return ByRule.of(world, self.critical_steps)
-        asked = tools.policy("analyzer") if self.analyzer == "model" else None
-        kept = tools.file("hindsight/answers.jsonl")
+        asked = tools.helper("analyzer") if self.analyzer == "model" else None
+        kept = tools.directory("hindsight")
         return ByModel(asked, self.critical_steps, self.analyzer_temperature, self.analyzer_tokens, kept)

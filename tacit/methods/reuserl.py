@@ -24,7 +24,7 @@ from tacit.core.method import Schedule
 from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
-from tacit.rewards.segmentation import SegmentationCost, world_alphabet, world_horizon
+from tacit.rewards.segmentation import SegmentationCost, affordable, world_alphabet, world_horizon
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,9 @@ class ReuseRL(GRPO):
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
     def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        """Added to a method whose success is worth less than λ, a long success would cost more than failing."""
         settings, notes = super().fitted(base, said)
-        if "efficiency" in said or self.efficiency <= self.success_reward:
-            return settings, notes
-        note = f"efficiency = {self.success_reward:g}, so that no success is worth less than a failure"
-        return replace(settings, efficiency=self.success_reward), (*notes, note)
+        efficiency, note = affordable(self.efficiency, self.success_reward, said)
+        return replace(settings, efficiency=efficiency), (*notes, *note)
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)

@@ -78,7 +78,7 @@ def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: 
         fingerprint=trained.base.fingerprint(trained.world),
         sampling=trained.sampling,
         max_steps=trained.max_steps,
-        scores=_scores(checkpoint),
+        scores=_scores(checkpoint, trained.world.name),
         digest=manifest["digest"],
         run={"name": trained.path.name, "checkpoint": checkpoint.path.name, "settings": trained.settings},
         code=versions(),
@@ -113,9 +113,10 @@ def _name_base(file: Path, model: str) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _scores(checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
-    """The last evaluation of each earlier stage, and this checkpoint's own: practice measured at another step is not its."""
-    evaluations = checkpoint.state()["evaluations"]
+def _scores(checkpoint: Checkpoint, world: str) -> dict[str, dict[str, Any]]:
+    """The last evaluation of each earlier stage, and this checkpoint's own: practice measured at another step is not its. Of a
+    run in several worlds, what was measured in this one."""
+    evaluations = [e.get("worlds", {}).get(world, e) for e in checkpoint.state()["evaluations"]]
     last = {e["stage"]: e for e in evaluations if e["stage"] != checkpoint.stage or e["step"] == checkpoint.step}
     return {stage: last[stage] for stage in ("untrained", "sft", "rl") if stage in last}
 

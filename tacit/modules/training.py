@@ -90,14 +90,20 @@ def train_modules(planned: Sequence[Lesson], out: Path, checkpoint: str, train: 
     return 0
 
 
-def export_run(run: Path, checkpoint: str, out: Path, skill: str = "") -> Module:
-    return export_module(trained_by(run), find_checkpoint(run, checkpoint), out, skill)
+def export_run(run: Path, checkpoint: str, out: Path, skill: str = "", world: str = "") -> Module:
+    return export_module(trained_by(run, world), find_checkpoint(run, checkpoint), out, skill)
 
 
-def trained_by(run: Path) -> Trained:
-    """What the run at this place knows of the policy it made."""
+def trained_by(run: Path, where: str = "") -> Trained:
+    """What the run at this place knows of the policy it made. A module is for one world: `where`, if the run has several."""
     document = read_settings(run)
-    recipe = Recipe.from_json(document)
+    whole = replace(Recipe.from_json(document), out=run)
+    recipe = whole.alone(where)
+    if whole.tiny is not None and len(whole.places) > 1:
+        raise TacitError(
+            f"{run} began from scratch in several worlds, so its words are those of all of them, and a module knows one. Begin "
+            "from a saved model (--model tiny-base)."
+        )
     world = open_world(recipe.world)
     context = recipe.settings.context(world)
     return Trained(
@@ -109,7 +115,7 @@ def trained_by(run: Path) -> Trained:
         base=Base(recipe.model, recipe.train.seed, recipe.tiny),
         sampling=evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world)),
         max_steps=recipe.train.evaluation.max_steps or world.max_steps,
-        settings=document,
+        settings=document if len(whole.places) == 1 else recipe.to_json(),
     )
 
 

@@ -106,9 +106,9 @@ def arrivals(title: str, rows: Sequence[Arrivals], last: float) -> Markup:
     return _figure(title, f"{title}. {told}.", margins, lambda axes: pictures.draw_arrivals(axes, drawn, last))
 
 
-def thinned(points: Sequence[Point]) -> list[Point]:
-    """At most MOST_POINTS: means over runs of neighbours, at the last x of each, so that the end stays the end."""
-    size = math.ceil(len(points) / MOST_POINTS)
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most so many: means over runs of neighbours, at the last x of each, so that the end stays the end."""
+    size = math.ceil(len(points) / most)
     if size == 1:
         return list(points)
     groups = [points[i : i + size] for i in range(0, len(points), size)]

@@ -17,10 +17,11 @@ from tacit.report.comparison_episodes import comparison_viewer
 from tacit.report.comparison_files import Comparison, entries, read_comparison
 from tacit.report.conduct import conduct, prompt_series
 from tacit.report.known import known_of
-from tacit.report.numbers import is_number
+from tacit.report.numbers import interval, is_number, percent
 from tacit.report.page import render
 from tacit.report.provenance import CODE, differing, flag, flat, made_by, shown
 from tacit.report.run_files import EVALUATIONS, Episodes, Record, newest_episodes, table_of
+from tacit.report.step_credit import comparison_parts
 from tacit.report.viewer import MOST_TRAJECTORIES
 
 STATUS_WORDS = {"failed": "failed", "unfinished": "stopped half way", "missing": "was never begun"}
@@ -66,6 +67,7 @@ def world_parts(found: Comparison, world: str, notices: list[str]) -> dict[str, 
         "picture": _picture(found, world, rows), "learning": learning, "behaved": behaved,
         "arrivals": list(filter(None, (_arrivals(found, world, level) for level in levels))), "levels": levels,
         "reading": reading, "differences": _differences(found, world),
+        "step_credit": comparison_parts(found, world, notices), "grids": _grids(found, world),
     }  # fmt: skip
 
 
@@ -119,6 +121,20 @@ def _picture(found: Comparison, world: str, rows: Sequence[Record]) -> Markup | 
             lines.append(Spread(row["method"], mean, low, high, each, found.colour(row["method"])))
     note = "dot: mean over seeds; line: 95% interval; small marks: seeds"
     return spreads(f"Final success in {world}", lines, note) if lines else ""
+
+
+def _grids(found: Comparison, world: str) -> list[tuple[str, list[str], list[list[str]]]]:
+    """(panel, titles, rows) of each: success as the comparison's file arranges its methods."""
+    told = []
+    for grid in entries(table_of(found.found.get("grids")).get(world)):
+        rows = []
+        for row in entries(grid.get("rows")):
+            measures = [table_of(m) for m in (row["measures"] if isinstance(row.get("measures"), list) else ())]
+            ends = [interval([m.get("low"), m.get("high")]) for m in measures]
+            rows.append([str(row.get("name")), *(f"{percent(m.get('mean'))} {e}" for m, e in zip(measures, ends, strict=True))])
+        titles = grid["columns"] if isinstance(grid.get("columns"), list) else []
+        told.append((str(grid.get("panel")), ["", *map(str, titles)], rows))
+    return told
 
 
 def _arrivals(found: Comparison, world: str, level: float) -> Markup | None:

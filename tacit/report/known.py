@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from tacit.assembly.checks import open_world
+from tacit.assembly.checks import EXPERT, open_world
 from tacit.assembly.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
@@ -24,8 +24,8 @@ class Scene:
     task: Task
     world: Environment
     """names failures, counts skills, and is played again for the prompts"""
-    context: Context
-    """what the agent read"""
+    context: Context | None
+    """what the agent read; an expert reads no prompt"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def known_of(settings: Any) -> Known:
         scenes: dict[str, Scene] = {}
         for place in recipe.places:
             world = open_world(place.world)
-            context = place.settings.context(world)
+            context = None if recipe.model == EXPERT else place.settings.context(world)
             scenes |= {task.id: Scene(task, world, context) for task in _tasks(place.world, place.train)}
         return Known(scenes, usual)
     except Exception as error:  # a world of the user's own may fail in any way

@@ -7,9 +7,11 @@ one differs, nothing is claimed.
 
 from __future__ import annotations
 
+from tacit.core.method import Context
 from tacit.core.types import PLAIN, Prompt
 from tacit.report.known import Scene
 from tacit.report.run_files import Record
+from tacit.rollout.retelling import Differs, repeating, told
 
 Sections = list[tuple[str, str]]
 """(name, text) in the order they were read"""
@@ -20,10 +22,12 @@ def prompts_of(record: Record, scene: Scene | None) -> tuple[list[Sections], str
     """One for each turn, or none at all; and where they are from, or why there are none."""
     if scene is None:
         return [], f"{LOST} the world is not here to write them anew."
+    if scene.context is None:
+        return [], "An expert acts on what it sees, and reads no prompt."
     if record.get("condition", PLAIN.name) != PLAIN.name:
         return [], f"{LOST} the note that was in them is not on record."
     try:
-        return _played_again(record, scene)
+        return _played_again(record, scene, scene.context)
     except Exception as error:  # worlds and contexts may be anybody's
         return [], f"{LOST} playing the actions again failed: {type(error).__name__}: {error}"
 
@@ -34,17 +38,14 @@ def sections(prompt: Prompt) -> Sections:
     return [(name, text) for name, text in [*named, ("note", prompt.step_note), ("request", prompt.request)] if text]
 
 
-def _played_again(record: Record, scene: Scene) -> tuple[list[Sections], str]:
-    world, reader, told = scene.world.make(), scene.context.begin(scene.task, PLAIN), []
+def _played_again(record: Record, scene: Scene, context: Context) -> tuple[list[Sections], str]:
+    world = scene.world.make()
+    actions, seen = ([turn[name] for turn in record["turns"]] for name in ("action", "saw"))
     try:
-        observation = world.reset(scene.task)
-        for number, turn in enumerate(record["turns"], start=1):
-            if observation.text != turn["saw"]:
-                return [], f"{LOST} the world now answers differently at step {number} than it did then."
-            told.append(sections(reader.read(observation)))
-            answer = world.step(turn["action"])
-            reader.record(turn["action"], answer)
-            observation = answer.observation
+        turns = told(context, scene.task, repeating(world, scene.task, actions, seen))
+        written = [sections(turn.prompt) for turn in turns]
+    except Differs as difference:
+        return [], f"{LOST} the world now answers differently at step {difference.turn} than it did then."
     finally:
         world.close()
-    return told, "written anew by playing the recorded actions; every observation is the recorded one"
+    return written, "written anew by playing the recorded actions; every observation is the recorded one"

@@ -76,7 +76,7 @@ def read_run(path: Path) -> RunFiles:
         why = "; ".join(notices) or "it is empty."
         raise TacitError(f"{path / SETTINGS} cannot be read as settings, so nothing can be said about the run: {why}")
     summary = read_table(path / SUMMARY, notices) if (path / SUMMARY).exists() else {}
-    metrics = _lines(path, path / "metrics.jsonl", lambda line: has(line, {"stage": str, "step": int}), notices)
+    metrics = read_metrics(path, notices)
     alarms = _lines(path, path / ALARMS, lambda line: has(line, {"name": str, "step": int, "message": str}), notices)
     versions, newest = read_table(path / "versions.json", notices), saved_checkpoints(path).newest()
     measured = summary or (read_table(newest.path / STATE, notices) if newest else {})
@@ -91,6 +91,11 @@ def read_run(path: Path) -> RunFiles:
     found = [read_table(file, notices) for file in sorted((path / "evaluations").glob("*.json"))]
     own, further, later = (_scores(said, notices) for said in (measured.get("evaluations"), measured.get("further"), found))
     return RunFiles(path, settings, summary, versions, metrics, own, further, later, alarms, notices)
+
+
+def read_metrics(path: Path, notices: list[str]) -> list[Record]:
+    """What every step of every stage recorded."""
+    return _lines(path, path / "metrics.jsonl", lambda line: has(line, {"stage": str, "step": int}), notices)
 
 
 def newest_episodes(path: Path, stages: Sequence[str], notices: list[str]) -> list[Episodes]:

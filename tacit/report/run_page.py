@@ -11,7 +11,7 @@ from tacit.report.measures import conditions_of, headline, moment, panels_of
 from tacit.report.numbers import count, duration
 from tacit.report.page import render
 from tacit.report.provenance import name_of, provenance
-from tacit.report.run_files import EVALUATIONS, newest_episodes, read_run
+from tacit.report.run_files import EVALUATIONS, Record, newest_episodes, read_run
 from tacit.report.viewer import MOST_TRAJECTORIES, viewer
 
 
@@ -27,7 +27,7 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     panels = panels_of(run)
     parts = {
         "panels": panels,
-        "alarms": [(alarm["step"], alarm["name"].replace("_", " "), alarm["message"]) for alarm in run.alarms],
+        "alarms": [(alarm["step"], alarm["name"].replace("_", " "), _told(alarm)) for alarm in run.alarms],
         "stages": stages_of(run.metrics, panels),
         "behaved": conduct([*before, *recent], known, notices) if recent else None,
         "reading": reading_load(recent),
@@ -44,3 +44,8 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     top = [*headline(panels), *(told if run.finished else [])]
     functions = {"conditions_of": conditions_of, "moment": moment}
     return render("run", notices, name=path.resolve().name, what=what, done=done, headline=top, **parts, **functions)
+
+
+def _told(alarm: Record) -> str:
+    example = alarm.get("example")
+    return f"{alarm['message']}. This is one: {example}" if example and isinstance(example, str) else alarm["message"]

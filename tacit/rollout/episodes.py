@@ -8,7 +8,7 @@ randomness is its place, so what it says does not depend on its pace.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from tacit.core.types import (
 )
 from tacit.rollout.desks import open_desk
 from tacit.rollout.fitting import fit
+from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.rollout.worlds import Broken, WorldPool, answers_of
 
 
@@ -63,7 +64,7 @@ def rollout_groups(
     layer: int | None = None,
     *,
     lockstep: bool = False,
-    over: Callable[[int], None] | None = None,
+    onlooker: Onlooker = NOBODY,
 ) -> list[Group]:
     """`size` episodes of each task. Member m of task i draws from derive(seed, i, m), whatever the batch looks like."""
     plans = []
@@ -72,7 +73,7 @@ def rollout_groups(
         if len(assigned) != size:
             raise TacitError(f"{conditions!r} gave {len(assigned)} conditions for a group of {size}.")
         plans += [EpisodePlan(task, derive(seed, i, m), condition) for m, condition in enumerate(assigned)]
-    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer, lockstep=lockstep, over=over)
+    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer, lockstep=lockstep, onlooker=onlooker)
     return [Group(task, tuple(played[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
 
@@ -86,10 +87,10 @@ def rollout(
     layer: int | None = None,
     *,
     lockstep: bool = False,
-    over: Callable[[int], None] | None = None,
+    onlooker: Onlooker = NOBODY,
 ) -> list[Trajectory]:
-    """Play all plans to their end. `over` is told how many are, whenever that has changed; `lockstep` asks for one turn of all
-    episodes at a time, whatever the sampler could do."""
+    """Play all plans to their end, before an onlooker. `lockstep` asks for one turn of all episodes at a time, whatever the
+    sampler could do."""
     written = context.format
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*written.stop, *sampling.stop))))
     episodes = [_Episode(plan) for plan in plans]
@@ -100,25 +101,25 @@ def rollout(
     """ticket -> slot"""
     acting: dict[int, tuple[Completion, Parsed]] = {}
     """slot -> what it does, until its world has answered"""
-    go_on, ended = list(range(len(episodes))), 0
+    go_on, ended = list(range(len(episodes))), dict[int, Trajectory]()
     with contextlib.closing(open_desk(policy, sampling, layer, lockstep)) as desk:
         while True:
-            before = ended
             for slot in go_on:
                 episode = episodes[slot]
                 if episode.prepare(policy, sampling, max_steps):
                     waiting[desk.submit(Request(episode.tokens, derive(episode.plan.seed, len(episode.steps))))] = slot
                 else:
-                    ended += 1
-            if over and ended != before:
-                over(ended)
+                    ended[slot] = episode.trajectory()
+                    onlooker.over(slot, ended[slot])
             if not waiting and not acting:
-                return [episode.trajectory() for episode in episodes]
+                return [ended[slot] for slot in range(len(episodes))]
             finished = desk.wait()
             if waiting and not finished:
                 raise TacitError(f"{type(desk).__name__} has nothing under way, though {len(waiting)} requests wait for it.")
             turns = {waiting.pop(ticket): completion for ticket, completion in finished}
             meant = {slot: episodes[slot].understand(turns[slot], written) for slot in sorted(turns)}
+            for slot, act in meant.items():
+                onlooker.turn(turns[slot], act is not None and act.valid)
             acting |= {slot: (turns[slot], act) for slot, act in meant.items() if act is not None}
             answers.begin([(slot, act.action) for slot, act in meant.items() if act is not None])
             go_on = [slot for slot, act in meant.items() if act is None]
@@ -194,6 +195,7 @@ class _Episode:
             label=answer.label,
             signals=signals,
             reward=answer.reward,
+            thought=act.thought,
         )
         self.steps.append(step)
         self.observation = answer.observation

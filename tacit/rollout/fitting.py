@@ -1,17 +1,60 @@
-"""Making a prompt fit: history gives way, oldest turn by oldest turn; the task and the observation never do."""
+"""Prompts and answers as tokens. A prompt that is too long loses history, oldest turn by oldest turn; the task and the
+observation never give way."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tacit.core.protocols import Tokenizer
+from tacit.core.actions import ActionFormat, answer, tools_of
+from tacit.core.chat import Conversation
+from tacit.core.errors import TacitError
+from tacit.core.method import Context
+from tacit.core.protocols import ChatTokenizer, Tokenizer
 from tacit.core.types import Prompt
+
+
+def encode(prompt: Prompt, tokenizer: Tokenizer) -> np.ndarray:
+    """The tokens of a prompt, told as a conversation where it is one."""
+    chat = prompt.chat
+    return tokenizer.encode_prompt(prompt.text) if chat is None else _talker(tokenizer).encode_chat(chat)
+
+
+def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: Tokenizer) -> np.ndarray:
+    """The completion of this prompt that means `action`."""
+    chat = prompt.chat
+    if chat is None:
+        return tokenizer.encode_completion(form.write(action))
+    return _talker(tokenizer).encode_answer(chat, answer(form, action))
 
 
 def fit(prompt: Prompt, tokenizer: Tokenizer, room: int) -> tuple[Prompt, np.ndarray, bool]:
     """(the prompt as it may be read, its tokens, whether they leave `room` tokens for a completion)."""
-    tokens = tokenizer.encode_prompt(prompt.text)
+    tokens = encode(prompt, tokenizer)
     while len(tokens) + room > tokenizer.context_limit and prompt.history:
         prompt = prompt.without_oldest()
-        tokens = tokenizer.encode_prompt(prompt.text)
+        tokens = encode(prompt, tokenizer)
     return prompt, tokens, len(tokens) + room <= tokenizer.context_limit
+
+
+def check_talk(context: Context, tokenizer: Tokenizer) -> None:
+    """Refuse a model that cannot be told conversations, or whose template writes calls that would not be read back, before
+    anything is played or trained."""
+    if not getattr(context, "chat", False):
+        return
+    form = context.format
+    talk = Conversation(tools=tools_of(form), thinking=getattr(context, "thinking", False))
+    prompt = Prompt("Look around.", "A room.", conversation=talk)
+    encode(prompt, tokenizer)
+    if talk.tools:
+        action = "look" if len(talk.tools) == 1 else f"{talk.tools[0].name} look"
+        written = tokenizer.decode(encode_action(prompt, action, form, tokenizer))
+        if form.parse(written).action != action:
+            raise TacitError(
+                f"this model's chat template writes a call as {written!r}, which is not read back; use --style tags."
+            )
+
+
+def _talker(tokenizer: Tokenizer) -> ChatTokenizer:
+    if not isinstance(tokenizer, ChatTokenizer):
+        raise TacitError(f"{type(tokenizer).__name__} cannot be told conversations (it has no encode_chat); leave --chat out.")
+    return tokenizer

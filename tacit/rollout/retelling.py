@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tacit.core.answers import as_observation, as_transition
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import PLAIN, Condition, Observation, Prompt, StopReason, Task, Trajectory, Transition
 from tacit.core.world import Expert, World
-from tacit.rollout.fitting import fit
+from tacit.rollout.fitting import encode, fit
 
 
 class Happening(NamedTuple):
@@ -82,7 +83,7 @@ class Telling:
         if tokenizer is None:
             return Shown(prompt, np.zeros(0, np.int64), True)
         if room is None:
-            return Shown(prompt, tokenizer.encode_prompt(prompt.text), True)
+            return Shown(prompt, encode(prompt, tokenizer), True)
         return Shown(*fit(prompt, tokenizer, room))
 
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
@@ -107,10 +108,10 @@ def told(
 
 def playing(world: World, task: Task, player: Expert, limit: int) -> Iterator[Happening]:
     """`player` acts until the world ends the episode, `limit` turns at most. Asked for a turn, it acts; not before."""
-    observation = world.reset(task)
+    observation = as_observation(world.reset(task))
     for _ in range(limit):
         action = player.act(observation)
-        transition = world.step(action)
+        transition = as_transition(world.step(action))
         yield Happening(observation, action, transition)
         if transition.done or transition.success:
             return
@@ -120,13 +121,13 @@ def playing(world: World, task: Task, player: Expert, limit: int) -> Iterator[Ha
 def repeating(world: World, task: Task, actions: Sequence[str], seen: Sequence[str]) -> Iterator[Happening]:
     """Recorded actions once more. `seen` are the texts on record, one for each action and one for the end where it is known; a
     world that shows anything else `Differs`."""
-    observation = world.reset(task)
+    observation = as_observation(world.reset(task))
     for turn, text in enumerate(seen, start=1):
         if observation.text != text:
             raise Differs(task, turn, observation.text, text)
         if turn > len(actions):
             return
-        transition = world.step(actions[turn - 1])
+        transition = as_transition(world.step(actions[turn - 1]))
         yield Happening(observation, actions[turn - 1], transition)
         observation = transition.observation
 

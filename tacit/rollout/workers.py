@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from tacit.core.answers import as_observation, as_transition
 from tacit.core.simulator import close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
@@ -236,11 +237,11 @@ def _call(worlds: dict[int, World], slot: int, kind: str, argument: Any, make: C
         worlds[slot] = make()
     world = worlds[slot]
     if kind == "reset":
-        return world.reset(argument)
+        return as_observation(world.reset(argument))
     if kind == "step":
-        return world.step(argument)
+        return as_transition(world.step(argument))
     task, actions, action = argument
     world.reset(task)
     for past in actions:
         world.step(past)
-    return world.step(action)
+    return as_transition(world.step(action))

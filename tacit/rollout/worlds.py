@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tacit.core.answers import as_observation, as_transition
 from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
@@ -94,11 +95,11 @@ class InPlace:
             start_simulator(self._make)
         for slot, task in enumerate(tasks):
             # A world is reused from episode to episode; one that broke is made anew.
-            answers.append(self._guard(lambda slot=slot, task=task: self._world(slot).reset(task), slot))
+            answers.append(self._guard(lambda slot=slot, task=task: as_observation(self._world(slot).reset(task)), slot))
         return answers
 
     def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
-        return [self._guard(lambda s=slot, a=action: self._world(s).step(a), slot) for slot, action in actions]
+        return [self._guard(lambda s=slot, a=action: as_transition(self._world(s).step(a)), slot) for slot, action in actions]
 
     def close(self) -> None:
         for slot in range(len(self._worlds)):

@@ -1,13 +1,19 @@
-"""Alarms of a policy that is collapsing, or of credit that tells no step from another: pure functions over the numbers of a
-run's iterations. They warn, and stop nothing.
+"""Alarms of a policy that does not learn or is collapsing, or of credit that tells no step from another: pure functions over
+the numbers of a run's iterations. They warn, say what helps, and stop nothing.
 
+    unparsed     no completion of an iteration parses
+    uncredited   no episode is better or worse than the others of its task, and few succeed: nothing to learn from
+    fall         success falls below what it was at the start, by more than chance
     entropy      what is left of it at the start falls below a tenth, or it grows threefold
     length       completions grow to more than twice their length at the start, or shrink to less than a third
     repetition   more than half of all actions had been taken before in their episode, and many more than at the start
     valid        the share of completions that parse falls far below the best it has been
     giant        one part holds more than half of a group's steps, where steps are compared within parts (BiPACE, appendix M)
 
-"At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing.
+    crashed      an episode ended because the world broke
+
+"At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing. What is
+unparsed, uncredited or crashed rings at once: where an iteration takes half an hour, its first one says enough.
 """
 
 from __future__ import annotations
@@ -41,6 +47,12 @@ class Thresholds:
     """below the best share so far"""
     largest_part: float = 0.5
     """share of a group's steps in its largest part"""
+    mastered: float = 0.5
+    """success above which groups that are all alike are no trouble"""
+    fall: float = 0.1
+    """of the success, below that at the start"""
+    fall_deviations: float = 2.0
+    """standard errors of the difference that it must be besides"""
 
 
 DEFAULTS = Thresholds()
@@ -52,11 +64,18 @@ class Alarm:
     step: int
     """the iteration it first rang at"""
     message: str
+    example: str = ""
+    """what it rang for, where that can be shown: a completion that does not parse, an error of the world"""
+
+    def __str__(self) -> str:
+        return f"{self.message}. This is one: {self.example}" if self.example else self.message
 
 
 def alarms_at(records: Sequence[Record], thresholds: Thresholds = DEFAULTS) -> list[Alarm]:
     """The alarms that ring after the last of these iterations, the first of which are the start of practice."""
-    step = int(records[-1].get("step", len(records))) if records else 0
+    if not records:
+        return []
+    step = int(records[-1].get("step", len(records)))
     found = [(name, check(records, thresholds)) for name, check in CHECKS.items()]
     return [Alarm(name, step, message) for name, message in found if message]
 
@@ -68,6 +87,53 @@ def first_alarms(records: Sequence[Record], thresholds: Thresholds = DEFAULTS) -
         for alarm in alarms_at(records[:end], thresholds):
             first.setdefault(alarm.name, alarm)
     return list(first.values())
+
+
+def _unparsed(records: Sequence[Record], t: Thresholds) -> str:
+    now = records[-1]
+    if not now.get("turns") or now.get("valid", 1.0) > 0:
+        return ""
+    return (
+        "no completion parses, so no action is ever taken: imitation first (--sft.steps) teaches the format; a longer "
+        "--max-tokens lets an answer come to its end, --style bare asks for less, and a larger model may know how"
+    )
+
+
+def _uncredited(records: Sequence[Record], t: Thresholds) -> str:
+    last = [r for r in records if r.get("credited_groups") is not None][-t.window :]
+    if not last or any(r["credited_groups"] > 0 for r in last):
+        return ""
+    success = sum(r.get("success", 0.0) for r in last) / len(last)
+    if success > t.mastered:
+        return ""
+    when = "this iteration" if len(last) == 1 else f"the last {len(last)} iterations"
+    return (
+        f"no group of {when} is mixed, and {success:.0%} of the episodes succeed: there is nothing to learn from; imitation "
+        "first (--sft.steps), a stronger --model, easier tasks (--families) or more tries (--group-size) give it something"
+    )
+
+
+def _fall(records: Sequence[Record], t: Thresholds) -> str:
+    start, now = _start_and_now(records, "success", t.window)
+    if now is None or start is None:
+        return ""
+    episodes = _values(records, "episodes")
+    counts = [sum(episodes[: t.window]), sum(episodes[-t.window :])]
+    both = (start + now) / 2
+    error = math.sqrt(both * (1 - both) * sum(1 / n for n in counts)) if all(counts) else 0.0
+    if start - now <= max(t.fall, t.fall_deviations * error):
+        return ""
+    return (
+        f"success fell from {start:.0%} at the start to {now:.0%}: practice unlearns what was there; a lower --lr or a larger "
+        "--kl may hold it, and the best checkpoint is kept"
+    )
+
+
+def _crashed(records: Sequence[Record], t: Thresholds) -> str:
+    crashed, episodes = (records[-1].get(name) or 0 for name in ("crashed", "episodes"))
+    if not crashed:
+        return ""
+    return f"{crashed:.0f} of {episodes:.0f} episodes ended because the world broke; they count as failures and teach nothing"
 
 
 def _entropy_low(records: Sequence[Record], t: Thresholds) -> str:
@@ -132,6 +198,10 @@ def _giant(records: Sequence[Record], t: Thresholds) -> str:
 
 
 CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
+    "unparsed": _unparsed,
+    "uncredited": _uncredited,
+    "fall": _fall,
+    "crashed": _crashed,
     "entropy_low": _entropy_low,
     "entropy_high": _entropy_high,
     "length_high": _length_high,

@@ -13,9 +13,8 @@ from tacit.runs.trajectories import trajectory_from_record
 
 def recorded_steps(run: Path, stage: str = "rl") -> dict[int, Path]:
     """The files of recorded episodes by step; `stage` is `rl`, or `eval-rl` and the like for evaluations."""
-    files = (run / "trajectories").glob(f"{stage}-*.jsonl.gz")
-    numbers = {file.name.removesuffix(".jsonl.gz").rpartition("-")[2]: file for file in files}
-    return {int(number): numbers[number] for number in sorted(numbers) if number.isdigit()}
+    named = {file.name.removesuffix(".jsonl.gz").rpartition("-"): file for file in (run / "trajectories").glob("*.jsonl.gz")}
+    return {int(number): named[own, dash, number] for own, dash, number in sorted(named) if own == stage and number.isdigit()}
 
 
 def replay(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:

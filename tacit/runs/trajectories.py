@@ -32,6 +32,7 @@ def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
                 "prompt_tokens": len(step.prompt_tokens),
                 "tokens": len(step.completion.tokens),
                 "logprob": round(float(step.completion.logprobs.sum()), 3),
+                **({"thought": step.thought} if step.thought else {}),
                 **({"label": step.label} if step.label else {}),
                 **({"earned": step.reward} if step.reward else {}),
                 **({"signals": dict(step.signals)} if step.signals else {}),
@@ -83,6 +84,7 @@ def _step(turn: Mapping[str, Any]) -> Step:
         turn.get("label", ""),
         turn.get("signals", {}),
         turn.get("earned", 0.0),
+        turn.get("thought", ""),
     )
 
 

@@ -1,10 +1,10 @@
-"""Says once, while a run goes on, that its policy seems to be collapsing; `alarms.jsonl` keeps what was said."""
+"""Says once, while a run goes on, that its policy does not learn or seems to collapse; `alarms.jsonl` keeps what was said."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,30 @@ class Watcher:
     def restore(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Begin again after these iterations."""
         self._records = list(records)
-        self._rung = {alarm.name: alarm for alarm in first_alarms(self._records)}
+        examples = {(alarm.name, alarm.step): alarm.example for alarm in read_alarms(self._path.parent)}
+        self._rung = {
+            alarm.name: replace(alarm, example=examples.get((alarm.name, alarm.step), ""))
+            for alarm in first_alarms(self._records)
+        }
         if self._rung or self._path.exists():
             self._write()
 
-    def see(self, step: int, metrics: Mapping[str, Any]) -> list[Alarm]:
-        """Alarms that ring for the first time."""
+    def see(self, step: int, metrics: Mapping[str, Any], examples: Mapping[str, str] | None = None) -> list[Alarm]:
+        """Alarms that ring for the first time. `examples` are what they would show, by name."""
         self._records.append({"step": step, **metrics})
         fresh = [alarm for alarm in alarms_at(self._records) if alarm.name not in self._rung]
+        fresh = [replace(alarm, example=(examples or {}).get(alarm.name, "")) for alarm in fresh]
         if fresh:
             self._rung |= {alarm.name: alarm for alarm in fresh}
             self._write()
         return fresh
 
     def _write(self) -> None:
-        write_text(self._path, "".join(json.dumps(asdict(alarm)) + "\n" for alarm in self._rung.values()))
+        write_text(self._path, "".join(json.dumps(_record(alarm), ensure_ascii=False) + "\n" for alarm in self._rung.values()))
+
+
+def _record(alarm: Alarm) -> dict[str, Any]:
+    return {name: value for name, value in asdict(alarm).items() if name != "example" or value}
 
 
 def read_alarms(run: Path) -> list[Alarm]:

@@ -14,7 +14,7 @@ from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, Expert, World
-from tacit.rollout.fitting import fit
+from tacit.rollout.fitting import encode_action, fit
 from tacit.rollout.retelling import Turn, playing, told
 
 Sample = tuple[np.ndarray, np.ndarray]
@@ -61,7 +61,8 @@ def demonstrate(
     ago (and then mostly refused), which is not shown to the policy but whose consequences are. Only won episodes teach."""
     make_expert = world.expert(expert or None)
     shown: list[Sample] = []
-    won = broken = turns = 0
+    won = turns = 0
+    broken: list[str] = []
     live = world.make()
     for task in tasks:
         rng = random.Random(derive(seed, "demonstration", task.id))
@@ -69,8 +70,8 @@ def demonstrate(
             success, samples = _play(live, _Straying(make_expert(task), noise, rng), task, context, tokenizer, max_steps)
         except TacitError:
             raise
-        except Exception:
-            broken += 1
+        except Exception as error:
+            broken.append(f"{type(error).__name__}: {error}")
             live = world.make()
             continue
         if success:
@@ -79,8 +80,9 @@ def demonstrate(
             shown += [sample for sample in samples if sample is not None]
     live.close()
     if not won:
+        broke = f"{len(broken)} broke; the first: {broken[0]}" if broken else "0 broke"
         raise TacitError(
-            f"the expert of world {world.name!r} won none of {len(tasks)} tasks within {max_steps} steps ({broken} broke): "
+            f"the expert of world {world.name!r} won none of {len(tasks)} tasks within {max_steps} steps ({broke}): "
             "there is nothing to imitate. Choose another expert, or train without SFT."
         )
     if not shown:
@@ -88,7 +90,7 @@ def demonstrate(
             f"none of the {turns} turns the expert of world {world.name!r} showed fits in the model's "
             f"{tokenizer.context_limit} tokens. Choose a model with a longer context, or a shorter prompt (wording, history)."
         )
-    return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, broken, turns - len(shown))
+    return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, len(broken), turns - len(shown))
 
 
 class _Straying:
@@ -123,6 +125,6 @@ def _play(
 
 def sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
     """A turn to imitate; None where its prompt does not fit in the model."""
-    completion = tokenizer.encode_completion(context.format.write(turn.action))
+    completion = encode_action(turn.prompt, turn.action, context.format, tokenizer)
     _, tokens, fits = fit(turn.prompt, tokenizer, len(completion))
     return (tokens, completion) if fits else None

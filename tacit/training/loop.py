@@ -23,7 +23,7 @@ from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import NonFiniteLoss
 from tacit.core.iteration import Iteration
-from tacit.core.method import Explained, Method
+from tacit.core.method import Explained, Method, Schedule
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
@@ -106,7 +106,9 @@ class Loop:
 
         if batches:
             with timed(seconds, "update"):
-                metrics |= update(Batch.concatenate(batches), self.playgrounds[0].method, policy, moment.derive("update"))
+                lr = self.schedule.lr_at(moment)
+                method, seed = self.playgrounds[0].method, moment.derive("update")
+                metrics |= {**update(Batch.concatenate(batches), method, policy, seed, lr), "lr": lr}
 
         for ground, groups in zip(self.playgrounds, collected.groups, strict=True):
             with timed(seconds, "companions"):
@@ -121,7 +123,7 @@ class Loop:
         return metrics if len(self.playgrounds) == 1 else by_world(ground.name, metrics)
 
     @property
-    def schedule(self):
+    def schedule(self) -> Schedule:
         """One for all worlds: they share the update."""
         return self.playgrounds[0].method.schedule
 
@@ -133,13 +135,15 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     seconds[phase] += time.perf_counter() - began
 
 
-def update(batch: Batch, method: Method, policy: Policy, seed: int) -> dict[str, float]:
-    """`epochs` passes over the batch, each in the schedule's optimiser steps; metrics are those of the last step."""
+def update(batch: Batch, method: Method, policy: Policy, seed: int, lr: float | None = None) -> dict[str, float]:
+    """`epochs` passes over the batch, each in the schedule's optimiser steps; metrics are those of the last step. `lr` instead
+    of the schedule's peak."""
     schedule, metrics = method.schedule, {}
+    lr = schedule.lr if lr is None else lr
     for epoch in range(schedule.epochs):
         for part in _parts(batch, schedule.steps_per_pass(len(batch)), derive(seed, epoch)):
             try:
-                metrics = policy.update(part, method.losses, schedule.lr)
+                metrics = policy.update(part, method.losses, lr)
             except NonFiniteLoss as error:
                 error.batch = part
                 raise

@@ -24,6 +24,8 @@ class Course:
     panel: Panel
     further: tuple[Panel, ...] = ()
     """measured after each stage only"""
+    notes: tuple[str, ...] = ()
+    """which of these there is nothing of on this machine"""
 
     @classmethod
     def of(cls, world: Environment, settings: TrainSettings) -> Course:
@@ -34,11 +36,15 @@ class Course:
         if not tasks:
             of = f" of {', '.join(families)}" if families else ""
             raise TacitError(f"split {settings.split!r} of world {world.name!r} has no tasks{of} here.")
-        further = [
-            choose_panel(world, split, count or world.panel_size(split, measured.tasks), families)
-            for split, count in measured.further_panels
-        ]
-        return cls(tasks, panel, tuple(further))
+        further, notes = [], []
+        for split, count, may_be_absent in measured.further_panels:
+            try:
+                further.append(choose_panel(world, split, count or world.panel_size(split, measured.tasks), families))
+            except TacitError as error:
+                if not may_be_absent:
+                    raise
+                notes.append(f"not measured on {split}: {error}")
+        return cls(tasks, panel, tuple(further), tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
 
 
 def completion_limit(settings: TrainSettings, context: Context, world: Environment) -> int:
-    return settings.max_tokens or (world.action_tokens if context.style == "bare" else 512)
+    brief = context.style == "bare" and not context.format.thinks
+    return settings.max_tokens or (world.action_tokens if brief else 512)
 
 
 def evaluation_sampling(settings: TrainSettings, max_tokens: int) -> Sampling:

@@ -53,6 +53,7 @@ SHOWN = {
     "reward": ("reward", "{:.2f}"),
     "steps": ("steps", "{:.1f}"),
     "valid": ("valid", "{:.0%}"),
+    "crashed": ("crashed", "{:.0f}"),
     "loss": ("loss", "{:.4f}"),
     "entropy": ("entropy", "{:.2f}"),
     "grad_norm": ("grad", "{:.2f}"),
@@ -62,4 +63,13 @@ SHOWN = {
 
 def describe(metrics: dict[str, float]) -> str:
     """The handful of numbers a person watches."""
-    return "  ".join(f"{label} {form.format(metrics[key])}" for key, (label, form) in SHOWN.items() if key in metrics)
+    return "  ".join(chunks(metrics))
+
+
+def chunks(metrics: dict[str, float]) -> list[str]:
+    """`label value` for each number worth watching; crashes only where there are any."""
+    return [
+        f"{label} {form.format(metrics[key])}"
+        for key, (label, form) in SHOWN.items()
+        if key in metrics and (metrics[key] or key != "crashed")
+    ]

@@ -43,11 +43,13 @@ class EvaluationSettings:
     """file with tasks of your own (.json or .jsonl) to measure on, instead of `split` and `tasks`"""
     also: str = ""
     """further splits to measure on after each stage, comma-separated; with as many tasks, a published one with all it has, or
-    SPLIT:TASKS"""
+    SPLIT:TASKS; with a question mark (valid_unseen?) only where its tasks are on this machine"""
     repeats: AtLeastOne = 1
     """episodes per task"""
     every: Count = 5
     """iterations between evaluations; 0 evaluates only after each stage"""
+    patience: Count = 0
+    """stop practice once so many evaluations in a row are not above the best before them; 0 never does"""
     untrained: bool = True
     """also measure the policy before anything is taught"""
     temperature: Annotated[float, Bound(lambda v: v >= 0, "must not be negative; 0 is greedy")] = 0.4
@@ -60,14 +62,14 @@ class EvaluationSettings:
     """tokens kept when evaluating; 0 is all"""
 
     @property
-    def further_panels(self) -> tuple[tuple[str, int], ...]:
-        """(split, tasks) of each further panel; 0 where no number is named."""
+    def further_panels(self) -> tuple[tuple[str, int, bool], ...]:
+        """(split, tasks, whether it may be absent) of each further panel; 0 tasks where no number is named."""
         found = []
         for entry in filter(None, map(str.strip, self.also.split(","))):
-            split, _, count = entry.partition(":")
+            split, _, count = entry.removesuffix("?").partition(":")
             if count and not (count.isdigit() and int(count)):
                 raise TacitError(f"evaluation.also = {self.also!r}: {entry!r} is neither a split nor SPLIT:TASKS.")
-            found.append((split, int(count or 0)))
+            found.append((split, int(count or 0), entry.endswith("?")))
         return tuple(found)
 
 

@@ -33,6 +33,12 @@ def rollout_statistics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def written_first(groups: Sequence[Group], characters: int = 300) -> str:
+    """The first completion, as Python writes it: what is wrong with it may be a line feed."""
+    text = next((step.completion.text for group in groups for step in group.steps), "")
+    return repr(text if len(text) <= characters else f"{text[:characters]} …") if text else ""
+
+
 def staleness(groups: Sequence[Group], version: int) -> float:
     """How many updates ago, on average, the completions were written that are about to be learned from; 0 is on-policy."""
     return _mean(version - step.completion.version for group in groups for step in group.steps)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
-from tacit.core.method import Companion, measured_under
+from tacit.core.method import Companion, Method, measured_under
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
@@ -21,22 +21,28 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules, Told
 from tacit.evaluation.scores import final_and_peak, over_worlds
+from tacit.rollout.crashes import describe_crashes, first_crash, refuse_if_all_crashed
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
 from tacit.runs.records import batch_records, iteration_records, trajectory_record, write_records
 from tacit.runs.watching import Watcher
 from tacit.training.demonstrations import Demonstrations, demonstrate
+from tacit.training.events import Callback, Event
 from tacit.training.loop import Loop
 from tacit.training.playground import Playground
 from tacit.training.practice import Practice, evaluation_sampling, make_worlds
 from tacit.training.recordings import imitate_recordings
 from tacit.training.reporting import Reporter
 from tacit.training.settings import TrainSettings
+from tacit.training.statistics import written_first
 from tacit.training.supervised import imitate
 
 SFT_STEPS_PER_CHECKPOINT = 10
 """a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""
+
+NO_CREDIT = 1e-9
+"""advantages no larger than this are rounding"""
 
 
 @dataclass
@@ -54,6 +60,8 @@ class Progress:
     turns: int = 0
     generated_tokens: int = 0
     wall_s: float = 0.0
+    stopped: str = ""
+    """why practice or imitation ended before its last step: `callback` or `patience`"""
 
 
 class Trainer:
@@ -67,19 +75,20 @@ class Trainer:
         settings: TrainSettings,
         reporter: Reporter,
         beside: Mapping[str, Policy] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        """`beside`: further policies by name, which companions train; they are saved and found again with this one."""
+        """`beside`: further policies by name, which companions train; they are saved and found again with this one.
+        `callbacks` are told of every step and evaluation; one that returns True stops the run there."""
         self.run, self.policy, self.practices = run, policy, practices
-        self.beside = {
-            name: other for name, other in (beside or {}).items() if hasattr(other, "save")
-        }  # an endpoint has no weights
-        self.settings, self.reporter = settings, reporter
+        # an endpoint has no weights to save
+        self.beside = {name: other for name, other in (beside or {}).items() if hasattr(other, "save")}
+        self.settings, self.reporter, self._callbacks = settings, reporter, tuple(callbacks)
         self.progress = Progress()
         self.watcher = Watcher(run.path)
         self._began = time.monotonic()
 
     @property
-    def method(self):
+    def method(self) -> Method:
         """What all worlds share: name, schedule, losses."""
         return self.practices[0].method
 
@@ -89,15 +98,29 @@ class Trainer:
         for practice in self.practices:
             if practice.course.panel.difference():
                 self.reporter.say(f"warning: {practice.course.panel.difference()}")
+            for note in practice.course.notes:
+                self.reporter.say(note)
         with ExitStack() as open_worlds:
             self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
             if self.progress.stage == "" and self.settings.evaluation.untrained:
-                self._evaluate("untrained", 0, stage_over=True)
-            if self.settings.sft.steps and self.progress.stage != "rl":
+                self._evaluate("untrained", 0)
+                self._evaluate_further("untrained", 0)
+            if self.settings.sft.steps and self.progress.stage != "rl" and not self.progress.stopped:
                 self._imitate()
-            if self.method.schedule.iterations:
+            if self.method.schedule.iterations and not self.progress.stopped:
                 self._practise()
         return self._summarise()
+
+    def _tell(self, event: Event) -> None:
+        for callback in self._callbacks:
+            said = callback(event)
+            if said is not None and not isinstance(said, bool | np.bool_):
+                raise TacitError(
+                    f"the callback {callback!r} returned {said!r}; it may return True, to stop the run, or nothing."
+                )
+            if said and not self.progress.stopped:
+                self.progress.stopped = "callback"
+                self.reporter.say(f"stopped at {event.stage} {event.step} by a callback")
 
     def _playground(self, practice: Practice, open_worlds: ExitStack) -> Playground:
         worlds = make_worlds(practice.world, practice.settings)
@@ -125,9 +148,13 @@ class Trainer:
             self.run.metrics.write("sft", step, metrics)
             self.reporter.step(step, metrics)
             self.progress.stage, self.progress.step = "sft", step
-            if step == settings.steps:
-                self._evaluate("sft", step, stage_over=True)
+            self._tell(Event("step", "sft", step, settings.steps, metrics, self.run.path))
+            if step == settings.steps or self.progress.stopped:
+                self._evaluate("sft", step)
+                self._evaluate_further("sft", step)
                 self._save()
+                if self.progress.stopped:
+                    return
             elif step % every == 0:
                 self._save()
 
@@ -172,7 +199,10 @@ class Trainer:
                 self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
         loop = Loop(self.playgrounds, self.policy, self.settings.seed, schedule.iterations, dict(self.progress.drawn))
+        self._stop_if_no_better()
         for step in range(first + 1, schedule.iterations + 1):
+            if self.progress.stopped:
+                return
             began = time.monotonic()
             try:
                 done = loop.iterate(step)
@@ -180,34 +210,57 @@ class Trainer:
                 raise self._keep_evidence(error, step) from error
             self._count(done, step, time.monotonic() - began)
             self.progress.stage, self.progress.step, self.progress.drawn = "rl", step, dict(loop.drawn)
-            last = step == schedule.iterations
+            last = step == schedule.iterations or bool(self.progress.stopped)
             every = self.settings.evaluation.every
             evaluated = last or (every and step % every == 0)
             if evaluated:
-                self._evaluate("rl", step, stage_over=last)
+                self._evaluate("rl", step)
+                self._stop_if_no_better()
+                if last or self.progress.stopped:
+                    self._evaluate_further("rl", step)
             if evaluated or step % self.settings.checkpoint_every == 0:
                 saved = self._save()
                 if self._is_best(step):
                     self.run.checkpoints.mark_best(saved)
+
+    def _stop_if_no_better(self) -> None:
+        """Early stopping follows from what was measured alone, so a killed run stops where it would have."""
+        patience = self.settings.evaluation.patience
+        if not patience or self.progress.stopped:
+            return
+        successes = [e["success"] for e in self.progress.evaluations if e["stage"] == "rl"]
+        best = successes.index(max(successes)) if successes else 0
+        if len(successes) - 1 - best >= patience:
+            self.progress.stopped = "patience"
+            self.reporter.say(
+                f"stopped at rl {self.progress.step}: the last {patience} evaluations are not above {successes[best]:.1%}"
+            )
 
     def _count(self, done: Iteration, step: int, seconds: float) -> None:
         metrics = dict(done.metrics)
         metrics["reward"] = float(np.mean(np.concatenate([r.outcomes_G() for r in done.rewards]))) if done.rewards else 0.0
         again = [r for g in done.played for t in g.trajectories for r in repeated(t)]
         metrics["repeated"] = float(np.mean(again)) if again else 0.0
+        if done.credits:
+            metrics["credited_groups"] = float(np.mean([np.any(np.abs(c.tokens_T) > NO_CREDIT) for c in done.credits]))
         metrics["seconds"] = seconds
         metrics["tokens_per_s"] = metrics.get("generated_tokens", 0.0) / seconds
         self.run.metrics.write("rl", step, metrics)
         self.reporter.step(step, metrics)
-        for alarm in self.watcher.see(step, metrics):
-            self.reporter.say(f"warning at rl {step}: {alarm.message}")
+        episodes = [t for g in done.played for t in g.trajectories]
+        examples = {"unparsed": written_first(done.played), "crashed": first_crash(episodes)}
+        for alarm in self.watcher.see(step, metrics, examples):
+            self.reporter.say(f"warning at rl {step}: {alarm}")
         self.progress.episodes += sum(len(g) for g in done.played)
         self.progress.turns += sum(len(g.steps) for g in done.played)
         self.progress.generated_tokens += sum(t.completion_tokens for g in done.played for t in g.trajectories)
         if self.settings.trajectories:
             write_records(self.run.trajectories("rl", step), iteration_records(done))
+        nothing = f"Nothing can be learned from iteration {step}. Mend the world, then go on with"
+        refuse_if_all_crashed(episodes, f"{nothing} `tacit train --resume {self.run.path}`.")
+        self._tell(Event("step", "rl", step, self.method.schedule.iterations, metrics, self.run.path))
 
-    def _evaluate(self, stage: str, step: int, stage_over: bool) -> None:
+    def _evaluate(self, stage: str, step: int) -> None:
         scores, played = [], []
         for ground, practice in zip(self.playgrounds, self.practices, strict=True):
             score, episodes = self._measure(ground, practice, practice.course.panel, stage, step)
@@ -215,9 +268,14 @@ class Trainer:
             played += episodes
         self.progress.evaluations.append(over_worlds(scores))
         self._record(f"eval-{stage}", step, played)
+        total = {"sft": self.settings.sft.steps, "rl": self.method.schedule.iterations}.get(stage, 0)
+        self._tell(Event("evaluation", stage, step, total, self.progress.evaluations[-1], self.run.path))
+
+    def _evaluate_further(self, stage: str, step: int) -> None:
+        """On the further panels, once the stage is over."""
         for ground, practice in zip(self.playgrounds, self.practices, strict=True):
             where = f"{practice.name}-" if len(self.practices) > 1 else ""
-            for panel in practice.course.further if stage_over else ():
+            for panel in practice.course.further:
                 score, episodes = self._measure(ground, practice, panel, stage, step)
                 self.progress.further.append(score)
                 self._record(f"eval-{where}{panel.tasks[0].split}-{stage}", step, episodes)
@@ -240,6 +298,10 @@ class Trainer:
         )
         rules = Rules(sampling, steps, self.settings.seed, chosen.repeats, condition)
         score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy)
+        remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self.run.path}`."
+        refuse_if_all_crashed(played, remedy)
+        if crashes := describe_crashes(played):
+            self.reporter.say(f"warning at {stage} {step}: {crashes}")
         known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         return {"stage": stage, "step": step, **score.to_json(), **known}, played
@@ -274,7 +336,8 @@ class Trainer:
                 newest.load(self.policy, self.beside, self._companions() if newest.stage == "rl" else {})
             except TacitError as error:
                 raise TacitError(f"{error} To resume from what was saved before it, delete {newest.path}.") from error
-            self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__ if name in state})
+            known = [name for name in Progress.__dataclass_fields__ if name in state and name != "stopped"]
+            self.progress = Progress(**{name: state[name] for name in known})
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
             if self._is_best(newest.step):  # the killed process may not have got round to saying so
                 self.run.checkpoints.mark_best(newest)
@@ -308,6 +371,7 @@ class Trainer:
             "evaluations": evaluations,
             "further": self.progress.further,
             "iterations": self.method.schedule.iterations,
+            "stopped": self.progress.stopped,
             "episodes": self.progress.episodes,
             "turns": self.progress.turns,
             "generated_tokens": self.progress.generated_tokens,

@@ -34,7 +34,17 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize(("world", "split"), [("alfworld", "unseen"), ("cooking", "test"), ("countdown", "test")])
+@pytest.mark.parametrize(
+    ("world", "split"),
+    [
+        ("alfworld", "unseen"),
+        ("cooking", "test"),
+        ("countdown", "test"),
+        ("textcraft", "test"),
+        ("sokoban", "test"),
+        ("webshop", "test"),
+    ],
+)
 def test_each_world_has_its_own_and_it_is_written_down(world, split):
     recipe = prepare(Recipe.from_json({"world": world}), (open_world(world),)).recipe
     assert recipe.to_json()["evaluation"]["split"] == split

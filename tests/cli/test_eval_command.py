@@ -18,8 +18,6 @@ import pytest
 from chat_server import says, serving
 
 from tacit.cli.main import main
-from tacit.cli.progress import EvalProgress
-from tacit.cli.terminal import make_console
 from tacit.environments import get_environment
 from tacit.environments.countdown.expert import solve
 from tacit.evaluation.panels import Panel
@@ -381,16 +379,6 @@ def test_a_run_that_the_disk_stopped_is_resumed(run, capsys, tmp_path, monkeypat
     assert f"go on with `tacit train --resume {place}`." in capsys.readouterr().err
     assert main([*TRAIN, "--out", str(tmp_path / "new")]) == 2
     assert f"go on with `tacit {' '.join(TRAIN)} --out {tmp_path / 'new'}`." in capsys.readouterr().err, "nothing to resume"
-
-
-def test_progress_without_a_terminal_is_a_line_now_and_then():
-    times = iter([0.0, 1.0, 11.0, 11.0, 12.0, 30.0])
-    console = make_console(io.StringIO())
-    progress = EvalProgress(console, 8, clock=lambda: next(times))
-    for over in (0, 2, 4, 8):
-        progress(over)
-    progress.close()
-    assert console.file.getvalue() == "eval: 2 of 8 episodes, 33 s left\n"
 
 
 def test_the_version_names_the_code():

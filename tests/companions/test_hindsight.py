@@ -12,8 +12,8 @@ import pytest
 from chat_server import says, serving
 from scripted import ScriptedPolicy
 
+from tacit.companions.answers import Answers
 from tacit.companions.hindsight.analyzers import ByModel, ByRule
-from tacit.companions.hindsight.answers import Answers
 from tacit.companions.hindsight.asking import question
 from tacit.companions.hindsight.companion import Hindsight
 from tacit.companions.hindsight.reading import Unusable, read_skills
@@ -172,7 +172,7 @@ def analyse(reply, episodes, kept=None, concurrency=8, moment=None):
     with serving(reply) as server:
         client = ChatClient(server.url, "analyst", timeout_s=5.0, retries=0)
         chat = ChatPolicy(client, concurrency)
-        analyzer = ByModel(lambda: chat, most=5, kept=lambda: kept)
+        analyzer = ByModel(lambda: chat, most=5, kept=kept)
         found = analyzer.begin(episodes, None, moment or Moment())()
     return found, server
 
@@ -220,7 +220,7 @@ def test_what_cannot_be_used_is_asked_once_more_and_then_costs_one_skill():
 
 
 def test_a_resumed_run_asks_nothing_twice(tmp_path):
-    episodes, kept = by_expert("countdown", 0.5), tmp_path / "run" / "answers.jsonl"
+    episodes, kept = by_expert("countdown", 0.5), tmp_path / "run"
     reply = lambda body: (200, says(json.dumps(GOOD | {"step_skills": {}})))  # noqa: E731
 
     def fixed(body):
@@ -228,20 +228,20 @@ def test_a_resumed_run_asks_nothing_twice(tmp_path):
 
     with serving(fixed) as server:
         client = ChatClient(server.url, "analyst", retries=0)
-        first = ByModel(lambda: ChatPolicy(client), kept=lambda: kept).begin(episodes, None, Moment())()
+        first = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, Moment())()
         asked = len(server.asked)
-        torn = kept.read_text(encoding="utf-8")[:-30]  # the last line was being written when the power went
-        kept.write_text(torn, encoding="utf-8")
-        again = ByModel(lambda: ChatPolicy(client), kept=lambda: kept).begin(episodes, None, Moment())()
+        file = kept / "answers.jsonl"
+        torn = file.read_text(encoding="utf-8")[:-30]  # the last line was being written when the power went
+        file.write_text(torn, encoding="utf-8")
+        again = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, Moment())()
         assert len(server.asked) == asked + 1 and [a.skills for a in again] == [a.skills for a in first]
-        once_more = ByModel(lambda: ChatPolicy(client), kept=lambda: kept).begin(episodes, None, Moment())()
+        once_more = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, Moment())()
         assert len(server.asked) == asked + 1 and sum(a.asked for a in once_more) == 0
 
 
 def test_a_broken_connection_is_no_answer_to_keep(tmp_path):
-    kept = tmp_path / "answers.jsonl"
-    found, _ = analyse(lambda body: (500, {}), by_expert("countdown", 0.5)[:2], kept)
-    assert not any(a.skills for a in found) and len(Answers(kept)) == 0
+    found, _ = analyse(lambda body: (500, {}), by_expert("countdown", 0.5)[:2], tmp_path)
+    assert not any(a.skills for a in found) and len(Answers(tmp_path)) == 0
 
 
 def test_a_refused_key_is_found_out_before_anything_is_played():

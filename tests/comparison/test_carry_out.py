@@ -12,7 +12,7 @@ import pytest
 from small_comparison import SMALL
 
 from tacit.comparison import carry_out as module
-from tacit.comparison.carry_out import FAILURE, carry_out, failure_of, status_of, words_for
+from tacit.comparison.carry_out import FAILURE, carry_out, check_stored, failure_of, status_of, words_for
 from tacit.comparison.plan import Plan, make_plan
 from tacit.core.errors import TacitError
 from tacit.runs.files import write_json
@@ -159,6 +159,21 @@ def test_a_run_that_is_to_be_longer_goes_on(plan, tmp_path):
     assert words_for(run, tmp_path) == ["train", "--resume", str(path), "--iterations", "2"]
     write_json(path / "summary.json", {"iterations": 1})
     assert status_of(path, run.iterations) == "unfinished"
+
+
+def test_what_may_change_is_taken_over_from_the_file_when_a_run_goes_on(plan, world):
+    """It was accepted, and then nothing came of it."""
+    run = next(cell for cell in plan.cells if cell.world == "next")
+    path = world.directory / run.place
+    path.mkdir(parents=True)
+    before = {**run.document, "out": "here", "keep": 9, "schedule": {**run.document["schedule"], "iterations": 1}}
+    write_json(path / "recipe.json", run.document)
+    write_json(path / "settings.json", before)
+    check_stored(plan, world.directory)
+    carry_out(plan, [run], world.directory, world.at_most(1), lambda event: None)
+    after = json.loads((path / "settings.json").read_text())
+    assert after["keep"] == run.document["keep"] != 9 and after["out"] == "here"
+    assert after["schedule"]["iterations"] == 1, "the command says how many there are to be"
 
 
 @pytest.mark.parametrize("summary", ['{"iterations": ', "[]", ""])

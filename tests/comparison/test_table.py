@@ -42,7 +42,7 @@ def make_cell(method: str, seed: int, *rl: str, world: str = "w", start: dict[st
         "peak": max(practised, key=lambda e: e["success"]) if rl else None,
         "curve": [{"step": s, "success": v, "score": v} for s, v in curve] if rl else [],
         "steps_to": [{"threshold": t, "step": next((s for s, v in curve if v >= t), None)} for t in THRESHOLDS],
-        "area": 0.5 if rl else None, "outcomes": [d == "1" for d in rl[-1]] if rl else None,
+        "area": 0.5 if rl else None, "further": {}, "outcomes": [d == "1" for d in rl[-1]] if rl else None,
     }  # fmt: skip
 
 
@@ -137,6 +137,7 @@ def found() -> dict[str, Any]:
     return {
         "name": "made up", "description": "", "worlds": ["w"], "methods": methods, "seeds": [0, 1], "thresholds": THRESHOLDS,
         "baseline": "grpo", "notes": ["budgets differ."], "panels": {"w": check_alike("w", {"a": START})}, "starts": {},
+        "further": {"w": []}, "grids": {},
         "cells": CELLS, "table": make_table(CELLS, ["w"], methods, THRESHOLDS),
         "differences": {"w": [{"setting": "kl", "values": {"grpo": 0.1, "lost": 0.0}, "named_by": ["lost"], "unequal": False}]},
     }  # fmt: skip

@@ -128,7 +128,7 @@ def test_signals_reach_the_steps_of_a_rollout():
         assert trajectory.success == (trajectory.steps[-1].signals["progress"] >= 1.0)
 
 
-@pytest.mark.parametrize(("name", "limit"), [("alfworld", 4000), ("countdown", 4000), ("cooking", 4000)])
+@pytest.mark.parametrize(("name", "limit"), [("alfworld", 4000), ("countdown", 4000), ("cooking", 4000), ("webshop", 4000)])
 @pytest.mark.parametrize("wording", ["full", "terse"])
 def test_every_world_with_a_tracker_stays_within_the_default_bound(name, limit, wording):
     """Experts' episodes, to their end."""

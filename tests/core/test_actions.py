@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.core.actions import BARE, FORMATS, TAGS, Parsed, Tags
+from tacit.core.actions import BARE, CALLS, FORMATS, TAGS, Parsed, Tags
 from tacit.core.errors import TacitError
 from tacit.core.wording import format_of
 
@@ -123,6 +123,8 @@ def test_a_wording_has_the_formats_it_says_and_the_usual_ones_beside():
         formats = {"tags": SEARCH}
 
     assert format_of(Words(), "tags") is SEARCH and format_of(Words(), "bare") is BARE
-    assert format_of(object(), "tags") is TAGS and dict(FORMATS) == {"tags": TAGS, "bare": BARE}
+    assert format_of(object(), "tags") is TAGS and set(FORMATS) == {"tags", "bare", "tools"}
+    assert format_of(Words(), "tools").kinds == SEARCH.kinds, "several kinds of action are several tools"
+    assert format_of(object(), "tools") is CALLS
     with pytest.raises(TacitError, match=r"unknown style 'tag' of the wording Words. Did you mean 'tags'"):
         format_of(Words(), "tag")

@@ -31,7 +31,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     """A tenth of what the client waits, so that pauses are real and short."""
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.05)
+    monkeypatch.setattr("tacit.engines.chat.client.PAUSE_S", 0.05)
 
 
 def client(server, **more) -> ChatClient:
@@ -93,7 +93,7 @@ def test_what_may_pass_is_asked_again_after_growing_pauses(trouble):
     with serving(reply) as server:
         assert client(server).complete(HELLO).text == "at last"
     pauses = [after - before for before, after in pairwise(asked)]
-    assert len(asked) == 4 and all(pause >= 0.75 * 0.05 * 2**attempt for attempt, pause in enumerate(pauses))
+    assert len(asked) == 4 and all(pause >= 0.05 * 2**attempt for attempt, pause in enumerate(pauses))
 
 
 def test_a_server_says_itself_how_long_to_wait():
@@ -104,18 +104,68 @@ def test_a_server_says_itself_how_long_to_wait():
     assert time.monotonic() - began >= 0.6
 
 
-def test_a_server_that_does_not_answer_in_time():
-    release = threading.Event()
+def answering_at_first(reply):
+    """The first request is answered, the others as `reply` says."""
+    number = count()
+    return lambda body: (200, says("hi")) if next(number) == 0 else reply(body)
 
+
+def hanging(release):
     def hang(body):
         release.wait(5)
         return 200, says("too late")
 
-    with serving(hang) as server:
-        with pytest.raises(Broken, match=r"no answer within 0\.1 s"):
-            client(server, timeout_s=0.1, retries=1).complete(HELLO)
+    return hang
+
+
+def test_a_server_that_does_not_answer_in_time():
+    release = threading.Event()
+    with serving(answering_at_first(hanging(release))) as server:
+        one = client(server, timeout_s=0.2, retries=1)
+        one.complete(HELLO)
+        with pytest.raises(Broken, match=r"no answer within 0\.2 s"):
+            one.complete(HELLO)
+        assert one.trouble == "no answer within 0.2 s; asked again, 1 of 1 times"
         release.set()
-    assert len(server.asked) == 2
+    assert len(server.asked) == 3
+
+
+def test_a_server_that_never_answers_is_asked_once():
+    release, began = threading.Event(), time.monotonic()
+    with serving(hanging(release)) as server:
+        with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.1 s; .* wants a longer --timeout"):
+            client(server, timeout_s=0.1).complete(HELLO)
+        release.set()
+    assert len(server.asked) == 1 and time.monotonic() - began < 2
+
+
+def test_a_first_request_that_only_fails_ends_it_after_a_few_tries_and_says_meanwhile_why():
+    seen = []
+    with serving(lambda body: (seen.append(one.trouble), (500, {"error": {"message": "out of memory"}}))[1]) as server:
+        one = client(server)
+        with pytest.raises(TacitError, match=r"has never answered: 500 out of memory; the first request failed 4 times"):
+            one.complete(HELLO)
+    assert seen == ["", *(f"500 out of memory; asked again, {n} of 3 times" for n in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("reply", [(200, b"<html>sorry</html>"), (400, {"error": "no such parameter"})])
+def test_an_endpoint_none_of_whose_answers_can_be_used_is_given_up(reply):
+    with serving(lambda body: reply) as server:
+        one = client(server)
+        for _ in range(PATIENCE - 1):
+            with pytest.raises(Broken):
+                one.complete(HELLO)
+        with pytest.raises(TacitError, match=f"none of the first {PATIENCE} answers .*(not JSON|no such parameter)"):
+            one.complete(HELLO)
+
+
+def test_prompts_that_are_refused_do_not_end_an_endpoint_that_has_answered():
+    with serving(answering_at_first(lambda body: (400, {"error": "too long"}))) as server:
+        one = client(server)
+        one.complete(HELLO)
+        for _ in range(PATIENCE + 1):
+            with pytest.raises(Broken):
+                one.complete(HELLO)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +188,13 @@ def test_nobody_there():
     began = time.monotonic()
     with pytest.raises(TacitError, match=r"nobody answers at http://127.0.0.1:\d+/v1: .*Is the server running"):
         ChatClient(url, "m", retries=2).complete(HELLO)
-    assert time.monotonic() - began >= 0.75 * (0.05 + 0.1), "it may have been starting: asked three times"
+    assert time.monotonic() - began >= 0.05 + 0.1, "it may have been starting: asked three times"
 
 
 def test_a_server_that_only_fails_is_given_up():
-    with serving(lambda body: (500, {"error": "out of memory"})) as server:
+    with serving(answering_at_first(lambda body: (500, {"error": "out of memory"}))) as server:
         one = client(server, retries=0)
+        one.complete(HELLO)
         for _ in range(PATIENCE - 1):
             with pytest.raises(Broken):
                 one.complete(HELLO)
@@ -194,8 +245,9 @@ def test_a_broken_answer_is_an_empty_completion():
     number = count()
     with serving(lambda body: (200, says(None)) if next(number) == 1 else (200, says("fine"))) as server:
         policy = ChatPolicy(client(server), concurrency=1)
-        texts = [c.text for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
-    assert texts == ["fine", "", "fine"] and policy.broken == ["the answer's content is NoneType, not text"]
+        said = [(c.text, c.finish) for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
+    assert said == [("fine", "stop"), ("", "unusable"), ("fine", "stop")]
+    assert policy.broken == ["the answer's content is NoneType, not text"]
     assert server.asked[0]["top_k"] == 5
 
 
@@ -263,7 +315,7 @@ def test_a_panel_played_over_http():
         played = play_panel(panel, rules, InPlace(world.make), Alone(context, policy), settle=policy.settle, batch=4)
     score = score_panel(panel, played, rules)
     steps = [step for t in played for step in t.steps]
-    assert len(policy.broken) == sum(not step.valid for step in steps) > 0 and score.crashed == 0
+    assert len(policy.broken) == sum(not step.valid for step in steps) == score.unusable > 0 and score.crashed == 0
     assert {len(s.prompt_tokens) for s in steps if s.valid} == {100} and {
         len(s.completion.tokens) for s in steps if s.valid
     } == {10}

@@ -19,6 +19,12 @@ WORDS = {
     ("alfworld", "terse"): ("1", "6e878826f208bda0"),
     ("cooking", "full"): ("1", "553a0d0702d48150"),
     ("cooking", "terse"): ("1", "7255c7a8df8b94b9"),
+    ("textcraft", "full"): ("1", "41430a438007d158"),
+    ("textcraft", "terse"): ("1", "2f93fddaf1a9d6ac"),
+    ("sokoban", "full"): ("1", "9624076020f9b92d"),
+    ("sokoban", "terse"): ("1", "ad5f9bd26ef894a3"),
+    ("webshop", "full"): ("1", "25f48ccb9be23512"),
+    ("webshop", "terse"): ("1", "34ba5146b9ae0554"),
 }
 """(world, wording) -> its version, and a hash of its prompts along the expert's episodes"""
 

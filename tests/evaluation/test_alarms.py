@@ -79,3 +79,31 @@ def test_first_alarms_come_once_and_at_their_step():
 
 def test_thresholds_can_be_others():
     assert [a.name for a in alarms_at(run(*[{"completion_tokens": 30.0}] * 3), Thresholds(length_high=1.2))] == ["length_high"]
+
+
+def test_completions_none_of_which_parses_ring_at_once():
+    (alarm,) = alarms_at([{"step": 1, "valid": 0.0, "turns": 40}])
+    assert alarm.name == "unparsed" and "--sft.steps" in alarm.message and "--max-tokens" in alarm.message
+    assert names([{"step": 1, "valid": 0.05, "turns": 40}]) == [] == names([{"step": 1, "valid": 0.0, "turns": 0}])
+
+
+def test_groups_that_are_all_alike_ring_while_few_succeed():
+    alike = {"credited_groups": 0.0, "success": 0.0}
+    (alarm,) = alarms_at([{"step": 1, **alike}])
+    assert alarm.name == "uncredited" and "no group of this iteration is mixed, and 0% of the episodes" in alarm.message
+    assert "the last 3 iterations" in alarms_at([{"step": i, **alike} for i in range(4)])[0].message
+    assert names([{"step": 1, **alike}, {"step": 2, **alike, "credited_groups": 0.1}]) == []
+    assert names([{"step": 1, "credited_groups": 0.0, "success": 1.0}]) == [], "what is mastered is no trouble"
+
+
+def test_a_fall_below_the_start_rings_where_it_is_more_than_chance():
+    def fell(episodes: int, now: float) -> list[str]:
+        return names([{"step": i, "success": 0.5 if i < 4 else now, "episodes": episodes} for i in range(8)])
+
+    assert fell(64, 0.3) == ["fall"] and fell(64, 0.45) == [] and fell(64, 0.9) == []
+    assert fell(4, 0.3) == [], "3 × 4 episodes against 3 × 4 say little"
+
+
+def test_a_world_that_broke_rings():
+    (alarm,) = alarms_at([{"step": 1, "crashed": 3, "episodes": 64}])
+    assert alarm.name == "crashed" and alarm.message.startswith("3 of 64 episodes ended because the world broke")

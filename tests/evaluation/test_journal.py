@@ -10,6 +10,7 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 
 from tacit.contexts.history import History
 from tacit.core.protocols import Sampling
+from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.environments import get_environment
 from tacit.evaluation.behaviour import behaviour
 from tacit.evaluation.evaluate import Alone, evaluate, play_panel
@@ -17,6 +18,7 @@ from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
 from tacit.evaluation.scores import score_panel
+from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.rollout.worlds import InPlace
 
 WORLD = get_environment("countdown")
@@ -30,7 +32,11 @@ class Killed(BaseException):
     pass
 
 
-class Dying(ScriptedPolicy):
+class Steady(ByteTokens, ScriptedPolicy):
+    """The same tokens for the same text in every process, as a real tokenizer has them."""
+
+
+class Dying(Steady):
     """Dies when it is asked once too often."""
 
     def __init__(self, turns: int) -> None:
@@ -43,14 +49,24 @@ class Dying(ScriptedPolicy):
         return super().sample(requests, sampling, layer)
 
 
-def play(journal=None, policy=None, repeats=2, batch=4, progress=None):
-    policy = policy or ScriptedPolicy(stumble_through_countdown)
+def play(journal=None, policy=None, repeats=2, batch=4, begun=None, onlooker=NOBODY):
+    policy = policy or Steady(stumble_through_countdown)
     rules, route = replace(RULES, repeats=repeats), Alone(TERSE, policy)
-    return play_panel(PANEL, rules, InPlace(WORLD.make), route, batch=batch, journal=journal, progress=progress), policy
+    return play_panel(
+        PANEL, rules, InPlace(WORLD.make), route, batch=batch, journal=journal, begun=begun, onlooker=onlooker
+    ), policy
 
 
 def table(played) -> tuple:
     return score_panel(PANEL, played, RULES).to_json(), behaviour(played, WORLD.alphabet, WORLD.failure)
+
+
+def answers(policy) -> int:
+    return sum(len(requests) for requests in policy.asked)
+
+
+def answers_before(policy, turn: int) -> int:
+    return sum(len(requests) for requests in policy.asked[:turn])
 
 
 def test_killed_at_every_turn_it_ends_in_the_same_table(tmp_path):
@@ -63,7 +79,7 @@ def test_killed_at_every_turn_it_ends_in_the_same_table(tmp_path):
             play(journal, Dying(dies_after))
         played, again = play(Journal(tmp_path / str(dies_after), MEASURED))
         assert table(played) == table(whole)
-        assert len(again.asked) <= turns and (dies_after < turns // 2 or len(again.asked) < turns), "not all of it again"
+        assert answers(again) == answers(policy) - answers_before(policy, dies_after), "nothing is asked for twice"
 
 
 def test_what_is_complete_is_not_played_again_and_more_repeats_only_add(tmp_path):
@@ -84,8 +100,8 @@ def test_a_half_written_line_is_one_episode_to_play(tmp_path):
     text = path.read_text()
     path.write_text(text[: len(text) - 40])
     seen: list[int] = []
-    played, policy = play(Journal(tmp_path, MEASURED), progress=seen.append)
-    assert seen[0] == 19 and seen[-1] == 20 and {len(asked) for asked in policy.asked} == {1}
+    played, policy = play(Journal(tmp_path, MEASURED), begun=seen.append)
+    assert seen == [19] and {len(asked) for asked in policy.asked} == {1}
     assert table(played) == table(whole)
     assert play(Journal(tmp_path, MEASURED))[1].asked == [], "the new line did not become part of the half one"
 
@@ -142,12 +158,59 @@ def test_what_models_write_cannot_break_a_line(tmp_path):
     assert [s.action for t in again for s in t.steps] == [s.action for t in whole for s in t.steps]
 
 
-def test_progress_counts_up_to_all():
-    seen: list[int] = []
-    play(progress=seen.append)
-    assert seen == sorted(seen) and seen[0] == 0 and seen[-1] == 20 and len(set(seen)) > 5
+def test_an_episode_is_on_disk_when_it_is_over_and_not_when_its_batch_is(tmp_path):
+    journal, kept = Journal(tmp_path, MEASURED), []
+
+    class Looking(Onlooker):
+        def over(self, place, trajectory):
+            kept.append(len(journal.path.read_text().splitlines()) - 1)
+
+    play(journal, batch=20, onlooker=Looking())
+    assert kept == list(range(1, 21))
+
+
+def test_a_turn_cut_off_in_writing_is_asked_for_again_and_turns_go_when_all_is_played(tmp_path):
+    journal = Journal(tmp_path, MEASURED)
+    with pytest.raises(Killed):
+        play(journal, Dying(1), batch=20)
+    turns = journal.path.with_suffix(".turns")
+    text = turns.read_text()
+    turns.write_text(text[:-10])
+    played, again = play(Journal(tmp_path, MEASURED), batch=20)
+    whole, policy = play(batch=20)
+    assert table(played) == table(whole) and answers(again) == answers(policy) - answers_before(policy, 1) + 1
+    assert not turns.exists()
+
+
+def test_turns_of_another_measurement_are_not_taken(tmp_path):
+    with pytest.raises(Killed):
+        play(Journal(tmp_path, MEASURED), Dying(3))
+    other = Journal(tmp_path, replace(MEASURED, code="0.2.0+def"))
+    assert answers(play(other)[1]) == answers(play()[1])
+
+
+class Failing(Steady):
+    """Every answer to the second task is lost on the way."""
+
+    def sample(self, requests, sampling, layer=None):
+        lost = f"> {PANEL.tasks[1].data['target']}"
+        return [
+            replace(c, text="", finish="unusable") if lost in self.decode(r.prompt) else c
+            for r, c in zip(requests, super().sample(requests, sampling, layer), strict=True)
+        ]
+
+
+def test_an_episode_with_an_unusable_answer_is_counted_and_never_kept(tmp_path):
+    journal = Journal(tmp_path, MEASURED)
+    played, _ = play(journal, Failing(stumble_through_countdown))
+    lost = [t for t in played if t.unusable]
+    assert len(lost) == 2 and score_panel(PANEL, played, RULES).to_json()["unusable"] == sum(len(t) for t in lost)
+    assert journal.notes == ["2 episodes that broke off are not kept: the same command plays them again"]
+    repaired, policy = play(Journal(tmp_path, MEASURED))
+    assert answers(policy) == sum(len(t) for t in repaired if t.task == PANEL.tasks[1])
+    assert table(repaired) == table(play()[0])
 
 
 def test_evaluate_is_play_and_score():
-    score, played = evaluate(PANEL, RULES, InPlace(WORLD.make), TERSE, ScriptedPolicy(stumble_through_countdown))
+    score, played = evaluate(PANEL, RULES, InPlace(WORLD.make), TERSE, Steady(stumble_through_countdown))
     assert table(played) == table(play()[0]) and score.to_json() == table(played)[0]

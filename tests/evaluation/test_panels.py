@@ -35,7 +35,7 @@ def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatc
     assert panel.hash == world.panels["valid_seen"][140] and panel.difference() == ""
 
 
-@pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking"])
+@pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking", "textcraft", "sokoban"])
 def test_every_split_has_a_hash_but_the_one_we_never_had(name):
     world = get_environment(name)
     missing = [s for s in world.splits if s not in world.panels and s != "valid_unseen"]

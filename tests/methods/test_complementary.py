@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -37,17 +38,17 @@ SCHEDULE = Schedule(groups=3, group_size=4, lr=1e-3)
 
 
 class Kit(NoTools):
-    """Tools with an extractor at hand, and a file where one is wanted."""
+    """Tools with an extractor at hand, and a directory for the run."""
 
-    def __init__(self, extractor, file: Path | None = None) -> None:
-        self.extractor, self.path = extractor, file
+    def __init__(self, extractor, place: Path) -> None:
+        self.extractor, self.place = extractor, place
 
     def policy(self, name):
         assert name == "extractor"
         return lambda: self.extractor
 
-    def file(self, name):
-        return lambda: self.path
+    def directory(self, name):
+        return self.place / name
 
 
 def noting(prompt: str, seed: int) -> str:
@@ -59,10 +60,11 @@ def noting(prompt: str, seed: int) -> str:
     return f"update: better: {first}" if any(line.startswith("entry:") for line in lines) else f"add: try {first}"
 
 
-def make(extractor=None, file=None, **settings):
+def make(extractor=None, place=None, **settings):
+    place = place or Path(tempfile.mkdtemp(prefix="experience-"))
     extractor = extractor or ScriptedPolicy(noting)
     told = {"extractor_style": "terse", "extractor_tokens": 64, "merge_every": 0, "extractor_batch": 4, **settings}
-    method = replace(get_method("complementary")(**SMALL), schedule=SCHEDULE, **told).build(WORLD, Kit(extractor, file))
+    method = replace(get_method("complementary")(**SMALL), schedule=SCHEDULE, **told).build(WORLD, Kit(extractor, place))
     return method, extractor
 
 
@@ -183,11 +185,11 @@ def test_a_merge_that_says_nothing_loses_nothing():
 
 
 @pytest.mark.parametrize("name", ["bipace", "opid"])
-def test_together_with_others(name):
+def test_together_with_others(name, tmp_path):
     extractor = ScriptedPolicy(noting)
     settings = get_method(f"complementary+{name}")(**SMALL, extractor_style="terse", extractor_tokens=64, merge_every=0, kl=0.0)
     more = {"layer": -1} if name == "bipace" else {}
-    method = replace(settings, schedule=SCHEDULE, **more).build(WORLD, Kit(extractor))
+    method = replace(settings, schedule=SCHEDULE, **more).build(WORLD, Kit(extractor, tmp_path))
     loop = loop_of(method)
     for number in (1, 2):
         done = loop.iterate(number)
@@ -197,7 +199,7 @@ def test_together_with_others(name):
 
 def test_saved_and_found_again_it_goes_on_as_it_would_have(tmp_path):
     def run(cut: bool):
-        method, extractor = make(file=tmp_path / f"bank-{cut}.sqlite", extractor_batch=5)
+        method, extractor = make(place=tmp_path / f"run-{cut}", extractor_batch=5)
         actor = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 3 else "hm")
         loop = loop_of(method, actor)
         loop.iterate(1), loop.iterate(2)
@@ -206,7 +208,7 @@ def test_saved_and_found_again_it_goes_on_as_it_would_have(tmp_path):
             place.mkdir()
             method.companions[0].save(place)
             loop.iterate(3)  # and then the power goes
-            method, extractor = make(file=tmp_path / "bank-True.sqlite", extractor_batch=5)
+            method, extractor = make(place=tmp_path / "run-True", extractor_batch=5)
             method.companions[0].load(place)
             drawn = dict(loop.drawn)
             loop = loop_of(method, actor)

@@ -67,7 +67,7 @@ def test_each_reward_component_can_be_left_out():
     assert build(without=("error.repeated", "repeated")).rewards[1].without == ("error.repeated",)
     assert build(without=("progress",)).rewards[1].without == ("progress",)
     assert build(without=("step_cost",)).rewards[1] == replace(build().rewards[1], step_cost=0.0)
-    for name in ("alfworld", "cooking", "countdown"):
+    for name in ("alfworld", "cooking", "countdown", "webshop"):
         world = get_environment(name)
         for component in world.tracker.components:
             method = ConstantContext(without=(component.partition(".")[2],)).build(world)

@@ -32,7 +32,7 @@ def test_the_example_is_a_real_prompt(form):
     assert shown in PAGE
 
 
-@pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown"])
+@pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown", "textcraft", "sokoban"])
 def test_the_components_are_those_of_the_trackers(name):
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {name} |"))
     cells = zip(("progress", "error"), row.split("|")[2:4], strict=True)

@@ -19,7 +19,7 @@ from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import total
 
-FAMILY = {"alfworld": "clean", "countdown": "four_numbers", "cooking": "hard"}
+FAMILY = {"alfworld": "clean", "countdown": "four_numbers", "cooking": "hard", "textcraft": "depth_4", "sokoban": "two_boxes"}
 
 
 def played_by_the_expert(world: Environment, context, task, formatted: int) -> Trajectory:

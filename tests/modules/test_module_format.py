@@ -158,7 +158,8 @@ def test_only_scores_of_these_very_weights_and_of_finished_stages_are_kept() -> 
 def test_a_context_is_kept_as_data() -> None:
     history = History(WORLD.wordings["full"], None, True, "tags")
     kept = describe_context(history, WORLD)
-    assert kept == {"kind": "history", "wording": "full", "turns": None, "admissible": True, "style": "tags"}
+    own = {"turns": None, "admissible": True, "style": "tags", "chat": False, "thinking": False}
+    assert kept == {"kind": "history", "wording": "full", **own}
     assert make_context(json.loads(json.dumps(kept)), WORLD) == history and tracker_version(history) is None
     assert wording_version(history) == "2" and wording_version(History(WORLD.wordings["terse"])) == "1"
     block = make_context({"kind": "state_block", "wording": "terse", "block": True}, WORLD)

@@ -22,6 +22,8 @@ VERL_AGENT: Sourced = {
     "method.state_block": (False, "code: prompts without one"),
     "method.wording": ("full", "code: the prompt templates"),
     "method.style": ("tags", "code: <think> and <action>"),
+    "method.chat": (False, "code: every turn is one user message"),
+    "method.thinking": (False, "code: thoughts are in tags of the prompt's own"),
     "method.admissible": (True, "code: the prompt templates list them"),
     "method.outcome": ("success", "code: 10 × won"),
     "method.success_reward": (10.0, "code: 10 × won"),
@@ -36,6 +38,8 @@ VERL_AGENT: Sourced = {
     "schedule.group_size": (8, "script: group_size"),
     "schedule.iterations": (150, "script: trainer.total_epochs, one batch each"),
     "schedule.lr": (1e-6, "script: actor.optim.lr"),
+    "schedule.warmup": (0.0, "yaml: actor.optim.lr_warmup_steps_ratio"),
+    "schedule.decay": ("none", "yaml: actor.optim.warmup_style=constant"),
     "schedule.temperature": (1.0, "yaml: rollout.temperature"),
     "schedule.top_p": (1.0, "yaml: rollout.top_p"),
     "schedule.epochs": (1, "yaml: ppo_epochs"),
@@ -48,6 +52,7 @@ VERL_AGENT: Sourced = {
     "evaluation.also": ("", "ours"),
     "evaluation.repeats": (1, "yaml: val_kwargs.n"),
     "evaluation.every": (5, "script: trainer.test_freq"),
+    "evaluation.patience": (0, "script: all of trainer.total_epochs"),
     "evaluation.untrained": (True, "script: val_before_train"),
     "evaluation.temperature": (0.4, "script: val_kwargs.temperature"),
     "evaluation.top_p": (1.0, "yaml: val_kwargs.top_p"),
@@ -133,6 +138,26 @@ CALIBRATED_1_5B: Sourced = {
     "method.epsilon": (0.05, "Table H.1"),
     "schedule.iterations": (200, "Table 2: extended training budget"),
 }
+
+IN_THE_SHOP: Sourced = {
+    "world": ("webshop", "script: env.env_name=Webshop"),
+    "split": ("published_train", "instead of goals 500 and up of a list that every worker shuffles for itself"),
+    "tasks": (2400, "16 × 150: as many as are met"),
+    "families": ("", "code: all departments"),
+    "max_steps": (0, "script of WebShop: env.max_steps=15, the world's own"),
+    "schedule.minibatch_rows": (64, "script of WebShop: ppo_mini_batch_size, which counts environment steps"),
+    "evaluation.split": ("published_test", "instead of goals 0 to 499 of such a list: held out by product and sentence"),
+    "evaluation.max_steps": (0, "script of WebShop: env.max_steps=15, the world's own"),
+}
+MEAN_NORM: Sourced = {
+    "method.std": ("none", "script of WebShop: gigpo.mode=mean_norm"),
+    "method.step_std": ("none", "script of WebShop: gigpo.mode=mean_norm"),
+}
+
+
+def shop_rows(model: Sourced, bipace: Sourced) -> dict[tuple[str, str], Sourced]:
+    rows = {"grpo": VERL_AGENT, "ppo": PPO, "gigpo": GIGPO | MEAN_NORM, "hgpo": HGPO, "bipace": BIPACE | bipace}
+    return {("webshop", method): model | row | IN_THE_SHOP for method, row in rows.items()}
 
 
 def radius(epsilon: float) -> Sourced:
@@ -260,6 +285,8 @@ CONSTANT_CONTEXT: Sourced = {
     "method.bound": (4000, "ours; there 1,024 tokens in imitation"),
     "method.wording": ("full", "Eq. 2; the words around it are ours"),
     "method.style": ("bare", "§3.2: the target is the action, not a reasoning trace"),
+    "method.chat": (False, "Eq. 2: one text"),
+    "method.thinking": (False, "§3.2: no reasoning trace"),
     "method.admissible": (False, "§3.2: no list of actions"),
     "method.outcome": ("success", "Table 6: success, not a score"),
     "method.success_reward": (3.0, "Table 6"),
@@ -280,6 +307,8 @@ CONSTANT_CONTEXT: Sourced = {
     "schedule.group_size": (4, "Table 5: rollouts per group K"),
     "schedule.iterations": (200, "Table 5: 200 train games a family"),
     "schedule.lr": (5e-6, "Table 5"),
+    "schedule.warmup": (0.0, "ours: stated for imitation only"),
+    "schedule.decay": ("none", "ours: stated for imitation only"),
     "schedule.temperature": (0.8, "Table 5"),
     "schedule.top_p": (0.95, "Table 5"),
     "schedule.epochs": (1, "Table 5: RL epochs"),
@@ -299,6 +328,7 @@ CONSTANT_CONTEXT: Sourced = {
     "evaluation.also": ("", "ours"),
     "evaluation.repeats": (3, "Table 5: seeds 0, 1, 2"),
     "evaluation.every": (0, "ours: after each stage"),
+    "evaluation.patience": (0, "ours: all iterations"),
     "evaluation.untrained": (False, "ours"),
     "evaluation.temperature": (0.4, "Table 5"),
     "evaluation.top_p": (0.95, "Table 5"),
@@ -317,6 +347,25 @@ ALL_FAMILIES: Sourced = CONSTANT_CONTEXT | {
     "schedule.iterations": (1000, "§4.2: one module for all; 200 games for each of five families"),
     "sft.steps": (6882, "Table 5: 3 epochs of 36,702 samples in batches of 16"),
 }
+
+SHOPPING: Sourced = CONSTANT_CONTEXT | {
+    "world": ("webshop", "Table 5"),
+    "tasks": (2400, "Table 5: 200 goals are drawn from them; the number is ours"),
+    "max_steps": (15, "Table 5: max episode steps"),
+    "method.block": ("paper", "§3.1: query, product, selected and remaining options, readiness"),
+    "method.bound": (40000, "ours; there 2,048 tokens in imitation"),
+    "sft.steps": (2829, "Table 5: 3 epochs of 15,087 samples in batches of 16"),
+    "sft.tasks": (1571, "Table 5: expert trajectories; ours are the shopper's, of which it wins four in five"),
+    "sft.expert": ("", "instead of the dataset's expert: our shopper"),
+    "sft.from": ("", "instead of the dataset's expert: our shopper"),
+    "evaluation.split": ("published_test", "§7.1: held-out goals"),
+    "evaluation.tasks": (500, "Table 5"),
+    "evaluation.max_steps": (15, "Table 5: of training; ReAct's 14.4 steps in Table 2 agree"),
+}
+
+
+def without_in_the_shop(*components: str) -> Sourced:
+    return SHOPPING | {"method.without": (list(components), "Table 3 and Figure 3")}
 
 
 def without(*components: str) -> Sourced:
@@ -359,6 +408,10 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
             "method.epsilon": (0.0, "ours: equal observations"),
         },
     },
+    "bipace-table2-webshop-7b": shop_rows(ON_7B, {}),
+    "bipace-table2-webshop-1.5b": shop_rows(
+        ON_1_5B, {key: value for key, value in CALIBRATED_1_5B.items() if key != "schedule.iterations"}
+    ),
     "reuserl-table1": {
         (world, method): REUSE_GRPO | own | row
         for world, own in (("alfworld", {}), ("cooking", IN_COOKING), ("countdown", IN_COUNTDOWN))
@@ -375,6 +428,15 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         )
     },
     "constant-context-table1": {("alfworld", ""): CONSTANT_CONTEXT},
+    "constant-context-table1-webshop": {("webshop", ""): SHOPPING},
+    "constant-context-table3-webshop": {
+        ("webshop", "whole"): SHOPPING,
+        ("webshop", "no-state-block"): SHOPPING | {"method.state_block": (False, "Table 3")},
+        ("webshop", "outcome-only"): without_in_the_shop("progress", "error", "step_cost"),
+        ("webshop", "no-progress"): without_in_the_shop("progress"),
+        ("webshop", "no-error"): without_in_the_shop("error"),
+        ("webshop", "no-step-cost"): without_in_the_shop("step_cost"),
+    },
     "constant-context-table3": {
         ("alfworld", "whole"): ALL_FAMILIES,
         ("alfworld", "no-state-block"): ALL_FAMILIES | {"method.state_block": (False, "Table 3")},
@@ -389,11 +451,15 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
 SEEDS = {
     "bipace-table2-1.5b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table2-7b": ([0, 1, 2], "Table 2: three seeds"),
+    "bipace-table2-webshop-1.5b": ([0, 1, 2], "Table 2: three seeds"),
+    "bipace-table2-webshop-7b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table4": ([0, 1, 2], "Table 4: three seeds for the embedder, seed 0 for the radius"),
     "bipace-table-l1": ([0, 1, 2], "Table L.1: three seeds"),
     "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),
     "opid-table1-3b": ([0], "ours: not stated"),
     "opid-tables23": ([0], "ours: not stated"),
     "constant-context-table1": ([42], "Table 5: training seed"),
+    "constant-context-table1-webshop": ([42], "Table 5: training seed"),
+    "constant-context-table3-webshop": ([42], "Table 5: training seed"),
     "constant-context-table3": ([42], "Table 5: training seed"),
 }

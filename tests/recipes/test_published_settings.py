@@ -72,7 +72,7 @@ def test_every_setting_is_the_published_one_and_says_where_it_is_published(name)
     assert met == set(PUBLISHED[name]) and seeds == SEEDS[name][0]
 
 
-@pytest.mark.parametrize(("world", "steps"), [("alfworld", 50), ("cooking", 40), ("countdown", 30)])
+@pytest.mark.parametrize(("world", "steps"), [("alfworld", 50), ("cooking", 40), ("countdown", 30), ("webshop", 15)])
 def test_where_a_recipe_leaves_the_limit_to_the_world_it_is_the_papers(world, steps):
     assert open_world(world).max_steps == steps
 
@@ -81,4 +81,5 @@ def test_imitation_has_as_many_steps_as_three_epochs_for_each_module():
     skills = len(open_world("alfworld").skill_families)
     steps = {name: next(document for _, document, _ in documents(name))["sft"]["steps"] for name in PUBLISHED}
     assert steps["constant-context-table3"] == round(3 * 36702 / 16)
+    assert steps["constant-context-table1-webshop"] == steps["constant-context-table3-webshop"] == round(3 * 15087 / 16)
     assert steps["constant-context-table1"] == round(3 * 36702 / 16 / skills) and skills == 5

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tacit.assembly.checks import open_world, prepare
+from tacit.assembly.checks import AGENTS, open_world, prepare
 from tacit.assembly.recipe import Recipe, read_document
 from tacit.assembly.recipes import FOLDER, packaged, run_recipe
 from tacit.cli import compare
@@ -78,6 +78,15 @@ def test_a_module_can_be_trained_for_every_skill(name):
         prepare(replace(recipe, train=replace(recipe.train, families=",".join(families))))
 
 
+@pytest.mark.parametrize("name", ["shop.toml", "published/constant-context-table1-webshop.toml"])
+def test_one_module_serves_the_whole_shop(name):
+    recipe = Recipe.resolve(RECIPES / name, {})
+    world = open_world(recipe.world)
+    (families,) = choose_skills(world, "all").values()
+    assert families == world.families
+    prepare(replace(recipe, train=replace(recipe.train, families=",".join(families))))
+
+
 @pytest.mark.parametrize("file", SCRIPTS, ids=named)
 def test_a_script_has_commands(file):
     assert len(commands(file)) >= 2
@@ -101,10 +110,11 @@ def test_commands_and_files_that_a_published_recipe_names_are_there(file):
 
 @pytest.mark.parametrize("file", [f for f in COMPARISONS if f.parent.name == "comparisons" and "gpu" not in f.stem], ids=named)
 def test_laptop_versions_need_no_gpu_and_no_download(file):
+    optional = {world: table.get("optional") for world, table in read_document(file)["worlds"].items()}
     for planned in plan_of(named(file)).cells:
         assert planned.document["engine"]["device"] == "cpu"
-        assert planned.document["model"] in (*BASES, *TINY_SIZES)
-        assert planned.document["split"] == "train"
+        assert planned.document["model"] in (*BASES, *TINY_SIZES, *AGENTS)
+        assert planned.document["split"] == "train" or optional.get(planned.world)
         assert planned.document["method"]["wording"] == "terse"
 
 
@@ -176,7 +186,11 @@ def test_constant_context_table_2():
 
 @pytest.mark.parametrize(
     ("name", "world"),
-    [("published/constant-context-table3.toml", "alfworld"), ("comparisons/ablation.toml", "household")],
+    [
+        ("published/constant-context-table3.toml", "alfworld"),
+        ("published/constant-context-table3-webshop.toml", "webshop"),
+        ("comparisons/ablation.toml", "household"),
+    ],
 )
 def test_constant_context_table_3_leaves_out_one_thing_at_a_time(name, world):
     whole = cell(name, "whole", world)["method"]

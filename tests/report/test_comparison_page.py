@@ -142,3 +142,11 @@ def test_the_pages_of_its_runs_too(place, capsys):
     capsys.readouterr()
     assert main(["report", str(place / "runs" / "countdown" / "grpo" / "0"), "--runs"]) == 2
     assert "--runs is for comparisons" in capsys.readouterr().err
+
+
+def test_success_is_arranged_as_the_file_arranges_it(place):
+    measure = {"mean": 0.984, "low": 0.944, "high": 0.996}
+    grid = {"panel": "letters/hard/9", "columns": ["full", "<b>"], "rows": [{"name": "reader", "measures": [measure, None]}]}
+    rewrite(place, grids={"letters": [grid, "junk", {"rows": [{"measures": 3}]}], "countdown": 7})
+    text = Page(comparison_page(place)).text
+    assert "Success on letters/hard/9 full <b> reader 98.4% [94.4, 99.6] –" in text

@@ -117,3 +117,10 @@ def test_what_is_known_of_settings_that_are_not_ours():
 def test_help_says_what_it_takes(capsys):
     assert main(["report", "--help"]) == 0
     assert "RUN_OR_COMPARISON" in capsys.readouterr().out
+
+
+def test_an_expert_reads_no_prompt(played):
+    settings = {"world": "countdown", "model": "expert", "evaluation": {"split": "test", "tasks": 6}, "tasks": 4}
+    record = trajectory_record(played[0])
+    told, why = prompts_of(record, known_of(settings).scenes[record["task"]])
+    assert told == [] and why == "An expert acts on what it sees, and reads no prompt."

@@ -17,6 +17,7 @@ from tacit.core.types import StopReason
 from tacit.environments import get_environment
 from tacit.rollout.desks import BatchDesk, open_desk
 from tacit.rollout.episodes import EpisodePlan, rollout, rollout_groups
+from tacit.rollout.onlookers import Onlooker
 from tacit.rollout.worlds import InPlace
 
 COUNTDOWN = get_environment("countdown")
@@ -132,13 +133,23 @@ def test_the_limit_of_steps_is_each_episodes_own():
     assert [t.stop for t in played] == [StopReason.STEP_LIMIT, StopReason.SUCCESS, StopReason.SUCCESS]
 
 
-def test_it_is_told_how_many_are_over():
-    told: list[int] = []
-    walk([corridor(9), corridor(3), corridor(8), corridor(2, "reset")], over=told.append)
-    assert told == [1, 2, 3, 4]
-    again: list[int] = []
-    walk([corridor(2), corridor(2)], over=again.append)
-    assert again == [2]
+def test_an_onlooker_is_told_of_every_turn_and_of_each_episode_when_it_is_over():
+    class Noting(Onlooker):
+        def __init__(self):
+            self.ended, self.turns = {}, 0
+
+        def turn(self, completion, valid):
+            self.turns += valid
+
+        def over(self, place, trajectory):
+            self.ended[place] = (self.turns, trajectory)
+
+    noting = Noting()
+    played, _ = walk([corridor(9), corridor(3), corridor(8), corridor(2, "reset")], onlooker=noting)
+    assert next(iter(noting.ended)) == 3 and [noting.ended[place][1] for place in range(4)] == played
+    assert noting.ended[3][0] == 0 and noting.turns == sum(len(t) for t in played), "the one that never began was told first"
+    told = [turns for turns, _ in noting.ended.values()]
+    assert told == sorted(set(told)), "each when it was over, and not all at the end"
 
 
 def test_an_error_closes_the_desk():

@@ -12,7 +12,7 @@ from tacit.core.method import Schedule
 from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.runs.directory import Run
-from tacit.training.practice import Practice
+from tacit.training.practice import Course, Practice
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -57,3 +57,18 @@ def test_without_any_nothing_is_added(tmp_path):
 def test_a_count_that_is_none_is_refused(also):
     with pytest.raises(TacitError, match=r"evaluation\.also = .* neither a split nor SPLIT:TASKS"):
         _ = EvaluationSettings(also=also).further_panels
+
+
+def test_what_is_not_on_this_machine_may_be_left_out_where_that_is_said(monkeypatch):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    house = get_environment("alfworld")
+
+    def course(also: str) -> Course:
+        return Course.of(house, TrainSettings(tasks=2, evaluation=EvaluationSettings(split="unseen", tasks=3, also=also)))
+
+    found = course("valid_seen?, seen:2?, valid_unseen:9?")
+    assert [panel.name for panel in found.further] == ["alfworld/seen/2"]
+    assert [note.partition(": ")[0] for note in found.notes] == ["not measured on valid_seen", "not measured on valid_unseen"]
+    assert "set ALFWORLD_DATA" in found.notes[0]
+    with pytest.raises(TacitError, match="set ALFWORLD_DATA"):
+        course("valid_seen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from scripted import ScriptedPolicy, solve_countdown
@@ -89,8 +90,38 @@ def test_a_run_that_collapses_says_so_and_ends_as_planned(tmp_path: Path):
     summary = Trainer(run, Fading(), [Practice.of(WORLD, method, settings)], settings, listener).train()
     run.close()
     warnings = [text for text in listener.said if text.startswith("warning at rl")]
-    assert {alarm.name for alarm in read_alarms(tmp_path / "run")} == {"entropy_low", "repetition"} and len(warnings) == 2
+    assert {alarm.name for alarm in read_alarms(tmp_path / "run")} == {
+        *("entropy_low", "repetition", "fall", "uncredited"),
+    }
+    assert len(warnings) == 4
     assert summary["iterations"] == 10 and summary["final"]["code"] == code_version()
     assert summary["final"]["fingerprint"] == summary["digest"] and summary["panel_version"] == "1"
     repeated = [record["repeated"] for record in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert repeated[0] == 0.0 and repeated[-1] > 0.7
+
+
+class Mumbling(ScriptedPolicy):
+    def freeze_reference(self) -> None: ...
+
+
+def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run_is_resumed(tmp_path: Path):
+    schedule = Schedule(groups=2, group_size=2, iterations=2)
+    method = GRPO(wording="full", style="tags", invalid_penalty=0.0, schedule=schedule).build(WORLD)
+    evaluation = EvaluationSettings(split="test", tasks=2, every=1, untrained=False, max_steps=2)
+    settings = TrainSettings(tasks=8, max_steps=2, evaluation=evaluation)
+
+    def train(iterations: int) -> Listener:
+        listener, run = Listener(), Run(tmp_path / "run")
+        policy = Mumbling(lambda prompt, seed: "I would rather\nnot.")
+        shorter = replace(method, schedule=replace(schedule, iterations=iterations))
+        Trainer(run, policy, [Practice.of(WORLD, shorter, settings)], settings, listener).train()
+        run.close()
+        return listener
+
+    Run.create(tmp_path / "run", {"world": "countdown"}).close()
+    said = [text for text in train(1).said if text.startswith("warning")]
+    assert len(said) == 2 and said[0].endswith(r"This is one: 'I would rather\nnot.'") and "no group" in said[1]
+    kept = read_alarms(tmp_path / "run")
+    assert [alarm.name for alarm in kept] == ["unparsed", "uncredited"] and kept[0].example == r"'I would rather\nnot.'"
+    assert not [text for text in train(2).said if text.startswith("warning")], "each is said once"
+    assert read_alarms(tmp_path / "run") == kept

@@ -24,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
     arguments, _ = make_parser().parse(argv)
     if arguments.episodes < 0 or arguments.top < 1:
         raise TacitError("--episodes must not be negative, and --top must be at least 1.")
-    found = inspect_dictionary(arguments.run, arguments.checkpoint, arguments.iteration, arguments.episodes)
+    found = inspect_dictionary(arguments.run, arguments.checkpoint, arguments.iteration, arguments.episodes, arguments.world)
     plot = None if arguments.no_plot else arguments.plot or arguments.run / "dictionary.png"
     if plot is not None:
         plot_dictionary(plot, found.title, found.story)
@@ -38,6 +38,7 @@ def run(argv: Sequence[str]) -> int:
 def make_parser() -> Parser:
     parser = Parser("inspect dictionary", SUMMARY_LINE, usage="tacit inspect dictionary RUN [--iteration N] [--episodes N]")
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument("--world", default="", metavar="NAME", help="of a run in several worlds: whose dictionary")
     parser.add_argument("--checkpoint", default="", metavar="NAME", help="newest, best, or a name such as rl-000020")
     parser.add_argument("--iteration", type=int, metavar="N", help="whose episodes to show (default: the last recorded)")
     parser.add_argument("--episodes", type=int, default=8, metavar="N", help="how many of them, successes first (default: 8)")

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tacit.companions.hindsight.answers import Answers, key_of
+from tacit.companions.answers import Answer, Answers, key_of
 from tacit.companions.hindsight.asking import question
 from tacit.companions.hindsight.reading import Unusable, read_skills
 from tacit.core.errors import TacitError
@@ -99,7 +99,7 @@ class ByModel:
     most: int = 5
     temperature: float = 0.4
     max_tokens: int = 4096
-    kept: Callable[[], Path | None] = lambda: None
+    kept: Path | None = None
     """where its answers are written down"""
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class ByModel:
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
         asked = self.model() if self.model else policy
         if self._answers is None:
-            self._answers = Answers(self.kept())
+            self._answers = Answers(self.kept)
         if getattr(asked, "elsewhere", False):
             return self._pool.submit(self._analyse, trajectories, asked, moment).result
         found = self._analyse(trajectories, asked, moment)
@@ -128,36 +128,39 @@ class ByModel:
     def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, moment: Moment, attempt: int) -> list[Analysis]:
         assert self._answers is not None
         room = asked.context_limit - self.max_tokens
-        who = getattr(asked, "fingerprint", "") if self.model else (moment.seed, moment.iteration)
+        who = (getattr(asked, "identity", None) or asked.digest()) if self.model else (moment.seed, moment.iteration)
         questions = [question(t, self.most, max(1, room) * CHARACTERS_PER_TOKEN) for t in trajectories]
         keys = [key_of(who, self.temperature, self.max_tokens, text, attempt) for text in questions]
         new = {key: text for key, text in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         prompts = {key: asked.encode_prompt(text) for key, text in new.items()}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
-        written = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, moment)
+        fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, moment)
         found = []
         for key, trajectory in zip(keys, trajectories, strict=True):
-            cost = Analysis(asked=int(key in written), written=written.pop(key, 0), read=len(prompts.pop(key, ())))
+            got = fresh.pop(key, None)
+            cost = Analysis(asked=1, written=got.written, read=got.read) if got else Analysis()
             if key in tight:
                 found.append(Analysis(problem="the episode does not fit into the analyzer's context"))
                 continue
             try:
-                skills = read_skills(self._answers.get(key) or "", len(trajectory), self.most)
+                known = self._answers.get(key)
+                skills = read_skills(known.text if known else "", len(trajectory), self.most)
                 found.append(replace(cost, skills=skills))
             except Unusable as error:
                 found.append(replace(cost, problem=str(error)))
         return found
 
-    def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, moment: Moment) -> dict[str, int]:
-        """Have them answered, each written down as it comes, so that whatever ends the run costs no answer. Returns how many
-        tokens each has."""
+    def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, moment: Moment) -> dict[str, Answer]:
+        """Have them answered, each written down as it comes, so that whatever ends the run costs no answer."""
         assert self._answers is not None
-        written: dict[str, int] = {}
+        fresh: dict[str, Answer] = {}
         with closing(open_desk(asked, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as desk:
             tickets = {desk.submit(Request(p, derive(moment.seed, "hindsight", key))): key for key, p in prompts.items()}
             while finished := desk.wait():
                 for ticket, completion in finished:
-                    written[tickets[ticket]] = len(completion.tokens)
+                    key = tickets[ticket]
+                    answer = Answer(completion.text, completion.read or len(prompts[key]), len(completion.tokens))
+                    fresh[key] = answer
                     if completion.text.strip():  # a broken connection is no answer, and must be asked again another time
-                        self._answers.put(tickets[ticket], completion.text)
-        return written
+                        self._answers.add(key, answer)
+        return fresh

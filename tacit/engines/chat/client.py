@@ -5,7 +5,10 @@ What can go wrong falls in three kinds, and only the first is the model's own do
     Broken        the server answered, but with nothing to read: not JSON, no choices, a prompt it refuses (400, 413, 422), or a
                   failure of its own that outlasts every retry. One turn is lost; whoever asked goes on.
     TacitError    it will never answer: a wrong key, a wrong address, a model it does not have, nobody listening. Work stops.
-    (retried)     too many requests (429), 5xx, a timeout, a connection that breaks: asked again after a growing pause.
+    Passing       too many requests (429), 5xx, a timeout, a connection that breaks: asked again after a growing pause.
+
+An endpoint that has answered once is trusted to answer again, and one that has not is not: a first request that fails is asked
+again for a few seconds, one that times out not at all, and then work stops. `trouble` says at any time what is being retried.
 """
 
 from __future__ import annotations
@@ -13,16 +16,23 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install
+from tacit.engines.chat.messages import calls_of, thought_of
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 PATIENCE = 20
 """requests that may fail one after another, each after all its retries, before the endpoint is taken to be down"""
+FIRST_RETRIES = 3
+"""of a request to an endpoint that has never answered"""
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+"""after the first failure, and the longest; each is twice the one before"""
 NEVER = {401: "refuses the key", 403: "refuses the key", 404: "does not know this address or model", 405: "is no such endpoint"}
 OWN_FAULT = (400, 413, 422)
 """statuses that say something about this one prompt, not about the endpoint"""
@@ -30,6 +40,14 @@ OWN_FAULT = (400, 413, 422)
 
 class Broken(Exception):
     """An answer that cannot be used."""
+
+
+class Passing(Exception):
+    """A failure that may pass. `wait_s` is how long the server asks to be left alone, 0 where it does not say."""
+
+    def __init__(self, reason: str, wait_s: float = 0.0, timed_out: bool = False, nobody: bool = False) -> None:
+        super().__init__(reason)
+        self.wait_s, self.timed_out, self.nobody = wait_s, timed_out, nobody
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,10 @@ class Answer:
     prompt_tokens: int
     """as the server counts them; 0 where it does not say"""
     completion_tokens: int
+    calls: tuple[Call, ...] = ()
+    """of tools"""
+    thought: str = ""
+    """where the server keeps it apart"""
 
 
 @dataclass
@@ -69,42 +91,84 @@ class ChatClient:
         key = os.environ.get(self.key_variable, "")
         self._headers = {} if key else {"Authorization": openai.Omit()}
         self._api = openai.OpenAI(
-            base_url=self.url, api_key=key or "none", timeout=self.timeout_s, max_retries=self.retries
+            base_url=self.url, api_key=key or "none", timeout=self.timeout_s, max_retries=0
         ).chat.completions.with_raw_response
-        self._failures, self._lock = 0, threading.Lock()
+        self._failures, self._answered, self._lock = 0, False, threading.Lock()
+        self.trouble = ""
+        """what is being retried, and why; empty where all is well"""
 
-    def complete(self, messages: Sequence[Mapping[str, str]], seed: int = 0, **options: Any) -> Answer:
+    def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
+        body: dict[str, Any] = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31)}
+        tried = 0
+        while True:
+            try:
+                answer = read_answer(self._ask(body, options))
+            except Passing as trouble:
+                tried += 1
+                if tried > (most := self._retries(trouble)):
+                    raise self._given_up(trouble, tried) from trouble
+                with self._lock:
+                    self.trouble = f"{trouble}; asked again, {tried} of {most} times"
+                time.sleep(trouble.wait_s or min(PAUSE_S * 2 ** (tried - 1), LONGEST_PAUSE_S))
+            except Broken as unusable:
+                raise self._unusable(unusable) from unusable
+            else:
+                with self._lock:
+                    self._failures, self._answered, self.trouble = 0, True, ""
+                return answer
+
+    def _ask(self, body: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
+        """One request, and what its failure means."""
         import openai
 
-        body: dict[str, Any] = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31)}
         try:
             response = self._api.create(**body, extra_body=options, extra_headers=self._headers)
         except openai.APIStatusError as error:
-            raise self._refused(error.status_code, _said(error.body) or error.response.reason_phrase) from error
+            said = f"{error.status_code} {_said(error.body) or error.response.reason_phrase}"
+            if error.status_code in NEVER:
+                about = f"key from ${self.key_variable}" if error.status_code in (401, 403) else f"model {self.model!r}"
+                raise TacitError(f"{self.url} {NEVER[error.status_code]} ({about}): {said}") from error
+            if error.status_code in OWN_FAULT:
+                raise Broken(said) from error
+            raise Passing(said, _asked_to_wait(error.response.headers)) from error
         except openai.APITimeoutError as error:
-            raise self._failed(f"no answer within {self.timeout_s:g} s") from error
+            raise Passing(f"no answer within {self.timeout_s:g} s", timed_out=True) from error
         except openai.APIConnectionError as error:
-            if type(error.__cause__).__name__ == "ConnectError":  # of the HTTP library, which is another in each version
-                raise TacitError(f"nobody answers at {self.url}: {error.__cause__}. Is the server running?") from error
-            raise self._failed(f"the connection broke: {error.__cause__ or error}") from error
-        answer = read_answer(response.http_response.content)
-        with self._lock:
-            self._failures = 0
-        return answer
+            reason = error.__cause__ or error
+            nobody = type(reason).__name__ == "ConnectError"  # of the HTTP library, which is another in each version
+            raise Passing(str(reason) if nobody else f"the connection broke: {reason}", nobody=nobody) from error
+        return response.http_response.content
 
-    def _refused(self, status: int, said: str) -> Exception:
-        if status in NEVER:
-            about = f"key from ${self.key_variable}" if status in (401, 403) else f"model {self.model!r}"
-            return TacitError(f"{self.url} {NEVER[status]} ({about}): {status} {said}")
-        return Broken(f"{status} {said}") if status in OWN_FAULT else self._failed(f"{status} {said}")
+    def _retries(self, trouble: Passing) -> int:
+        if self._answered or trouble.wait_s:
+            return self.retries
+        return 0 if trouble.timed_out else min(FIRST_RETRIES, self.retries)
 
-    def _failed(self, reason: str) -> Exception:
+    def _given_up(self, trouble: Passing, tried: int) -> Exception:
+        if trouble.nobody:
+            return TacitError(f"nobody answers at {self.url}: {trouble}. Is the server running?")
+        if not self._answered:
+            remedy = (
+                "a model that is still loading, or that writes long answers, wants a longer --timeout"
+                if trouble.timed_out
+                else f"the first request failed {tried} times in a row"
+            )
+            return TacitError(f"{self.url} has never answered: {trouble}; {remedy}.")
         with self._lock:
             self._failures += 1
             if self._failures < PATIENCE:
-                return Broken(reason)
-        return TacitError(f"{self.url} failed {PATIENCE} requests in a row, each after {self.retries} retries: {reason}.")
+                return Broken(str(trouble))
+        return TacitError(f"{self.url} failed {PATIENCE} requests in a row, each after {tried - 1} retries: {trouble}.")
+
+    def _unusable(self, unusable: Broken) -> Exception:
+        """An answer that says nothing costs one turn; where there has been no other, the endpoint is none."""
+        with self._lock:
+            self.trouble = f"an answer could not be used: {unusable}"
+            self._failures += not self._answered
+            if self._answered or self._failures < PATIENCE:
+                return unusable
+        return TacitError(f"none of the first {PATIENCE} answers of {self.url} could be used. The last: {unusable}")
 
 
 def read_answer(raw: bytes) -> Answer:
@@ -115,18 +179,28 @@ def read_answer(raw: bytes) -> Answer:
         raise Broken(f"the answer is not JSON: {raw[:80]!r}") from error
     try:
         choice = document["choices"][0]
-        text = choice["message"]["content"]
-    except (KeyError, IndexError, TypeError) as error:
+        calls, thought = calls_of(choice["message"]), thought_of(choice["message"])
+        text = choice["message"].get("content") or "" if calls else choice["message"]["content"]
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise Broken(f"the answer has no choices[0].message.content: {raw[:80]!r}") from error
     if not isinstance(text, str):
         raise Broken(f"the answer's content is {type(text).__name__}, not text")
     usage = document.get("usage")
     counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (n if isinstance(n, int) and n >= 0 else 0 for n in counts)
-    return Answer(text, choice.get("finish_reason") != "length", prompt, completion)
+    return Answer(text, choice.get("finish_reason") != "length", prompt, completion, calls, thought)
 
 
 def _said(body: object) -> str:
     """The server's own words, from `{"error": {"message": …}}` or whatever else it sent."""
     said = body.get("message", "") if isinstance(body, dict) else body
     return " ".join(str(said or "").split())[:200]
+
+
+def _asked_to_wait(headers: Mapping[str, str]) -> float:
+    """Seconds, of a Retry-After that gives them and is no longer than a minute."""
+    try:
+        seconds = float(headers.get("retry-after", 0))
+    except ValueError:
+        return 0.0
+    return seconds if 0 < seconds <= 60 else 0.0

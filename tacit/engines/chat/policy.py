@@ -12,19 +12,20 @@ from functools import partial
 import numpy as np
 
 from tacit.core.protocols import Request, Sampling
-from tacit.core.seeds import derive
-from tacit.core.types import Completion, Trajectory
+from tacit.core.types import Completion, Finish, Trajectory
 from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.engines.chat.client import Broken, ChatClient
+from tacit.engines.chat.messages import spoken, wire
 
 
 class ChatPolicy(ByteTokens):
-    """Prompts are one user message each; `concurrency` of them are under way at a time.
+    """Prompts are one user message each, or a conversation with its tools; `concurrency` of them are under way at a time.
 
     The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
     it read: `settle` puts the server's counts into a finished episode. Long prompts are the server's to refuse.
 
-    An answer that cannot be used becomes an empty completion: one turn that does not parse. `broken` keeps the reasons.
+    An answer that cannot be used becomes an empty completion that says so: one turn that does not parse, and that nobody keeps
+    as play. `broken` has the reasons.
     """
 
     elsewhere = True
@@ -32,10 +33,13 @@ class ChatPolicy(ByteTokens):
 
     def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
         self._client, self._concurrency = client, concurrency
-        self._read: dict[int, int] = {}
-        """request seed -> prompt tokens, as the server counted them"""
         self.broken: list[str] = []
         self._lock = threading.Lock()
+
+    @property
+    def identity(self) -> str:
+        """What names it, where there are no weights to hash."""
+        return f"{self._client.model} at {self._client.url}"
 
     def desk(self, sampling: Sampling, layer: int | None = None) -> ChatDesk:
         return ChatDesk(partial(self._answer, sampling), self._concurrency)
@@ -48,11 +52,6 @@ class ChatPolicy(ByteTokens):
                 answers.update(finished)
         return [answers[ticket] for ticket in tickets]
 
-    @property
-    def fingerprint(self) -> str:
-        """who answers"""
-        return f"{self._client.url} {self._client.model}"
-
     def check_answers(self) -> None:
         """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""
         with contextlib.suppress(Broken):
@@ -60,11 +59,16 @@ class ChatPolicy(ByteTokens):
 
     def settle(self, trajectory: Trajectory) -> Trajectory:
         """The episode with as many prompt tokens per turn as the server said it read, where it said."""
-        steps = []
-        for t, step in enumerate(trajectory.steps):
-            read = self._read.pop(derive(trajectory.seed, t), 0)
-            steps.append(replace(step, prompt_tokens=np.zeros(read, np.int64)) if read else step)
+        steps = [
+            replace(step, prompt_tokens=np.zeros(step.completion.read, np.int64)) if step.completion.read else step
+            for step in trajectory.steps
+        ]
         return replace(trajectory, steps=tuple(steps))
+
+    @property
+    def trouble(self) -> str:
+        """What the endpoint is being asked again, and why; empty where all is well."""
+        return self._client.trouble
 
     def _answer(self, sampling: Sampling, request: Request) -> Completion:
         options = {
@@ -74,16 +78,18 @@ class ChatPolicy(ByteTokens):
             # Not part of the OpenAI interface, but of several servers'; sent only where asked for.
             **({"top_k": sampling.top_k} if sampling.top_k else {}),
         }
+        chat = self.chat_in(request.prompt)
+        messages, tools = wire(chat) if chat else ([{"role": "user", "content": self.decode(request.prompt)}], {})
         try:
-            answer = self._client.complete([{"role": "user", "content": self.decode(request.prompt)}], request.seed, **options)
+            answer = self._client.complete(messages, request.seed, **options, **tools)
         except Broken as error:
             with self._lock:
                 self.broken.append(str(error))
-            return _completion("", 0, finished=True)
-        with self._lock:
-            self._read[request.seed] = answer.prompt_tokens
-        text = cut(answer.text.lstrip(), sampling.stop)
-        return _completion(text, answer.completion_tokens or len(text.encode()), answer.finished)
+            return _completion("", 0, "unusable")
+        said = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
+        text = cut(said.lstrip(), sampling.stop)
+        finish: Finish = "stop" if answer.finished else "length"
+        return _completion(text, answer.completion_tokens or len(text.encode()), finish, answer.prompt_tokens)
 
 
 class ChatDesk:
@@ -115,5 +121,5 @@ def cut(text: str, stops: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def _completion(text: str, tokens: int, finished: bool) -> Completion:
-    return Completion(np.zeros(tokens, np.int64), np.zeros(tokens, np.float32), text, "stop" if finished else "length")
+def _completion(text: str, tokens: int, finish: Finish, read: int = 0) -> Completion:
+    return Completion(np.zeros(tokens, np.int64), np.zeros(tokens, np.float32), text, finish, read=read)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tacit.core.batch import Batch
+from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
@@ -62,6 +63,12 @@ class LocalPolicy:
 
     def encode_completion(self, text: str) -> np.ndarray:
         return self.engine.codec.encode_completion(text)
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return self.engine.codec.encode_chat(chat)
+
+    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
+        return self.engine.codec.encode_answer(chat, answer)
 
     def decode(self, tokens: np.ndarray) -> str:
         return self.engine.codec.decode(tokens)
@@ -151,6 +158,11 @@ class LocalPolicy:
     def numbers(self) -> str:
         """What it computes with: `float32 on cpu`. The same weights in another format, or elsewhere, round otherwise."""
         return f"{str(self.engine.model.hf.dtype).removeprefix('torch.')} on {self.engine.device.type}"
+
+    @property
+    def written_tokens(self) -> int:
+        """How many tokens have been decoded here, up to this moment."""
+        return self.engine.sampler.written_tokens if self.engine.sampler else 0
 
     @property
     def version(self) -> int:

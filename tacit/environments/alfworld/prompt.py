@@ -34,6 +34,13 @@ class FullWording:
     def alone(self, number: int, observation: Observation, admissible: bool) -> str:
         return self._told(number, observation, admissible)
 
+    def message(self, number: int, observation: Observation, admissible: bool) -> str:
+        return _shown(observation) + (self._list(observation) if admissible else "")
+
+    def _list(self, observation: Observation) -> str:
+        offered = "\n ".join(f"'{action}'" for action in _offered(observation))
+        return f"\nYour admissible actions of the current situation are: [{offered}]." if observation.actions else ""
+
     def _told(self, number: int, observation: Observation, admissible: bool, above: str = "") -> str:
         text = f"Your current observation is: {_shown(observation)}"
         if number > 1:
@@ -41,10 +48,7 @@ class FullWording:
                 f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and "
                 f"your current observation is: {_shown(observation)}"
             )
-        if admissible and observation.actions:
-            offered = "\n ".join(f"'{action}'" for action in _offered(observation))
-            text += f"\nYour admissible actions of the current situation are: [{offered}]."
-        return text
+        return text + (self._list(observation) if admissible else "")
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":

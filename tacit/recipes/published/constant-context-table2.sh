@@ -3,7 +3,7 @@
 #     ALFWORLD_DATA=… bash "$(tacit list recipes constant-context-table2)" modules/alfworld
 # The first two print, beside the modules' own prompts, what ReAct-1step and ReAct-full would have read on the same turns, with a
 # list of actions and without: the paper speaks of none. It has ReAct play episodes of its own; that is the rest, with a list
-# (--no-admissible plays without). Not here: WebShop, ScienceWorld.
+# (--no-admissible plays without). WebShop: constant-context-table1-webshop. Not here: ScienceWorld.
 # Laptop version, after `tacit train --config quickstart`:
 #     tacit eval runs/alfworld-constant_context-0 --tokens --temperature 0
 set -euo pipefail

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.packing import Packed, buckets, pack
+from tacit.engines.local.passes.templates import ChatTemplate
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.quiet import no_progress_bars
 from tacit.engines.models.sources import find_pretrained
@@ -133,7 +136,8 @@ class LanguageModel:
 
 @dataclass(frozen=True, eq=False)
 class TextCodec:
-    """Text to tokens and back: one user message under the chat template where the tokenizer has one, else plain text."""
+    """Text to tokens and back: one user message under the chat template where the tokenizer has one, else plain text; or a
+    whole conversation under it."""
 
     tokenizer: Any
     context_limit: int
@@ -162,6 +166,20 @@ class TextCodec:
 
     def encode_completion(self, text: str) -> np.ndarray:
         return np.append(self._encode(text, add_special_tokens=False), np.int64(self.end))
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        return ChatTemplate(self.tokenizer)
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return self._encode(self.template.prompt(chat), add_special_tokens=False)
+
+    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
+        """Up to the end token that the template closes a message with; with one, where it closes it otherwise."""
+        written = self.template.answer(chat, answer)
+        tokens = self._encode(written, add_special_tokens=False)
+        ends = np.flatnonzero(tokens == self.end)
+        return tokens[: ends[0] + 1] if len(ends) else self.encode_completion(written.rstrip())
 
     def decode(self, tokens: np.ndarray) -> str:
         ids = np.asarray(tokens).tolist()

@@ -174,6 +174,7 @@ class LocalDesk:
         rows = self._rows
         tokens_BK, logprobs_BK = table.advance(rows.noise(table.check_every), rows.longest, self._sampling)
         places_N = np.flatnonzero(rows.under_way_P)
+        self._sampler.written_tokens += len(places_N) * tokens_BK.shape[1]
         self._finish(rows.record(places_N, tokens_BK[places_N], logprobs_BK[places_N], self._stops))
 
     def _finish(self, over: Iterable[Over]) -> None:

@@ -50,6 +50,8 @@ class LocalSampler:
         """as chosen, or less where that did not fit in memory"""
         self.prefilled_tokens = 0
         """prompt tokens computed since the sampler was made; identical prompts that joined together count once"""
+        self.written_tokens = 0
+        """tokens decoded since the sampler was made, those of completions under way too"""
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._base = base
         text_config = base.config.get_text_config()

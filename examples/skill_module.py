@@ -1,0 +1,50 @@
+"""A skill module in a program of your own: trained once, kept as a directory, and asked for actions one by one.
+
+python examples/skill_module.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import tacit
+from tacit.environments import get_environment
+from tacit.modules import Agent
+from tacit.modules.training import export_run
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser()
+    options.add_argument("--out", type=Path, default=Path("modules/countdown"))
+    options.add_argument("--steps", type=int, default=200, help="of imitation, the first time")
+    chosen = options.parse_args()
+
+    if not chosen.out.exists():
+        run = tacit.train(
+            world="countdown",
+            model="tiny-base",
+            out=chosen.out.with_name(f"{chosen.out.name}-run"),
+            resume=True,
+            tasks=256,
+            sft={"steps": chosen.steps, "tasks": 200},
+            iterations=0,
+            evaluation={"tasks": 8, "untrained": False},
+        )
+        export_run(run.path, "newest", chosen.out)
+
+    world = get_environment("countdown")
+    agent = Agent.load(chosen.out)
+    for task in world.tasks("test", 3, 7):
+        live = world.make()
+        observation, done = live.reset(task), False
+        agent.begin(task)
+        print(task.goal)
+        for _ in range(world.max_steps):
+            transition = live.step(agent.act(observation))
+            agent.observe(transition)
+            observation, done = transition.observation, transition.done
+            print("  ", observation.text)
+            if done:
+                break
+        print("   solved" if transition.success else "   not solved")
+        live.close()

@@ -1,0 +1,29 @@
+"""What is said before a run that will hardly learn."""
+
+from __future__ import annotations
+
+from tacit.assembly.recipe import Recipe
+from tacit.engines.models.bases import BASES, is_small
+from tacit.engines.models.tiny import TINY_SIZES
+
+SMALL_POLICY_LR = 1e-5
+"""below this the weights of a policy of a million parameters hardly move in as many iterations as a run has"""
+
+
+def doubts(recipe: Recipe) -> tuple[str, ...]:
+    """Nothing is refused: whoever tries it on purpose may."""
+    schedule, imitates = recipe.schedule, recipe.train.sft.steps > 0
+    if not schedule.iterations:
+        return ()
+    found = []
+    if recipe.model in (*TINY_SIZES, *BASES) and not imitates:
+        begins = "begins as noise" if recipe.model in TINY_SIZES else "has never been shown what to do"
+        found.append(
+            f"{recipe.model} {begins} and imitates nobody first: hardly an episode will succeed, and practice will have "
+            "nothing to learn from; add --sft.steps 300"
+        )
+    if schedule.lr < SMALL_POLICY_LR and (recipe.model in TINY_SIZES or is_small(recipe.model)):
+        found.append(
+            f"lr = {schedule.lr:g} is meant for language models, and {recipe.model} will hardly move by it; try --lr 3e-4"
+        )
+    return tuple(found)

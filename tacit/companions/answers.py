@@ -1,0 +1,79 @@
+"""Answers on disk, one line each, kept as they come: nothing is asked, or paid for, twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tacit.core.errors import TacitError
+
+FILE = "answers.jsonl"
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    read: int
+    """tokens of the question"""
+    written: int
+    """tokens of the answer"""
+
+
+class Answers:
+    """`directory` None keeps them for as long as the process lives."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._file = directory / FILE if directory else None
+        self._known: dict[str, Answer] = {}
+        self._whole = True
+        """the file ends with a whole line"""
+        try:
+            if directory is not None:
+                directory.mkdir(parents=True, exist_ok=True)
+            text = self._file.read_text(encoding="utf-8", errors="replace") if self._file and self._file.exists() else ""
+        except OSError as error:
+            raise TacitError(f"answers cannot be kept in {directory}: {error.strerror}.") from error
+        for line in text.split("\n"):
+            try:
+                record = json.loads(line)
+                key = record.pop("key")
+                self._known[key] = Answer(**record)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # the half line of a killed write
+        self._whole = not text or text.endswith("\n")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
+    def __getitem__(self, key: str) -> Answer:
+        return self._known[key]
+
+    def since(self, number: int) -> Sequence[Answer]:
+        """All but the first `number`."""
+        return list(self._known.values())[number:]
+
+    def get(self, key: str) -> Answer | None:
+        return self._known.get(key)
+
+    def add(self, key: str, answer: Answer) -> None:
+        self._known[key] = answer
+        if self._file is None:
+            return
+        line = json.dumps({"key": key, **asdict(answer)}, ensure_ascii=False) + "\n"
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(line if self._whole else f"\n{line}")
+        except OSError as error:
+            raise TacitError(f"answers cannot be kept in {self._file}: {error.strerror}.") from error
+        self._whole = True
+
+
+def key_of(*parts: object) -> str:
+    """The key of a question: who is asked, what, and for which time."""
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()

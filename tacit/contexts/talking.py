@@ -1,0 +1,36 @@
+"""What contexts share that tell an episode as a conversation: each past turn is an exchange, and the present one a message."""
+
+from __future__ import annotations
+
+from tacit.core.actions import ActionFormat, AfterThought, answer, tools_of
+from tacit.core.chat import Conversation, Exchange
+from tacit.core.types import ActionStyle, Observation
+from tacit.core.wording import Wording, format_of
+
+CALL_ONE = "Answer with one call of a tool."
+"""what is asked for where actions are calls and the wording has no `request` of its own for that (`tool_request`)"""
+
+
+def form_of(wording: Wording, style: ActionStyle, thinking: bool) -> ActionFormat:
+    """The format of an answer, with room for a thought where the model's own is asked for; tags have a thought of theirs."""
+    own = format_of(wording, style)
+    return AfterThought(own) if thinking and not own.thinks else own
+
+
+def ask(wording: Wording, style: ActionStyle) -> str:
+    return getattr(wording, "tool_request", CALL_ONE) if style == "tools" else wording.request(style)
+
+
+def say(wording: Wording, number: int, observation: Observation, admissible: bool) -> str:
+    """What is seen, as a message of its own."""
+    tell = getattr(wording, "message", None) or getattr(wording, "alone", None) or wording.now
+    return tell(number, observation, admissible)
+
+
+def exchange(wording: Wording, form: ActionFormat, number: int, observation: Observation, action: str) -> Exchange:
+    """A past turn; the actions that were admissible then are not said again."""
+    return Exchange(say(wording, number, observation, False), answer(form, action, past=True))
+
+
+def conversation(form: ActionFormat, past: tuple[Exchange, ...], thinking: bool) -> Conversation:
+    return Conversation(past, tools_of(form), thinking)

@@ -1,0 +1,79 @@
+"""Sokoban: rooms of 6 by 6 with one or two boxes, all solvable, with pushes that cannot be taken back."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.world import Environment
+from tacit.environments.sokoban.alphabet import ALPHABET
+from tacit.environments.sokoban.expert import Solver
+from tacit.environments.sokoban.panels import PANELS
+from tacit.environments.sokoban.prompt import FullWording, TerseWording
+from tacit.environments.sokoban.room import DIRECTIONS
+from tacit.environments.sokoban.solver import deadlocked
+from tacit.environments.sokoban.tasks import FAMILIES, NAME, SPLITS, tasks
+from tacit.environments.sokoban.tracker import SokobanTracker
+from tacit.environments.sokoban.world import MAX_STEPS, SokobanWorld, read, read_position
+
+DEADLOCK = "deadlock"
+_NAMES = {"W": "wall", "A": "box", "C": "target", ".": "floor", "*": "placed box"}
+
+
+def failure(trajectory: Trajectory) -> str:
+    """`deadlock` where the room could no longer be solved at the end, `timeout` where it could; what stopped it otherwise."""
+    if trajectory.stop is not StopReason.STEP_LIMIT:
+        return str(trajectory.stop)
+    return DEADLOCK if deadlocked(*read_position(trajectory.final.text)) else "timeout"
+
+
+def place(action: str, observation: Observation) -> str:
+    """The room as it stands, where something has moved: a step back leads to the same place only where no box was pushed."""
+    shown = read(observation.text)
+    return "" if shown.refused else "/".join(shown.rows)
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings and the state block along the expert's episodes, for training a tiny tokenizer."""
+    world, wordings, tracker, texts = SokobanWorld(), (TerseWording(), FullWording()), SokobanTracker(), []
+    for task in tasks("train", 60, seed):
+        expert, observation, done, number = Solver(task), world.reset(task), False, 1
+        state = tracker.start(task, observation)
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            texts += [wording.turn(number, observation, action) for wording in wordings]
+            texts.append(tracker.render(state))
+            transition = world.step(action)
+            state = tracker.update(state, action, transition)
+            observation, done, number = transition.observation, transition.done, number + 1
+    return [text for text in texts if text]
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """What is beside the agent: `what is up? wall`."""
+    layout, at = read_position(observation.text)
+    direction = rng.choice(list(DIRECTIONS))
+    ahead = layout.beside(at.agent, direction)
+    return [(f"what is {direction}", _NAMES["".join(read(observation.text).rows)[ahead]] if ahead >= 0 else "wall")]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="Sokoban: push every box onto a target in a room of 6 by 6; what is pushed wrong cannot be pulled back",
+    max_steps=MAX_STEPS,
+    make=SokobanWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=tuple(FAMILIES.values()),
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"solver": Solver},
+    alphabet=ALPHABET,
+    tracker=SokobanTracker(),
+    failure=failure,
+    example_texts=example_texts,
+    questions=questions,
+    action_tokens=8,
+    panels=PANELS,
+    place=place,
+)

@@ -1,0 +1,68 @@
+"""How Sokoban is told: `full` to a language model, `terse` to a policy of a million parameters."""
+
+from __future__ import annotations
+
+from tacit.core.types import ActionStyle, Observation, Task
+from tacit.environments.sokoban.room import WALL
+from tacit.environments.sokoban.world import read
+
+RULES = """You are playing Sokoban. The room is shown row by row, one symbol for each cell:
+W wall, . floor, A box, C target, @ you, * box on a target, + you on a target
+Each turn, go one cell up, down, left or right. Going towards a box pushes it, if the cell behind it is free.
+A box cannot be pulled, nor two be pushed at once. A box that is pushed into a corner stays there."""
+
+
+class FullWording:
+    separator = "\n\n"
+
+    def task(self, task: Task) -> str:
+        return f"{RULES}\nYour goal: {task.goal}"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"Turn {number}.\n{_sentence(observation)}\nYou did: {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        text = f"Turn {number}.\n{_sentence(observation)}"
+        if admissible and observation.actions:
+            text += f"\nPossible actions: {', '.join(observation.actions)}"
+        return text
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return "Answer with one direction alone."
+        return "Think step by step inside <think> </think>, then give one direction inside <action> </action>."
+
+
+class TerseWording:
+    """`. . C . / . A @ . / W . . . / . . . .`: the rows without the walls around; `!` says the last action was refused."""
+
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        return ""
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{_short(observation)} : {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        text = _short(observation)
+        if admissible and observation.actions:
+            text += f" [{', '.join(observation.actions)}]"
+        return f"{text} :"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+def _sentence(observation: Observation) -> str:
+    shown = read(observation.text)
+    refused = f"Your last action was refused: {shown.refused}.\n" if shown.refused else ""
+    return refused + "\n".join(shown.rows)
+
+
+def _short(observation: Observation) -> str:
+    shown = read(observation.text)
+    rows = shown.rows
+    around = rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)
+    inner = [row[1:-1] for row in rows[1:-1]] if set(around) == {WALL} else rows
+    return " / ".join(" ".join(row) for row in inner) + (" !" if shown.refused else "")

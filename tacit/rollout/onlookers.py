@@ -1,0 +1,18 @@
+"""Whoever looks on while episodes are played."""
+
+from __future__ import annotations
+
+from tacit.core.types import Completion, Trajectory
+
+
+class Onlooker:
+    """Told of every turn and every episode as it ends. This one does nothing with it."""
+
+    def turn(self, completion: Completion, valid: bool) -> None:
+        """Something was written, and it parsed or not."""
+
+    def over(self, place: int, trajectory: Trajectory) -> None:
+        """The episode at this place of the plans has ended."""
+
+
+NOBODY = Onlooker()

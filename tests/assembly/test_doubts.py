@@ -1,0 +1,34 @@
+"""What is said before a run that will hardly learn."""
+
+from __future__ import annotations
+
+import pytest
+
+from tacit.assembly.checks import prepare
+from tacit.assembly.recipe import Recipe
+from tacit.assembly.recipes import run_recipe
+from tacit.cli.train import make_parser
+
+
+def doubts(*words: str) -> str:
+    _, said = make_parser("grpo").parse(["--world", "countdown", *words])
+    return "\n".join(prepare(Recipe.resolve(None, said)).recipe.notes)
+
+
+def test_a_policy_from_scratch_with_nothing_to_imitate_and_a_language_models_learning_rate():
+    notes = doubts("--model", "tiny", "--iterations", "3")
+    assert "tiny begins as noise and imitates nobody first" in notes and "add --sft.steps 300" in notes
+    assert "lr = 1e-06 is meant for language models, and tiny will hardly move by it; try --lr 3e-4" in notes
+    assert "tiny-base has never been shown what to do" in doubts("--model", "tiny-base")
+
+
+def test_settings_that_learn_are_not_doubted():
+    assert not {"imitates", "hardly"} & set(doubts("--model", "tiny", "--sft.steps", "300", "--lr", "3e-4").split())
+    assert "hardly" not in doubts("--model", "owner/language-model")
+    assert "hardly" not in doubts("--model", "tiny", "--sft.steps", "3", "--iterations", "0"), "nothing is practised"
+
+
+@pytest.mark.parametrize("name", ["quickstart", "countdown", "household-published"])
+def test_no_recipe_of_ours_is_doubted(name):
+    notes = prepare(Recipe.resolve(run_recipe(name), {})).recipe.notes
+    assert not any("hardly" in note for note in notes)

@@ -1,0 +1,112 @@
+"""What is seen while `tacit eval` waits, and endpoints that answer with anything but play."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from chat_server import says, serving
+from scripted import make_group
+
+from tacit.cli.eval_progress import EvalProgress
+from tacit.cli.main import main
+from tacit.cli.terminal import make_console
+from tacit.core.types import Completion
+from tacit.environments import get_environment
+from tacit.environments.countdown.expert import solve
+from tacit.evaluation.panels import Panel
+
+PANEL = Panel.of(get_environment("countdown"), "test", 4)
+
+
+def solving(body: dict) -> tuple[int, dict]:
+    """What an expert would answer at the first turn, whatever turn it is."""
+    prompt = body["messages"][0]["content"]
+    task = next(t for t in PANEL.tasks if str(t.data["target"]) in prompt)
+    return 200, says(f"<think>so</think><action>{solve(tuple(task.data['numbers']), task.data['target'])[0]}</action>")
+
+
+def evaluate(server, out, *more: str) -> int:
+    words = ["eval", "--endpoint", server.url, "--model", "m", "--world", "countdown", "--tasks", "4", "--max-steps", "3"]
+    return main([*words, "--out", str(out), "--json", *more])
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr("tacit.engines.chat.client.PAUSE_S", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ((200, b"<html>welcome</html>"), "none of the 12 answers of m at .* could be used; .*not JSON: b'<html>welcome"),
+        ((500, {"error": {"message": "out of memory"}}), "has never answered: 500 out of memory"),
+    ],
+)
+def test_an_endpoint_that_says_nothing_fails_and_is_measured_once_it_is_repaired(capsys, tmp_path, reply, message):
+    with serving(lambda body: reply) as server:
+        assert evaluate(server, tmp_path) == 2
+        assert re.search(message, capsys.readouterr().err)
+        server.reply = solving
+        assert evaluate(server, tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "played before" not in out and json.loads(out.splitlines()[-1])["unusable"] == 0
+    assert json.loads(out.splitlines()[-1])["invalid"] == 0.0
+
+
+def test_unusable_answers_are_counted_and_their_episodes_played_again(capsys, tmp_path):
+    number = count()
+    with serving(lambda body: (200, b"oops") if next(number) == 1 else solving(body)) as server:
+        assert evaluate(server, tmp_path, "--concurrency", "1") == 0
+        out = capsys.readouterr().out
+        assert json.loads(out.splitlines()[-1])["unusable"] == 1
+        assert "1 answers, each a turn that does not parse. The first: the answer is not JSON" in out
+        assert "1 episodes that broke off are not kept" in out
+        assert evaluate(server, tmp_path, "--concurrency", "1") == 0
+    out = capsys.readouterr().out
+    assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "3 episodes were played before" in out
+
+
+def test_where_nothing_parses_one_completion_is_shown(capsys, tmp_path):
+    with serving(lambda body: (200, says("I would add them up."))) as server:
+        assert evaluate(server, tmp_path) == 0
+    assert "no completion parses; this is one, of 3 tokens: 'I would add them up.'" in capsys.readouterr().out
+
+
+def test_what_there_is_to_look_at_while_a_panel_is_played():
+    """Turns, speed, an estimate; before an episode is over the longest it can take, then what the others took."""
+    now = [0.0]
+    policy = SimpleNamespace(written_tokens=7, trouble="")
+    progress = EvalProgress(make_console(io.StringIO()), 4, 10, policy, clock=lambda: now[0], every_s=3600)
+    progress.begun(1)
+    now[0], policy.written_tokens = 4.0, 207
+    assert progress.parts() == ["1 of 4 episodes", "0 turns", "50 tok/s", "waiting for the first answer, 4.0 s"]
+    for _ in range(6):
+        progress.turn(Completion(np.zeros(5), np.zeros(5), "hm", "stop"), False)
+    now[0] = 12.0
+    assert progress.parts()[1:] == ["6 turns", "16.7 tok/s", "at most 48 s left"], "2 s a turn, of 3 × 10 turns"
+    progress.over(0, make_group([[1, 1, 1, 1]]).trajectories[0])
+    assert progress.parts()[0] == "2 of 4 episodes" and progress.parts()[-1] == "about 12 s left", "3 × 4 turns"
+    progress.close()
+
+
+def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and_says_what_is_wrong():
+    console = make_console(io.StringIO())
+    policy = SimpleNamespace(trouble="500 out of memory; asked again, 1 of 3 times")
+    progress = EvalProgress(console, 8, 10, policy, every_s=0.02)
+    progress.turn(Completion(np.zeros(3), np.zeros(3), "I think I", "length"), False)
+    time.sleep(0.2)
+    progress.close()
+    first, *rest = console.file.getvalue().splitlines()
+    assert first == "first completion, of 3 tokens, which does not parse, cut off at the longest completion: 'I think I'"
+    assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turns, ")
+    assert all(line.endswith("left; 500 out of memory; asked again, 1 of 3 times") for line in rest)
+    quick = make_console(io.StringIO())
+    EvalProgress(quick, 8).close()
+    assert quick.file.getvalue() == "", "nothing for what is over at once"

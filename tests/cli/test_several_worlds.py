@@ -1,0 +1,71 @@
+"""What is done with a run afterwards, where it was in several worlds: the world is named, or it is said that it must be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.modules.module import read_module
+from tacit.runs.directory import read_summary
+from tacit.runs.files import write_json
+
+TRAIN = (
+    "train --world alfworld,countdown --model tiny-base --method bipace+reuserl --adaptive --iterations 2 --groups 2 "
+    "--group-size 2 --max-steps 3 --tasks 4 --evaluation.tasks 3 --evaluation.max-steps 3 --no-evaluation.untrained "
+    "--engine.device cpu --engine.threads 1"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("several") / "run"
+    assert main([*TRAIN.split(), "--out", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect dictionary RUN --no-plot", "modules export RUN --out OUT", "eval RUN --method grpo"]
+)
+def test_which_world_is_meant_has_to_be_said(run, command, tmp_path, capsys):
+    words = [{"RUN": str(run), "OUT": str(tmp_path)}.get(word, word) for word in command.split()]
+    assert main(words) == 2
+    assert "was trained in several worlds (alfworld,countdown); say which one is meant (--world)." in capsys.readouterr().err
+    if not command.startswith("eval"):  # a policy may play where it has never been
+        assert main([*words, "--world", "cooking"]) == 2
+        assert "this run was in alfworld,countdown, not in 'cooking'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("world", ["alfworld", "countdown"])
+def test_each_world_has_its_own_dictionary_and_episodes(run, world, capsys):
+    assert main(["inspect", "dictionary", str(run), "--world", world, "--no-plot", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert found["source"] == "checkpoint rl-000002" and {e["task"].partition("/")[0] for e in found["episodes"]} == {
+        "train" if world == "alfworld" else "countdown"
+    }
+    assert found["behaviour"]["training, iteration 2"]["episodes"] == 2
+    assert found["behaviour"]["evaluation after rl 2"]["episodes"] == 3
+
+
+def test_a_module_is_for_one_of_them_and_has_its_score(run, tmp_path, capsys):
+    assert main(["modules", "export", str(run), "--out", str(tmp_path), "--world", "countdown"]) == 0
+    module = read_module(tmp_path / "unified")
+    assert module.world == "countdown" and module.families == ("three_numbers", "four_numbers")
+    assert module.scores["rl"] == read_summary(run)["final"]["worlds"]["countdown"]
+    assert main(["modules", "list", str(tmp_path)]) == 0 and "countdown/test/3" in capsys.readouterr().out
+    assert main(["eval", str(tmp_path / "unified"), "--tasks", "3", "--out", str(tmp_path / "measured")]) == 0
+
+
+def test_words_of_several_worlds_are_no_base_of_a_module(tmp_path, capsys):
+    write_json(tmp_path / "settings.json", {"world": "alfworld,countdown", "model": "tiny"})
+    assert main(["modules", "export", str(tmp_path), "--out", str(tmp_path / "m"), "--world", "countdown"]) == 2
+    assert "began from scratch in several worlds" in capsys.readouterr().err
+
+
+def test_another_method_reads_with_what_both_have(run, tmp_path, capsys):
+    """Its settings for single worlds were read as if the other method had them too."""
+    words = ["eval", str(run), "--world", "countdown", "--method", "grpo", "--out", str(tmp_path), "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == "countdown/test/3"

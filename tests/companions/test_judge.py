@@ -1,0 +1,136 @@
+"""A judge grades episodes by a rubric: its grade is reward, its answers are kept, its cost is counted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from chat_server import says, serving
+from guessing import SAME
+from scripted import TASK, ScriptedPolicy, make_group
+
+import tacit
+from tacit.companions.answers import FILE, Answer, Answers
+from tacit.companions.judge.judge import EpisodeJudge, grade_of, question
+from tacit.core.errors import TacitError
+from tacit.core.moment import Moment
+from tacit.core.types import Group
+from tacit.methods.judge import Judge
+
+SMALL = {
+    "groups": 2, "group_size": 2, "kl": 0.0, "tasks": 20, "lr": 1e-3, "iterations": 2, "checkpoint_every": 1,
+    "tiny": {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 2}, "engine": {"threads": 1},
+    "evaluation": {"tasks": 2, "every": 0},
+}  # fmt: skip
+
+
+def two_groups() -> list[Group]:
+    """Two episodes each, no two alike."""
+    groups = []
+    for name in "ab":
+        group = make_group([[1], [1, 1]], success=[True, False], task=replace(TASK, id=name, goal=f"goal {name}"))
+        groups.append(group)
+    return groups
+
+
+def by_success(prompt: str, seed: int) -> str:
+    return "Well done.\ngrade: 9" if "It succeeded." in prompt else "Lost its way.\n**Grade:** 2.5"
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [("grade: 7", 7.0), ("Grade = 2.5.", 2.5), ("grade: 3\nno, grade: 4", 4.0), ("**grade:** **8**", 8.0), ("grade: 10", 10.0),
+     ("grade: 11", None), ("seven", None), ("", None), ("upgrade the agent to 7", None)],
+)  # fmt: skip
+def test_grades_are_read(text, grade):
+    assert grade_of(text) == grade
+
+
+def test_it_pays_the_grade_at_the_end(tmp_path):
+    judge = EpisodeJudge("Be quick.", lambda: ScriptedPolicy(by_success), tmp_path, weight=2.0, prices=(1.0, 10.0))
+    groups = two_groups()
+    metrics = judge.observe(groups, None, Moment())
+    assert [r.flow_N.tolist() for r in judge(groups)] == [[1.8, 0.0, 0.5]] * 2
+    assert metrics["judge_grade"] == pytest.approx(5.75) and metrics["judge_asked"] == 4 and metrics["judge_unread"] == 0
+    spent = (metrics["judge_prompt_tokens"] + 10 * metrics["judge_completion_tokens"]) / 1e6
+    assert metrics["judge_cost"] == metrics["judge_cost_so_far"] == pytest.approx(spent) and spent > 0
+
+
+def test_it_reads_the_rubric_the_task_and_what_happened():
+    text = question("Be quick.", two_groups()[0].trajectories[1]).text
+    assert all(part in text for part in ("Rubric: Be quick.", "goal a", "Turn 2. It saw: here\nIt did: act", "did not succeed"))
+    assert text.endswith("grade: N")
+
+
+def test_an_answer_without_a_grade_favours_nobody(tmp_path):
+    def mumbling(prompt, seed):
+        return "hm" if "It succeeded." in prompt else "grade: 4"
+
+    judge = EpisodeJudge("r", lambda: ScriptedPolicy(mumbling), tmp_path, weight=10.0)
+    groups = two_groups()
+    assert judge.observe(groups, None, Moment())["judge_unread"] == 0.5
+    assert [r.outcomes_G().tolist() for r in judge(groups)] == [[4.0, 4.0]] * 2
+    mute = EpisodeJudge("r", lambda: ScriptedPolicy(lambda *_: ""), tmp_path / "mute")
+    mute.observe(groups, None, Moment())
+    assert [r.outcomes_G().tolist() for r in mute(groups)] == [[0.0, 0.0]] * 2
+
+
+def test_nothing_is_asked_twice_also_after_a_kill(tmp_path):
+    first = ScriptedPolicy(by_success)
+    EpisodeJudge("r", lambda: first, tmp_path).observe(two_groups(), None, Moment())
+    lines = (tmp_path / FILE).read_text().splitlines()
+    (tmp_path / FILE).write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed in the middle of the fourth
+    again = ScriptedPolicy(by_success)
+    judge = EpisodeJudge("r", lambda: again, tmp_path)
+    metrics = judge.observe(two_groups(), None, Moment())
+    assert sum(map(len, again.asked)) == 1 == metrics["judge_asked"] and len(Answers(tmp_path)) == 4
+    assert judge.observe(two_groups(), None, Moment())["judge_asked"] == 0
+    other = ScriptedPolicy(by_success)
+    EpisodeJudge("another rubric", lambda: other, tmp_path).observe(two_groups(), None, Moment())
+    assert sum(map(len, other.asked)) == 4
+    assert Answers(tmp_path).since(0)[0] == Answer(**{k: v for k, v in json.loads(lines[0]).items() if k != "key"})
+
+
+def test_a_run_with_a_judge_at_an_endpoint(tmp_path):
+    """Every grade by HTTP; the server's own count of tokens is what it costs. Resumed, it asks for nothing again."""
+    with serving(lambda body: (200, says("fine.\ngrade: 5", prompt_tokens=100, completion_tokens=10))) as server:
+        served = {"judge": {"model": "some-judge", "engine": {"name": "chat", "url": server.url}}}
+        prices = {"judge_price_prompt": 1.0, "judge_price_completion": 2.0}
+        told = {**SMALL, **prices, "policies": served, "rubric": "Be brief.", "judge_weight": 4.0}
+        run = tacit.train(
+            SAME,
+            "judge",
+            "tiny-0.5m",
+            out=tmp_path / "run",
+            quiet=True,
+            callbacks=lambda e: (e.stage, e.step) == ("rl", 1),
+            **told,
+        )
+        asked = len(server.asked)
+        run.resume(quiet=True)
+    first, second = run.metrics("rl", rows=True)
+    assert first["judge_asked"] == asked == len((run.path / "judge" / FILE).read_text().splitlines()[:asked])
+    assert first["judge_cost"] == pytest.approx(asked * (100 * 1.0 + 10 * 2.0) / 1e6) and first["reward"] >= 2.0
+    assert len(server.asked) == first["judge_asked"] + second["judge_asked"]
+    assert "Be brief." in server.asked[0]["messages"][0]["content"] and server.asked[0]["model"] == "some-judge"
+    assert not (run.path / "checkpoints" / "rl-000002" / "policies").exists(), "it is asked, not trained"
+
+
+def test_a_judge_held_here_and_another_method_beside_it(tmp_path):
+    run = tacit.train(
+        SAME, ["rloo", "judge"], "tiny-0.5m", out=tmp_path / "run", quiet=True, judge_tokens=4,
+        policies={"judge": {"model": "tiny-0.5m"}}, judge_cache=str(tmp_path / "answers"), **SMALL,
+    )  # fmt: skip
+    assert run.metrics("rl", rows=True)[0]["judge_unread"] == 1.0 and (tmp_path / "answers" / FILE).is_file()
+
+
+def test_rubrics_from_files_and_those_that_are_none(tmp_path):
+    (tmp_path / "rubric.md").write_text("# Be kind")
+    assert (
+        Judge(rubric=str(tmp_path / "rubric.md"))._rubric() == "# Be kind" and Judge(rubric="Be kind.")._rubric() == "Be kind."
+    )
+    with pytest.raises(TacitError, match=r"cannot read the rubric .*missing\.txt: No such file"):
+        Judge(rubric=str(tmp_path / "missing.txt"))._rubric()
+    with pytest.raises(TacitError, match="rubric is empty"):
+        Judge(rubric=" ").build(SAME)

@@ -1,0 +1,201 @@
+"""Rows that learn nothing, worlds that may be absent, further panels, and final success arranged as a grid."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tacit.assembly.checks import prepare
+from tacit.assembly.recipe import Recipe
+from tacit.cli.main import main
+from tacit.comparison.grid import make_grids
+from tacit.comparison.pages import columns, csv_text, grid_text, markdown
+from tacit.comparison.plan import Plan, make_plan
+from tacit.core.errors import TacitError
+
+RULES = """
+name = "rules"
+seeds = [0, 1]
+thresholds = [0.5]
+
+[common]
+model = "tiny"
+tiny = { layers = 1 }
+tasks = 8
+engine.device = "cpu"
+[common.method]
+wording = "terse"
+[common.evaluation]
+tasks = 6
+also = "train:4"
+[common.schedule]
+iterations = 3
+groups = 2
+
+[worlds.kitchen]
+world = "cooking"
+max_steps = 30
+[worlds.kitchen.start]
+method = "constant_context"
+sft.steps = 5
+
+[methods.reader]
+plays = "reader"
+
+[methods.reader-text]
+plays = "reader"
+block = "text"
+
+[methods.explorer]
+plays = "expert"
+"""
+LEARNED = """
+[methods.learned]
+name = "constant_context"
+[methods.practised]
+name = "constant_context"
+block = "text"
+"""
+GRID = """
+[grid]
+columns = ["full", "text"]
+rows.reader = ["reader", "reader-text"]
+rows.by-heart = ["explorer", ""]
+"""
+
+
+def plan_of(text: str) -> Plan:
+    return make_plan(tomllib.loads(text))
+
+
+def test_who_learns_nothing_is_measured_where_the_others_are_and_starts_nowhere():
+    plan = plan_of(RULES + LEARNED)
+    by_method = {cell.method: cell for cell in plan.cells}
+    reader, learned = by_method["reader-text"], by_method["learned"]
+    assert not reader.learns and reader.document["model"] == "reader" and "tiny" not in reader.document
+    assert reader.document["sft"]["steps"] == reader.document["schedule"]["iterations"] == 0 and reader.starts_from == ""
+    assert reader.document["evaluation"] == {**learned.document["evaluation"], "untrained": True}
+    assert (reader.document["method"]["block"], reader.document["method"]["wording"]) == ("text", "terse")
+    assert learned.learns and learned.starts_from and by_method["explorer"].document["model"] == "expert"
+    prepare(Recipe.from_json(reader.document))
+
+
+def test_only_what_it_reads_is_held_against_the_others():
+    plan = plan_of(RULES + LEARNED)
+    (block,) = plan.differences["kitchen"]
+    assert block.setting == "block" and block.values == {
+        "reader": "full", "reader-text": "text", "learned": "full", "practised": "text",
+    }  # fmt: skip
+    assert plan.notes == (), "nor is its budget another"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ('plays = "expert"', 'plays = "exprt"', "unknown player 'exprt' of method 'explorer'. Did you mean 'expert'"),
+        ('block = "text"\n', 'block = "text"\nschedule.lr = 1.0\n', "'reader' learns nothing that it could be for"),
+        ('world = "cooking"', 'world = "countdown"', "world 'countdown' has no reader"),
+        ("[methods.explorer]", "[grid]\ncolumns = ['a']\nrows.b = ['redaer']\n[methods.explorer]", "Did you mean 'reader'"),
+        ("[methods.explorer]", "[grid]\ncolumns = ['a']\nrows.b = ['reader', '']\n[methods.explorer]", "1 columns, rows.b 2"),
+        ("[methods.explorer]", "[grid]\nrows.b = ['reader']\n[methods.explorer]", "must hold `columns`"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(before, after, reason):
+    assert before in RULES
+    with pytest.raises(TacitError) as refused:
+        plan_of(RULES.replace(before, after, 1))
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ([], "the reader learns nothing: --sft.steps 0 --iterations 0"),
+        (["--iterations", "0", "--world", "countdown"], "world 'countdown' has no reader"),
+        (["--iterations", "0", "--world", "cooking,alfworld"], "knows no other"),
+        (["--iterations", "0", "--no-evaluation.untrained"], "nothing else of the reader would be measured"),
+    ],
+)
+def test_a_reader_is_not_trained(flags, reason, capsys, tmp_path):
+    assert main(["train", "--model", "reader", "--world", "cooking", "--out", str(tmp_path / "run"), *flags]) == 2
+    assert reason in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_a_world_that_may_be_absent_is_left_out_with_its_reason(monkeypatch, tmp_path):
+    text = RULES + '[worlds.published]\nworld = "alfworld"\noptional = true\nevaluation.split = "valid_seen"\n'
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    plan = plan_of(text)
+    assert plan.worlds == ("kitchen",) and len(plan.cells) == 6
+    (note,) = plan.notes
+    assert note.startswith("published is left out, as its tasks are not here: published ALFWorld games are not found: set ALF")
+    assert plan_of(text.replace('"valid_seen"', '"unseen"')).worlds == ("kitchen", "published"), "these are at hand everywhere"
+    with pytest.raises(TacitError, match="unknown world 'alfwrld'"):
+        plan_of(text.replace('"alfworld"', '"alfwrld"'))
+
+
+def measure(mean: float | None):
+    return None if mean is None else {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "per_seed": [mean]}
+
+
+def row(method: str, start: float | None, final: float | None, **further: float):
+    told = {panel: {"start": None, "final": measure(value)} for panel, value in further.items()}
+    return {"method": method, "start": measure(start), "final": measure(final), "further": told}
+
+
+def test_who_practises_is_told_twice_and_further_panels_have_a_grid_of_their_own():
+    grid = plan_of(RULES + LEARNED + GRID + 'rows.policy = ["learned", "practised"]\n').grid
+    rows = [
+        row("reader", None, 0.5, hard=0.25), row("reader-text", None, 0.4), row("explorer", None, 0.9),
+        row("learned", 0.2, 0.7, hard=0.3), row("practised", None, None),
+    ]  # fmt: skip
+    own, hard = make_grids(grid, rows, ["w/test/6", "hard"])
+    titles, lines = grid_text(own)
+    assert titles == ["", "full", "text"] and lines == [
+        ["reader", "50.0 [40.0, 60.0]", "40.0 [30.0, 50.0]"],
+        ["by-heart", "90.0 [80.0, 100.0]", "–"],
+        ["policy, start", "20.0 [10.0, 30.0]", "–"],
+        ["policy, final", "70.0 [60.0, 80.0]", "–"],
+    ]
+    assert grid_text(hard)[1] == [
+        ["reader", "25.0 [15.0, 35.0]", "–"],
+        ["by-heart", "–", "–"],
+        ["policy", "30.0 [20.0, 40.0]", "–"],
+    ]
+    assert make_grids(None, rows, ["w/test/6"]) == []
+
+
+def compare(file, out, *words: str) -> str:
+    command = [sys.executable, "-m", "tacit", "compare", str(file), "--out", str(out), "--jobs", "2", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
+    file, out = tmp_path / "rules.toml", tmp_path / "out"
+    file.write_text(RULES.replace('[worlds.kitchen.start]\nmethod = "constant_context"\nsft.steps = 5\n', "") + GRID)
+    compare(file, out, "--only", "reader/0,explorer")
+    killed = out / "runs/kitchen/explorer/1"  # as after a kill: it had begun, and what it had measured is lost
+    before = json.loads((killed / "summary.json").read_text())
+    (killed / "summary.json").unlink()
+    printed = compare(file, out)
+    assert "kitchen/explorer/1 resumes" in printed and "kitchen/reader/0 begins" not in printed
+    assert "success on cooking/test/6" in printed and "success on cooking/train/4" in printed and "the reader plays" in printed
+    found = json.loads((out / "comparison.json").read_text())
+    assert found["complete"] and found["further"] == {"kitchen": ["cooking/train/4"]}
+    again = next(c for c in found["cells"] if (c["method"], c["seed"]) == ("explorer", 1))
+    assert again["final"]["outcomes"] == before["final"]["outcomes"] and again["start"] is again["peak"] is None
+    rows = {r["method"]: r for r in found["table"]}
+    assert rows["reader"]["final"]["mean"] == rows["reader"]["further"]["cooking/train/4"]["final"]["mean"] == 1.0
+    assert rows["reader"]["start"] is None and rows["reader"]["steps_to"][0]["of"] == 0
+    text = markdown(found)
+    assert "final, train" in columns([0.5], ["cooking/train/4"]) and "Success on `cooking/train/4`:" in text
+    assert "| by-heart | 100.0" in text and "final cooking/train/4 low" in csv_text(found).splitlines()[0]
+    assert main(["eval", str(killed)]) == 2 and "has measured the expert, which has no weights" in capsys.readouterr().err
+    assert main(["report", str(out), "--runs"]) == 0

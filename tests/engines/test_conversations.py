@@ -1,0 +1,269 @@
+"""Episodes as conversations: in templates of every kind, over HTTP, and in training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from chat_server import says, serving
+from guessing import SAME
+from templates import ALL, CHATML, NO_SYSTEM, THINKING, TOOLS, talking_model, talking_tokenizer
+
+import tacit
+from tacit.contexts.history import History
+from tacit.contexts.state_block import StateBlock
+from tacit.core.actions import CALLS, answer
+from tacit.core.chat import Call, Chat, Conversation, Exchange, Message, Tool
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.core.types import PLAIN, Observation, Prompt, Transition
+from tacit.engines.chat.client import ChatClient
+from tacit.engines.chat.policy import ChatPolicy
+from tacit.engines.local.passes.models import TextCodec
+from tacit.environments import get_environment
+from tacit.evaluation.evaluate import Alone, play_panel
+from tacit.evaluation.panels import Panel
+from tacit.evaluation.rules import Rules
+from tacit.rollout.fitting import check_talk, encode, encode_action, fit
+from tacit.rollout.worlds import InPlace
+
+ACT = CALLS.tools
+
+
+def codec(template: str, limit: int = 4096) -> TextCodec:
+    return TextCodec(talking_tokenizer(template), limit)
+
+
+def prompt_after(turns: int, style: str = "tools", **how) -> Prompt:
+    """The prompt after so many turns of Countdown."""
+    world = get_environment("countdown")
+    task = world.tasks("train", 1, 0)[0]
+    live = world.make()
+    context = History(world.wording("full"), None, False, style, True, **how)
+    reader = context.begin(task, PLAIN)
+    seen = live.reset(task)
+    prompt = reader.read(seen)
+    for action in ("reset", "mumble")[:turns]:
+        transition = live.step(action)
+        reader.record(action, transition)
+        prompt = reader.read(transition.observation)
+    return prompt
+
+
+def test_sections_become_messages():
+    prompt = prompt_after(2).with_notes("A task note.", "A step note.")
+    chat = prompt.chat
+    assert [m.role for m in chat.messages] == ["system", "user", "assistant", "tool", "assistant", "tool"]
+    assert [m.call for m in chat.messages if m.call] == [Call("act", {"action": "reset"}), Call("act", {"action": "mumble"})]
+    system, now = chat.messages[0].content, chat.messages[-1].content
+    assert "Your puzzle" in system and "A task note." in system and "one call of a tool" in system and "A step note." in now
+    assert chat.tools == ACT and Chat.loads(chat.dumps()) == chat
+    assert "A task note." in prompt.text and "You did: reset" in prompt.text, "for people, and for comparing states"
+
+
+def test_the_oldest_turn_goes_first_and_no_answer_is_left_without_its_call():
+    chat = prompt_after(2).without_oldest().chat
+    assert [m.role for m in chat.messages] == ["system", "user", "assistant", "tool"]
+    assert [m.role for m in prompt_after(2).without_oldest().without_oldest().chat.messages] == ["system", "user"]
+    tags = prompt_after(1, "tags").chat
+    assert [m.role for m in tags.messages] == ["system", "user", "assistant", "user"] and not tags.tools
+    assert tags.messages[2].content == "<action>reset</action>", "a past turn has no room for a thought"
+
+
+def test_prompts_grow_at_their_end():
+    """One turn's prompt begins as the last one's did, so that what was computed for it can be used again."""
+    own = codec(TOOLS)
+    first, second = own.encode_chat(prompt_after(1).chat), own.encode_chat(prompt_after(2).chat)
+    shared = len(first) - 1 - len("assistant\n")  # all but the opening of an answer
+    assert first[:shared].tolist() == second[:shared].tolist()
+
+
+@pytest.mark.parametrize("style", ["tools", "tags", "bare"])
+@pytest.mark.parametrize("template", ALL)
+def test_an_answer_is_what_the_template_writes_and_is_read_back(template, style):
+    own, prompt = codec(ALL[template]), prompt_after(2, style)
+    context = History(get_environment("countdown").wording("full"), None, False, style, True)
+    tokens = encode_action(prompt, "op(+, 3, 7)", context.format, own)
+    assert tokens[-1] == own.end and (tokens == own.end).sum() == 1
+    parsed = context.format.parse(own.decode(tokens))
+    assert parsed.valid and parsed.action == "op(+, 3, 7)"
+    written = own.tokenizer.decode(encode(prompt, own).tolist())
+    assert written.endswith("<think>\n\n</think>\n\n" if template == "thinking" else "<|im_start|>assistant\n")
+    assert "mumble" in written and "act" in written
+    check_talk(context, own)
+
+
+def test_a_template_with_tools_is_given_them_and_one_without_in_words():
+    with_tools, in_words = (codec(t).tokenizer.decode(encode(prompt_after(2), codec(t)).tolist()) for t in (TOOLS, CHATML))
+    assert "# Tools" in with_tools and '{"name": "act", "arguments": {"action": "reset"}}' in with_tools
+    assert "<tool_response>" in with_tools and "# Tools" not in in_words
+    assert "You can call these tools" in in_words and '{"name": "act", "arguments": {"action": "reset"}}' in in_words
+    assert "helpful AI assistant" not in in_words, "the task is the system message"
+    spoken = codec(NO_SYSTEM).tokenizer.decode(encode(prompt_after(1, "tags"), codec(NO_SYSTEM)).tolist())
+    assert spoken.startswith("<|im_start|>user\nYou are playing Countdown") and "system" not in spoken
+
+
+def test_a_thought_is_asked_for_and_kept_apart():
+    context = History(get_environment("countdown").wording("full"), 2, False, "bare", True, True)
+    assert context.format.stop == () and context.format.thinks
+    parsed = context.format.parse("<think>\nadd them\n</think>\n\nop(+, 1, 2)\n")
+    assert (parsed.action, parsed.valid, parsed.thought) == ("op(+, 1, 2)", True, "add them")
+    assert context.format.parse("opened by the template</think>reset").thought == "opened by the template"
+    asked = codec(THINKING).tokenizer.decode(encode(prompt_after(1, thinking=True), codec(THINKING)).tolist())
+    assert asked.endswith("<|im_start|>assistant\n"), "the thought is not closed before it begins"
+
+
+@pytest.mark.parametrize(
+    ("said", "action"),
+    [
+        ('<tool_call>\n{"name": "act", "arguments": {"action": "Go East"}}\n</tool_call>', "go east"),
+        ('I will go. {"name": "act", "parameters": {"action": "go east"}}', "go east"),
+        ('[{"name": "act", "arguments": "{\\"action\\": \\"go east\\"}"}]', "go east"),
+        ("<tool_call>\n<function=act>\n<parameter=action>\ngo east\n</parameter>\n</function>\n</tool_call>", "go east"),
+        ('{"type": "function", "function": {"name": "act", "arguments": {"action": "go east"}}}', "go east"),
+        ('{broken {"name": "other", "arguments": {}} {"name": "act", "arguments": {"action": "look"}}', "look"),
+    ],
+)
+def test_calls_as_models_write_them(said, action):
+    parsed = CALLS.parse(said)
+    assert (parsed.action, parsed.valid) == (action, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["go east", '{"name": "act", "arguments": {"action": ""}}', '{"name": "fly", "arguments": {"action": "x"}}', "{", "[1]"],
+)
+def test_what_is_no_call_is_not_valid(said):
+    assert not CALLS.parse(said).valid and CALLS.parse(said).action == said[-30:]
+
+
+def test_several_kinds_of_action_are_several_tools():
+    from tacit.core.actions import Calls
+
+    calls = Calls(("search", "answer"), keep_case=True)
+    assert [tool.name for tool in calls.tools] == ["search", "answer"]
+    assert calls.message("search author of Emma").call == Call("search", {"action": "author of Emma"})
+    assert calls.parse(calls.write("answer Jane Austen")).action == "answer Jane Austen"
+    assert calls.message("mumble") == Message("assistant", "mumble") and answer(calls, "search x").call.name == "search"
+
+
+def test_a_model_without_a_template_is_refused_before_anything_is_played():
+    world = get_environment("countdown")
+    with pytest.raises(TacitError, match="no chat template, so it cannot be told a conversation; leave --chat out"):
+        check_talk(History(world.wording("full"), 2, False, "tags", True), codec(""))
+
+    class Plain:
+        context_limit = 10
+
+        def encode_prompt(self, text): ...
+
+        def encode_completion(self, text): ...
+
+        def decode(self, tokens): ...
+
+    with pytest.raises(TacitError, match="Plain cannot be told conversations"):
+        check_talk(History(world.wording("full"), 2, False, "tags", True), Plain())
+    strange = TOOLS.replace('{\\"name\\": \\"', "CALL ").replace('\\", \\"arguments\\": ', " WITH ")
+    with pytest.raises(TacitError, match="which is not read back"):
+        check_talk(History(world.wording("full"), 2, False, "tools", True), codec(strange.replace('{"name": "', "CALL ")))
+
+
+def test_long_conversations_lose_their_oldest_turns():
+    own = codec(TOOLS, limit=len(codec(TOOLS).encode_chat(prompt_after(2).chat)))
+    prompt, tokens, fits = fit(prompt_after(2), own, room=20)
+    assert fits and len(prompt.conversation.past) == len(prompt.history) == 1 and len(tokens) < own.context_limit - 19
+
+
+def test_a_state_block_is_told_as_a_message():
+    world = get_environment("alfworld")
+    task = world.tasks("train", 1, 0)[0]
+    live = world.make()
+    context = StateBlock(world.wording("full"), world.tracker, admissible=True, style="tools", chat=True)
+    reader = context.begin(task, replace(PLAIN, note="Doors may be closed."))
+    seen = live.reset(task)
+    reader.read(seen)
+    transition = live.step(seen.actions[0])
+    signals = reader.record(seen.actions[0], transition)
+    chat = reader.read(transition.observation).chat
+    assert [m.role for m in chat.messages] == ["system", "user", "assistant", "tool"] and signals
+    assert task.goal in chat.messages[0].content and "Doors may be closed." in chat.messages[0].content
+    assert "admissible actions" in chat.messages[-1].content and "admissible actions" not in chat.messages[1].content
+    assert "Prior to this step" not in chat.messages[-1].content
+
+
+@pytest.mark.parametrize(("method", "style"), [("grpo", "tools"), ("bipace", "tags"), ("constant_context", "tools")])
+def test_it_trains(tmp_path, method, style):
+    """Imitation and practice, every prompt in the template and every gradient on the answer alone."""
+    model = talking_model(tmp_path / "model", TOOLS)
+    own = {"history": 1} if method != "constant_context" else {}
+    run = tacit.train(
+        "alfworld", method, model, out=tmp_path / "run", quiet=True, style=style, chat=True, max_tokens=24, max_steps=2, **own,
+        tasks=8, iterations=1, groups=1, group_size=2, kl=0.0, admissible=False, sft={"steps": 2, "tasks": 2, "batch": 4},
+        engine={"threads": 1}, evaluation={"tasks": 1, "every": 0, "max_steps": 1},
+    )  # fmt: skip
+    turns = run.turns(rows=True)
+    assert run.finished and len(turns) == 4 and all(turn["prompt_tokens"] > 100 for turn in turns)
+    assert run.evaluate().result["equals_run"]
+
+
+def test_an_endpoint_is_sent_messages_and_tools_and_its_calls_are_read():
+    world, panel = SAME, Panel.of(SAME, "test", 2)
+    context = History(world.wording("full"), 2, False, "tools", True)
+
+    def reply(body):
+        letter = body["messages"][-1]["content"].removeprefix("say ")
+        call = {"id": "x", "type": "function", "function": {"name": "act", "arguments": json.dumps({"action": letter})}}
+        message = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "easy"}
+        return 200, {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": says("")["usage"]}
+
+    with serving(reply) as server:
+        policy = ChatPolicy(ChatClient(server.url, "m"))
+        check_talk(context, policy)
+        played = play_panel(panel, Rules(Sampling(max_tokens=64), 3), InPlace(world.make), Alone(context, policy))
+    assert [t.success for t in played] == [True, True] and {t.steps[0].thought for t in played} == {"easy"}
+    assert server.asked[0]["tools"][0]["function"]["name"] == "act"
+    assert [m["role"] for m in server.asked[0]["messages"]] == ["system", "user"]
+
+
+def test_past_calls_are_sent_as_calls():
+    past = (Exchange("a room", CALLS.message("look")),)
+    chat = Prompt("Task.", "a door", conversation=Conversation(past, ACT)).chat
+    with serving(lambda body: (200, says("<action>go</action>"))) as server:
+        policy = ChatPolicy(ChatClient(server.url, "m"))
+        (completion,) = policy.sample([Request(policy.encode_chat(chat), 1)], Sampling())
+    _, first, called, now = server.asked[0]["messages"]
+    assert first == {"role": "user", "content": "a room"} and completion.text == "<action>go</action>"
+    assert called["tool_calls"][0]["function"] == {"name": "act", "arguments": '{"action": "look"}'}
+    assert now == {"role": "tool", "content": "a door", "tool_call_id": called["tool_calls"][0]["id"]}
+
+
+def test_a_text_is_still_one_message():
+    with serving(lambda body: (200, {**says("hi"), "usage": None})) as server:
+        policy = ChatPolicy(ChatClient(server.url, "m"))
+        policy.sample([Request(policy.encode_prompt("hello"), 1)], Sampling())
+    assert server.asked[0]["messages"] == [{"role": "user", "content": "hello"}] and "tools" not in server.asked[0]
+
+
+def test_settings_that_do_not_go_together():
+    world = get_environment("countdown")
+    from tacit.methods.grpo import GRPO
+
+    with pytest.raises(TacitError, match=r"thinking = true: .* add --chat"):
+        GRPO(thinking=True).context(world)
+    assert GRPO(style="tools").context(world).chat, "a call is always part of a conversation"
+    assert not GRPO().context(world).chat
+
+
+def test_records_keep_the_thought():
+    from tacit.core.types import Completion, Step, StopReason, Task, Trajectory
+    from tacit.runs.trajectories import trajectory_from_record, trajectory_record
+
+    task = Task("w", "w/0", "f", "train", 0, "goal")
+    completion = Completion(np.zeros(1, np.int64), np.zeros(1, np.float32), "x", "stop")
+    step = Step(Observation("o"), Prompt("t", "o"), np.zeros(1, np.int64), completion, "a", True, thought="hm")
+    played = Trajectory(task, (step,), True, 1.0, StopReason.SUCCESS, Transition(Observation("end")).observation)
+    record = json.loads(json.dumps(trajectory_record(played)))
+    assert record["turns"][0]["thought"] == "hm" and trajectory_from_record(record, task).steps[0].thought == "hm"
+    assert Tool("t").schema()["function"]["parameters"]["required"] == ["action"]

@@ -1,0 +1,291 @@
+"""A run from Python: the same as from the command line, with objects where names would do, and told of as it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from guessing import NEXT, SAME
+
+import tacit
+from tacit.cli.main import main
+from tacit.core.composition import adds
+from tacit.core.credit import Rewards
+from tacit.core.errors import TacitError
+from tacit.core.registry import NOWHERE
+from tacit.methods.grpo import GRPO
+from tacit.runs.metrics import read_metrics
+from tacit.scripting.naming import name_method, name_worlds
+
+TESTS = Path(__file__).resolve().parents[1]
+SMALL = {
+    "iterations": 4,
+    "groups": 2,
+    "group_size": 2,
+    "lr": 1e-3,
+    "kl": 0.0,
+    "tasks": 20,
+    "checkpoint_every": 1,
+    "sft": {"steps": 3, "tasks": 8, "batch": 4},
+    "tiny": {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 2},
+    "engine": {"threads": 1},
+    "evaluation": {"tasks": 4, "every": 2},
+}
+FLAGS = [
+    *("--iterations", "4", "--groups", "2", "--group-size", "2", "--lr", "1e-3", "--kl", "0", "--tasks", "20"),
+    *("--checkpoint-every", "1", "--sft.steps", "3", "--sft.tasks", "8", "--sft.batch", "4", "--engine.threads", "1"),
+    *("--tiny.hidden", "32", "--tiny.layers", "2", "--tiny.heads", "2", "--tiny.kv-heads", "2"),
+    *("--evaluation.tasks", "4", "--evaluation.every", "2"),
+]
+
+
+@dataclass(frozen=True)
+class Bonus:
+    worth: float
+
+    def __call__(self, groups, moment):
+        return [Rewards.at_the_end(group, [self.worth] * len(group)) for group in groups]
+
+
+@dataclass(frozen=True)
+class Generous(GRPO):
+    """Everybody earns something."""
+
+    name: ClassVar[str] = "generous"
+
+    worth: float = 1.0
+    """for every episode"""
+
+    def changes(self, world, tools):
+        return (adds("rewards", "bonus", Bonus(self.worth)),)
+
+
+def small(out: Path, world=SAME, method=None, **more) -> tacit.OpenRun:
+    return tacit.train(world, method, "tiny-0.5m", out=out, quiet=True, **{**SMALL, **more})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tacit.OpenRun:
+    return small(tmp_path_factory.mktemp("runs") / "whole")
+
+
+def test_importing_it_imports_nothing_heavy():
+    code = (
+        "import sys, tacit; print([n for n in ('torch', 'numpy', 'transformers', 'pandas') if n in sys.modules]); tacit.train"
+    )
+    code += "; tacit.evaluate; tacit.open_run; assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        tacit.trian  # noqa: B018
+
+
+def test_a_run_is_the_one_the_command_line_makes(run, tmp_path):
+    words = [
+        "train",
+        "--world",
+        f"{TESTS / 'guessing.py'}:SAME",
+        "--model",
+        "tiny-0.5m",
+        "--out",
+        str(tmp_path / "run"),
+        *FLAGS,
+    ]
+    assert main(words) == 0
+    other = tacit.open_run(tmp_path / "run")
+    assert {**other.settings, "out": ""} == {**run.settings, "out": ""}
+    assert other.summary["digest"] == run.summary["digest"] and other.success == run.success
+
+
+def test_what_it_recorded_comes_back(run):
+    assert run.finished and run.checkpoints[-1] == "rl-000004" and "finished" in repr(run)
+    assert [r["step"] for r in run.metrics("sft", rows=True)] == [1, 2, 3] and len(run.metrics(rows=True)) == 7
+    turns, played = run.turns(rows=True), run.trajectories()
+    assert len(turns) == len(played) == 4 * 4 and {t.task.world for t in played} == {"same"}
+    assert [t["action"] for t in turns] == [t.steps[0].action for t in played]
+    assert {"saw", "wrote", "valid", "effective", "reward", "credit", "turn", "success"} <= turns[0].keys()
+    assert len(run.turns("eval-rl", step=2, rows=True)) == 4 and len(run.episodes("eval-untrained", rows=True)) == 4
+    assert len(run.policy("sft").encode_prompt("say a")) > 0
+    with pytest.raises(TacitError, match=r"no recorded episodes of rl 9; there are 1, 2, 3, 4"):
+        run.turns(step=9)
+    with pytest.raises(TacitError, match=r"unknown stage 'eval'.*Known: eval-rl, eval-sft, eval-untrained, rl"):
+        run.turns("eval")
+
+
+def test_tables_are_pandas(run):
+    pandas = pytest.importorskip("pandas")
+    turns = run.turns()
+    assert isinstance(turns, pandas.DataFrame) and len(turns) == 16 and turns["valid"].dtype == bool
+    assert list(run.metrics("rl")["step"]) == [1, 2, 3, 4] and len(run.episodes()) == 16
+
+
+def test_without_pandas_the_remedy_is_said(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(TacitError, match=r"pip install 'tacit-agents\[tables\]'.*rows=True"):
+        run.metrics()
+
+
+def test_a_run_measured_again_repeats_its_number(run):
+    again = run.evaluate()
+    assert again.success == run.success and again.result["equals_run"] and again.kept.is_file()
+    assert len(again.trajectories) == len(again.turns(rows=True)) == len(again.episodes(rows=True)) == 4
+    assert run.evaluate(checkpoint="sft", tasks=3).score.episodes == 3
+
+
+def test_experts_and_players_of_your_own_are_measured(tmp_path):
+    assert tacit.evaluate("expert", SAME, tasks=4).success == 1.0
+
+    class Same:
+        def __init__(self, task):
+            pass
+
+        def act(self, observation):
+            return observation.text.removeprefix("say ")
+
+    assert tacit.evaluate(Same, SAME, tasks=4, out=tmp_path).success == 1.0
+    assert tacit.evaluate(Same, NEXT, tasks=4, out=tmp_path).success == 0.0
+
+
+def test_callbacks_are_told_and_may_stop_and_the_rest_ends_as_if_nobody_had(run, tmp_path):
+    seen = []
+
+    def stop_after_one(event: tacit.Event):
+        seen.append((event.kind, event.stage, event.step, event.total))
+        assert event.run == tmp_path / "run" and event.metrics
+        return event.kind == "step" and event.stage == "rl" and event.step == 1
+
+    stopped = small(tmp_path / "run", callbacks=stop_after_one)
+    assert not stopped.finished and stopped.summary["stopped"] == "callback" and stopped.checkpoints[-1] == "rl-000001"
+    assert seen == [
+        ("evaluation", "untrained", 0, 0),
+        *(("step", "sft", step, 3) for step in (1, 2, 3)),
+        ("evaluation", "sft", 3, 3),
+        ("step", "rl", 1, 4),
+        ("evaluation", "rl", 1, 4),
+    ]
+    stopped.resume(quiet=True, callbacks=[lambda event: None])
+    assert stopped.finished and stopped.summary["digest"] == run.summary["digest"]
+
+
+def test_a_callback_stops_imitation_too(tmp_path):
+    stopped = small(tmp_path / "run", callbacks=lambda event: event.stage == "sft" and event.step == 2)
+    assert stopped.checkpoints == ["sft-000002"] and not stopped.finished
+
+
+def test_a_callback_that_says_something_else_is_refused(tmp_path):
+    with pytest.raises(TacitError, match="returned 'enough'; it may return True"):
+        small(tmp_path / "run", callbacks=lambda event: "enough")
+    with pytest.raises(TacitError, match="callbacks = 3 must be functions"):
+        small(tmp_path / "other", callbacks=[3])
+
+
+def test_methods_as_objects(tmp_path):
+    first = small(tmp_path / "class", method=Generous, iterations=1, worth=2.5)
+    assert first.settings["method"]["name"] == f"{__file__}:Generous" and first.settings["method"]["worth"] == 2.5
+    second = small(tmp_path / "instance", method=Generous(worth=2.5), iterations=1)
+    assert second.settings["method"] == first.settings["method"]
+    assert first.metrics("rl", rows=True)[0]["reward"] >= 2.5
+    both = small(tmp_path / "both", method=["rloo", Generous(worth=0.5)], iterations=1)
+    assert both.settings["method"]["name"] == f"rloo+{__file__}:Generous" and both.settings["method"]["worth"] == 0.5
+
+
+def test_several_worlds_as_objects(tmp_path):
+    run = small(tmp_path / "run", [(SAME, 0.5), (NEXT, 0.5)], iterations=1)
+    assert list(run.worlds.values()) == [SAME, NEXT]
+    with pytest.raises(TacitError, match="is one of 'same' and one of 'next'"):
+        run.trajectories()
+    assert len(run.turns(rows=True)) == 4
+
+
+def test_names_find_the_object_again(tmp_path):
+    assert name_worlds(SAME) == f"{TESTS / 'guessing.py'}:SAME" and name_worlds("alfworld") == "alfworld"
+    from tacit.environments import get_environment
+
+    assert name_worlds(get_environment("countdown")) == "countdown"
+    assert name_method(GRPO) == ("grpo", {}) and name_method(GRPO(kl=0.5)) == ("grpo", {"kl": 0.5})
+    hidden = replace(SAME, name="hidden")
+    run = small(tmp_path / "run", hidden, iterations=1)
+    assert run.settings["world"] == f"{NOWHERE}:hidden"
+    code = f"import tacit; tacit.open_run({str(run.path)!r}).evaluate()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert "tacit.open_run(PATH, world=…)" in done.stderr
+    assert tacit.open_run(run.path, world=hidden).evaluate().result["equals_run"]
+    with pytest.raises(TacitError, match=r"world = 3 must be a name, an Environment"):
+        name_worlds(3)
+    with pytest.raises(TacitError, match="is no method: it must be a dataclass"):
+        name_method(Path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kll": 0.1}, "unknown setting 'kll'.*Did you mean 'kl'"),
+        ({"steps": 3}, r"Write sft=\{'steps': …\}"),
+        ({"efficiency": 1.0}, "It belongs to round_length, reuserl"),
+        ({"sft": 3}, "sft = 3 must be a dict"),
+        ({"sft": {"stepps": 3}}, r"unknown setting 'stepps' in \[sft\]"),
+        ({"lr": "much"}, "lr must be a finite number"),
+        ({"method": "grpoo"}, "unknown method 'grpoo'"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_written(tmp_path, settings, message):
+    with pytest.raises(TacitError, match=message):
+        small(tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_by_name_with_something_else_said(tmp_path, monkeypatch):
+    import tacit.scripting.training as training
+
+    told = []
+    monkeypatch.setattr(training, "carry_out", lambda prepared, *more: told.append(prepared.recipe))
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(training, "OpenRun", lambda path: path)
+    tacit.train(config="quickstart", out=tmp_path / "run", iterations=3, sft={"steps": 5})
+    (recipe,) = told
+    assert (recipe.world, recipe.schedule.iterations, recipe.train.sft.steps) == ("alfworld", 3, 5)
+    assert recipe.train.sft.tasks != 1000, "what the recipe says stays"
+
+
+def test_a_second_start_is_refused_and_one_with_resume_goes_on(run, tmp_path):
+    with pytest.raises(TacitError, match=r"already holds a run\. Go on with it"):
+        small(run.path)
+    assert small(run.path, resume=True).summary == run.summary, "it was finished"
+    with pytest.raises(TacitError, match=r"a resumed run keeps its settings, and method\.kl=0\.5"):
+        small(run.path, resume=True, kl=0.5)
+
+
+SCRIPT = """
+import sys
+import tacit
+from guessing import SAME
+from test_from_python import SMALL
+
+if __name__ == "__main__":
+    run = tacit.train(SAME, None, "tiny-0.5m", out=sys.argv[1], resume=True, quiet=True, **SMALL)
+    assert run.finished
+"""
+
+
+def test_a_script_that_was_killed_is_started_again(run, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    places = os.pathsep.join([str(TESTS), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    command, out = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "run")], tmp_path / "run"
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while len(read_metrics(out / "metrics.jsonl")) < 5 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "summary.json").exists(), "it was killed too late to be a test"
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
+    assert json.loads((out / "summary.json").read_text())["digest"] == run.summary["digest"]

@@ -1,0 +1,139 @@
+"""A world that breaks is named while it happens, and where it always does the run stops."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from guessing import SAME, Say
+from scripted import ScriptedPolicy
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.core.types import Observation, Transition
+from tacit.methods.grpo import GRPO
+from tacit.rollout.workers import Workers
+from tacit.rollout.worlds import InPlace
+from tacit.runs.directory import Run
+from tacit.runs.watching import read_alarms
+from tacit.training.demonstrations import demonstrate
+from tacit.training.practice import Practice
+from tacit.training.reporting import PlainReporter
+from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.train import Trainer
+
+
+class Raising(Say):
+    """Breaks where the letter is one of these."""
+
+    letters = "abcdefgh"
+
+    def step(self, action):
+        if self._letter in self.letters:
+            raise RuntimeError("the floor gave way")
+        return super().step(action)
+
+
+class Sometimes(Raising):
+    letters = "ab"
+
+
+class GymReset(Say):
+    def reset(self, task):
+        return super().reset(task), {}
+
+
+class GymStep(Say):
+    def step(self, action):
+        return "done", 1.0, True, False, {}
+
+
+class Silent(Say):
+    def step(self, action):
+        return None
+
+
+class Bare(Say):
+    def step(self, action):
+        return Transition("done")
+
+
+class Numbers(Say):
+    def reset(self, task):
+        return Observation(7)
+
+
+def environment(kind):
+    return replace(SAME, make=lambda: kind(0))
+
+
+def train(path, kind, untrained: bool = True) -> str:
+    """What was said."""
+    world, out = environment(kind), io.StringIO()
+    schedule = Schedule(groups=8, group_size=2, iterations=3)
+    method = GRPO(wording="terse", style="bare", admissible=False, kl=0.0, schedule=schedule).build(world)
+    settings = TrainSettings(tasks=8, evaluation=EvaluationSettings(tasks=8, split="test", untrained=untrained))
+    run = Run.create(path, {})
+    try:
+        policy = ScriptedPolicy(lambda prompt, seed: prompt.strip()[-1])
+        Trainer(run, policy, [Practice.of(world, method, settings)], settings, PlainReporter(out, 0.0)).train()
+    finally:
+        run.close()
+    return out.getvalue()
+
+
+def test_a_run_whose_every_episode_breaks_stops_with_the_first_reason(tmp_path):
+    with pytest.raises(
+        TacitError, match=r"each of the 16 episodes .* RuntimeError: the floor gave way\. .*iteration 1\..*--resume"
+    ):
+        train(tmp_path / "a", Raising, untrained=False)
+    assert list((tmp_path / "a" / "trajectories").iterdir()), "what was played can be looked at"
+    with pytest.raises(TacitError, match=r"each of the 8 episodes .* the floor gave way\. There is nothing to measure"):
+        train(tmp_path / "b", Raising)
+
+
+def test_some_that_break_are_named_once_and_counted_in_every_line(tmp_path):
+    said = train(tmp_path / "run", Sometimes)
+    first, in_practice, last = [line for line in said.splitlines() if "world broke" in line]
+    why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way"
+    assert (first, last) == (f"warning at untrained 0: {why}", f"warning at rl 3: {why}")
+    assert re.match("warning at rl 1: 4 of 16 episodes .*This is one: RuntimeError: the floor gave way", in_practice)
+    assert said.count("crashed 4") == 3
+    (alarm,) = read_alarms(tmp_path / "run")
+    assert (alarm.name, alarm.step, alarm.example) == ("crashed", 1, "RuntimeError: the floor gave way")
+    assert "crashed" not in train(tmp_path / "sound", Say)
+
+
+GYM = [
+    (GymReset, r"reset must return an Observation\(text\), and returned a tuple of \(Observation, dict\), as Gym's worlds do"),
+    (GymStep, r"step must return a Transition\(observation, done, success\), .*\(str, float, bool, bool, dict\), as Gym's"),
+    (Silent, "step must return a Transition.*, and returned nothing"),
+    (Bare, "the Transition that step returns must hold an Observation.*, and returned a str"),
+    (Numbers, "reset must return an Observation.*, and its text is a int"),
+]
+
+
+@pytest.mark.parametrize(("kind", "explained"), GYM)
+def test_a_wrong_return_type_is_explained(tmp_path, kind, explained):
+    with pytest.raises(TacitError, match=explained):
+        train(tmp_path / "run", kind)
+    with pytest.raises(TacitError, match=f"won none of 4 tasks within 1 steps \\(4 broke; the first: TypeError: {explained}"):
+        world = environment(kind)
+        context = GRPO(wording="terse", style="bare", admissible=False).context(world)
+        demonstrate(world, world.tasks("train", 4, 0), context, ScriptedPolicy(lambda prompt, seed: ""), 1)
+
+
+def make_gym():
+    return GymReset(0)
+
+
+def test_it_is_explained_in_worker_processes_too():
+    worlds = Workers(make_gym, processes=1)
+    try:
+        (in_worker,) = worlds.reset(SAME.tasks("train", 1, 0))
+    finally:
+        worlds.close()
+    (here,) = InPlace(make_gym).reset(SAME.tasks("train", 1, 0))
+    assert in_worker == here and "as Gym's worlds do" in here.detail

@@ -1,0 +1,65 @@
+"""The learning rate of practice, and when practice has gone on for long enough."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from guessing import SAME
+
+import tacit
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.core.moment import Moment
+
+SMALL = {
+    "groups": 2,
+    "group_size": 2,
+    "kl": 0.0,
+    "tasks": 20,
+    "tiny": {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 2},
+    "engine": {"threads": 1},
+    "evaluation": {"tasks": 4, "every": 1, "patience": 2},
+}
+
+
+def rates(schedule: Schedule, iterations: int) -> list[float]:
+    return [schedule.lr_at(Moment(0, n, iterations)) for n in range(1, iterations + 1)]
+
+
+def test_it_is_constant_unless_told():
+    assert rates(Schedule(lr=0.3), 4) == [0.3] * 4
+
+
+def test_it_warms_up_then_decays():
+    assert rates(Schedule(lr=1.0, warmup=0.4), 5) == [0.5, 1, 1, 1, 1]
+    assert rates(Schedule(lr=1.0, decay="linear"), 4) == [1, 0.75, 0.5, 0.25]
+    warm = rates(Schedule(lr=2.0, warmup=0.5, decay="linear"), 8)
+    assert warm == [0.5, 1, 1.5, 2, 2, 1.5, 1, 0.5], "the last iteration still moves"
+    cosine = rates(Schedule(lr=1.0, decay="cosine"), 4)
+    assert cosine == pytest.approx([1, 0.5 * (1 + math.cos(math.pi / 4)), 0.5, 0.5 * (1 + math.cos(3 * math.pi / 4))])
+    assert rates(Schedule(lr=1.0, warmup=1.0, decay="linear"), 2) == [0.5, 1.0]
+    assert rates(Schedule(lr=1.0, warmup=0.1, decay="cosine"), 1) == [1.0]
+
+
+def test_a_run_moves_at_the_rate_it_says(tmp_path: Path):
+    told = {**SMALL, "evaluation": {"tasks": 2, "every": 0}}
+    run = tacit.train(
+        SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=4, lr=1e-3, warmup=0.5, decay="linear", **told
+    )
+    assert [r["lr"] for r in run.metrics("rl", rows=True)] == [5e-4, 1e-3, 1e-3, 5e-4]
+    with pytest.raises(TacitError, match=r"warmup = 1.5 must be between 0 and 1"):
+        tacit.train(SAME, "grpo", "tiny-0.5m", out=tmp_path / "other", warmup=1.5)
+
+
+def test_practice_stops_when_it_gets_no_better_and_goes_on_with_more_patience(tmp_path: Path):
+    run = tacit.train(SAME, "grpo", "tiny-0.5m", out=tmp_path / "run", quiet=True, iterations=9, lr=0.0, **SMALL)
+    assert run.summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003", "the best, and two no better"
+    assert run.finished and run.resume(quiet=True).checkpoints[-1] == "rl-000003"
+    (run.path / "summary.json").unlink()  # killed after the last checkpoint, before the summary
+    assert run.resume(quiet=True).summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000003"
+    run.resume(quiet=True, evaluation={"patience": 4})
+    assert run.summary["stopped"] == "patience" and run.checkpoints[-1] == "rl-000005"
+    run.resume(quiet=True, evaluation={"patience": 0})
+    assert run.summary["stopped"] == "" and run.checkpoints[-1] == "rl-000009"
