@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from tacit.core.tools import NoTools
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.environments.countdown.expert import solve
 
@@ -135,3 +137,16 @@ def solve_countdown(prompt: str, seed: int = 0) -> str:
 def stumble_through_countdown(prompt: str, seed: int) -> str:
     """An expert who mumbles every fourth time: what it says depends on the prompt and the seed alone."""
     return ("hm", solve_countdown(prompt), solve_countdown(prompt), solve_countdown(prompt))[seed % 4]
+
+
+class Kit(NoTools):
+    """Tools of a run that is none: whatever policy is asked for is this one, and directories are in `place`."""
+
+    def __init__(self, policy, place: Path) -> None:
+        self._policy, self._place = policy, place
+
+    def policy(self, name: str):
+        return lambda: self._policy
+
+    def directory(self, name: str) -> Path:
+        return self._place / name

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripted import Kit
 
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
@@ -45,10 +46,10 @@ def policy():
 
 
 @pytest.mark.parametrize("names", ALLOWED, ids="+".join)
-def test_it_trains(policy, names):
+def test_it_trains(policy, names, tmp_path):
     settings = get_method("+".join(names))(**SMALL)
     layer = {"layer": -1} if hasattr(settings, "layer") else {}
-    method = replace(settings, schedule=SCHEDULE, **layer).build(WORLD)
+    method = replace(settings, schedule=SCHEDULE, **layer).build(WORLD, Kit(policy, tmp_path))
     policy.freeze_reference()
     loop = Loop([Playground(method, WORLD.tasks("train", 8, 0), InPlace(WORLD.make), 12, 3)], policy, iterations=2)
     for number in (1, 2):

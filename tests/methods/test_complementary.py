@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import ScriptedPolicy, make_group, solve_countdown
+from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
 
 from tacit.companions.experience.companion import GUIDED, Halves
 from tacit.companions.experience.entries import Usage
@@ -22,7 +22,6 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule, measured_under
 from tacit.core.moment import Moment
-from tacit.core.tools import NoTools
 from tacit.core.types import Condition, Group, flat_steps
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
@@ -35,20 +34,6 @@ from tacit.training.playground import Playground
 WORLD = get_environment("countdown")
 SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0}
 SCHEDULE = Schedule(groups=3, group_size=4, lr=1e-3)
-
-
-class Kit(NoTools):
-    """Tools with an extractor at hand, and a directory for the run."""
-
-    def __init__(self, extractor, place: Path) -> None:
-        self.extractor, self.place = extractor, place
-
-    def policy(self, name):
-        assert name == "extractor"
-        return lambda: self.extractor
-
-    def directory(self, name):
-        return self.place / name
 
 
 def noting(prompt: str, seed: int) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
-from scripted import ScriptedPolicy, make_group, solve_countdown
+from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.batch import Batch
 from tacit.core.credit import Credit
@@ -34,7 +36,8 @@ def half_hearted(prompt: str, seed: int) -> str:
 
 
 def build(settings=GRPO, groups=3, size=4, **schedule):
-    return settings(**SMALL, schedule=Schedule(groups=groups, group_size=size, **schedule)).build(WORLD)
+    told = settings(**SMALL, schedule=Schedule(groups=groups, group_size=size, **schedule))
+    return told.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "return"), Path(mkdtemp())))
 
 
 def run(method, answer=half_hearted, number=1, tasks=TASKS, make=WORLD.make, seed=0):

@@ -6,7 +6,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedPolicy, solve_countdown
+from scripted import Kit, ScriptedPolicy, solve_countdown
 
 from tacit.core.method import Schedule
 from tacit.environments import get_environment
@@ -53,7 +53,8 @@ def practise(method, path, policy):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_the_reference_it_asks_for(name, tmp_path):
     """As published: whoever asks for the reference finds one, and one is kept for no other."""
-    method, policy = settings(name).build(WORLD), Counting(lambda prompt, seed: solve_countdown(prompt))
+    kit = Kit(ScriptedPolicy(lambda prompt, seed: "return"), tmp_path)
+    method, policy = settings(name).build(WORLD, kit), Counting(lambda prompt, seed: solve_countdown(prompt))
     practise(method, tmp_path / "run", policy)
     assert policy.frozen == int("reference" in method.needs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +128,7 @@ def entry_of(condition: Condition) -> int | None:
 class Halves:
     """Half of a group's members get an entry from the bank, half none; with an empty bank nobody does."""
 
-    experience: Experience
+    experience: Experience = field(compare=False)
     share: float = 0.5
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
