@@ -24,7 +24,8 @@ CHOICES = (3, 5)
 @lru_cache(1)
 def generated() -> Catalogue:
     rng = Random(f"webshop/catalogue/{VERSION}")
-    products, wanted = [], []
+    products: list[Product] = []
+    wanted: list[Wanted] = []
     for kind in KINDS:
         met: set[frozenset[str]] = set()
         for brand in BRANDS[:OF_EACH]:
