@@ -171,3 +171,20 @@ def test_speed_with_a_thousand_products(shared_data, tmp_path, monkeypatch):
             if transition.done:
                 break
     assert steps / spent > 2000
+
+
+def test_sentences_of_people_can_be_shopped_for(tmp_path, monkeypatch):
+    said = {"instruction_attributes": ["steel frame"], "instruction_options": ["red"]}
+    people = {f"B{n:02}": [{"instruction": f"i want a red stool number {n}.", **said}] for n in range(20)}
+    shop = write_shop(tmp_path, [record(asin) for asin in people], {}, items_human_ins=people)
+    monkeypatch.setenv("WEBSHOP_DATA", str(shop))
+    tasks = [task for split in ("human_train", "human_test") for task in WORLD.tasks_of(split, 99, 0, ("garden",))]
+    assert len(tasks) == 20 and len({task.split for task in tasks}) == 2
+    for task in tasks:
+        for expert in ("oracle", "shopper"):
+            live, hero = WORLD.make(), WORLD.expert(expert)(task)
+            observation, done = live.reset(task), False
+            while not done:
+                transition = live.step(hero.act(observation))
+                observation, done = transition.observation, transition.done
+            assert transition.success, (expert, task.goal)

@@ -25,7 +25,7 @@ CHOICES = (3, 5)
 def generated() -> Catalogue:
     rng = Random(f"webshop/catalogue/{VERSION}")
     products: list[Product] = []
-    wanted = []
+    wanted: list[Wanted] = []
     for kind in KINDS:
         met: set[frozenset[str]] = set()
         for brand in BRANDS[:OF_EACH]:
