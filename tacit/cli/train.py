@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from tacit.assembly.recipe import (
 from tacit.assembly.recipes import run_recipe
 from tacit.assembly.resuming import MAY_CHANGE, is_finished
 from tacit.core.errors import TacitError
+from tacit.core.types import PLAIN
 from tacit.evaluation.panels import panel_name
 from tacit.methods import get_method
 from tacit.runs.directory import read_settings, read_summary
@@ -187,9 +188,9 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     columns = ("stage", "success", "95% interval", "episodes")
     console.print(table("", columns, score_rows(summary["evaluations"]), numbers=columns[1:]))
     console.print()
-    for panel in dict.fromkeys(e["panel"] for e in summary.get("further", ())):
-        rows = score_rows([e for e in summary["further"] if e["panel"] == panel])
-        console.print(table(f"on {panel}", columns, rows, numbers=columns[1:]))
+    for where in dict.fromkeys(measured_where(e) for e in summary.get("further", ())):
+        rows = score_rows([e for e in summary["further"] if measured_where(e) == where])
+        console.print(table(where, columns, rows, numbers=columns[1:]))
         console.print()
     for alarm in read_alarms(path):
         say(console, f"warning at rl {alarm.step}: {alarm}", style="yellow")
@@ -206,3 +207,9 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     )
     if summary["settings"].get("model") not in AGENTS:
         say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")
+
+
+def measured_where(score: Mapping[str, Any]) -> str:
+    """`on alfworld/unseen/96`, and under which condition, where it was not the plain one."""
+    name = score.get("condition", {}).get("name", PLAIN.name)
+    return f"on {score['panel']}" + ("" if name == PLAIN.name else f", under condition {name}")

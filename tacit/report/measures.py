@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tacit.core.types import PLAIN
 from tacit.report.numbers import interval, percent
 from tacit.report.run_files import Record, RunFiles, table_of
 
@@ -68,6 +69,8 @@ def conditions_of(score: Record) -> str:
         f"hash {score.get('panel_hash', '?')}",
         *(f"{name} {v}" for name, v in sampling),
     ]
+    condition = str(table_of(score.get("condition")).get("name", PLAIN.name))
+    told += [f"under condition {condition}"] if condition != PLAIN.name else []
     return ", ".join(told)
 
 
