@@ -240,7 +240,11 @@ def test_a_resumed_run_asks_nothing_twice(tmp_path):
 
 
 def test_a_broken_connection_is_no_answer_to_keep(tmp_path):
-    found, _ = analyse(lambda body: (500, {}), by_expert("countdown", 0.5)[:2], tmp_path)
+    """The server was there when the run began, and breaks then."""
+    with serving(lambda body: (200, says("yes")) if "word yes" in body["messages"][0]["content"] else (500, {})) as server:
+        chat = ChatPolicy(ChatClient(server.url, "analyst", timeout_s=5.0, retries=0))
+        chat.check_answers()
+        found = ByModel(lambda: chat, kept=tmp_path).begin(by_expert("countdown", 0.5)[:2], None, Moment())()
     assert not any(a.skills for a in found) and len(Answers(tmp_path)) == 0
 
 
