@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tacit.assembly.anchoring import anchored_name
 from tacit.assembly.checks import check_values, open_world, with_split
 from tacit.assembly.players import Target, open_target
 from tacit.assembly.recipe import Recipe, Said, override
@@ -69,7 +70,7 @@ def module_recipe(path: Path, modules: Mapping[str, Module], said: Said) -> Reci
     if len(worlds) > 1:
         raise TacitError(f"the modules in {path} are of several worlds ({', '.join(worlds)}); name one of them.")
     for place, value in said.items():
-        if place == ("world",) and value != worlds[0]:
+        if place == ("world",) and anchored_name(value) != anchored_name(worlds[0]):
             raise TacitError(f"the modules in {path} are for world {worlds[0]!r}, not {value!r}.")
         if place not in OPEN and place[0] != "evaluation":
             raise TacitError(

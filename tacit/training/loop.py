@@ -28,6 +28,7 @@ from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
 from tacit.core.types import Group
+from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.training.playground import Playground, share_out
 from tacit.training.statistics import by_world, rollout_statistics, staleness
 
@@ -58,6 +59,8 @@ class Loop:
     iterations: int = 1
     drawn: dict[str, int] = field(default_factory=dict)
     """tasks taken so far in each world, by its name: where the walk through its pool stands"""
+    onlooker: Onlooker = NOBODY
+    """of what is played"""
 
     def iterate(self, number: int) -> Iteration:
         return self.learn(self.collect(number))
@@ -67,7 +70,7 @@ class Loop:
         played, groups = [], []
         counts = share_out(self.schedule.groups, [ground.share for ground in self.playgrounds], number)
         for ground, count in zip(self.playgrounds, counts, strict=True):
-            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0))
+            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0), self.onlooker)
             self.drawn[ground.name] = self.drawn.get(ground.name, 0) + taken
             played.append(here)
             groups.append(sound)

@@ -13,6 +13,7 @@ from tacit.core.protocols import Policy, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Group, Task
 from tacit.rollout.episodes import rollout_groups
+from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.rollout.worlds import WorldPool
 
 
@@ -29,7 +30,9 @@ class Playground:
     share: float = 1.0
     """of the groups of an iteration"""
 
-    def collect(self, moment: Moment, policy: Policy, count: int, drawn: int) -> tuple[list[Group], list[Group], int]:
+    def collect(
+        self, moment: Moment, policy: Policy, count: int, drawn: int, onlooker: Onlooker = NOBODY
+    ) -> tuple[list[Group], list[Group], int]:
         """(all groups rolled out, those to train on, tasks taken). A method with a selection rolls out more tasks until it has
         enough. `drawn` tasks of the pool were taken before."""
         method, schedule, chosen = self.method, self.method.schedule, []
@@ -52,6 +55,7 @@ class Playground:
                 sampling,
                 self.max_steps,
                 method.hidden_layer,
+                onlooker=onlooker,
             )
             played += fresh
             sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]

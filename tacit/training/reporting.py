@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol, TextIO
+
+from tacit.core.types import Completion, Trajectory
+from tacit.rollout.onlookers import Onlooker
 
 
 class Reporter(Protocol):
@@ -46,6 +50,31 @@ class PlainReporter:
 
     def _say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
+
+
+class Played(Onlooker):
+    """Says now and then how far episodes have come, where they take so long that somebody may wonder."""
+
+    def __init__(
+        self, reporter: Reporter, what: str, total: int, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reporter, self._what, self._total, self._every_s, self._clock = reporter, what, total, every_s, clock
+        self._over = self._turns = self._tokens = 0
+        self._began = self._said = clock()
+
+    def turn(self, completion: Completion, valid: bool) -> None:
+        self._turns += 1
+        self._tokens += len(completion.tokens)
+        now = self._clock()
+        if now - self._said >= self._every_s:
+            self._said = now
+            speed = self._tokens / (now - self._began)
+            self._reporter.say(
+                f"{self._what}: {self._over} of {self._total} episodes are over, {self._turns} turns, {speed:.3g} tok/s"
+            )
+
+    def over(self, place: int, trajectory: Trajectory) -> None:
+        self._over += 1
 
 
 SHOWN = {

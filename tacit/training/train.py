@@ -33,7 +33,7 @@ from tacit.training.loop import Loop
 from tacit.training.playground import Playground
 from tacit.training.practice import Practice, evaluation_sampling, make_worlds
 from tacit.training.recordings import imitate_recordings
-from tacit.training.reporting import Reporter
+from tacit.training.reporting import Played, Reporter
 from tacit.training.settings import TrainSettings
 from tacit.training.statistics import written_first
 from tacit.training.supervised import imitate
@@ -204,6 +204,7 @@ class Trainer:
             if self.progress.stopped:
                 return
             began = time.monotonic()
+            loop.onlooker = Played(self.reporter, f"rl {step}", schedule.groups * schedule.group_size)
             try:
                 done = loop.iterate(step)
             except NonFiniteLoss as error:
@@ -297,7 +298,8 @@ class Trainer:
             chosen.max_steps or practice.world.max_steps,
         )
         rules = Rules(sampling, steps, self.settings.seed, chosen.repeats, condition)
-        score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy)
+        onlooker = Played(self.reporter, f"{stage} {step}, {panel.name}", len(panel.tasks) * chosen.repeats)
+        score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy, onlooker)
         remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self.run.path}`."
         refuse_if_all_crashed(played, remedy)
         if crashes := describe_crashes(played):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from scripted import ScriptedPolicy, solve_countdown
+from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.method import Schedule
 from tacit.environments import get_environment
@@ -14,6 +14,7 @@ from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
 from tacit.runs.watching import ALARMS, Watcher, read_alarms
 from tacit.training.practice import Practice
+from tacit.training.reporting import Played
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
 
@@ -125,3 +126,18 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
     assert [alarm.name for alarm in kept] == ["unparsed", "uncredited"] and kept[0].example == r"'I would rather\nnot.'"
     assert not [text for text in train(2).said if text.startswith("warning")], "each is said once"
     assert read_alarms(tmp_path / "run") == kept
+
+
+def test_episodes_that_take_long_are_told_of_now_and_then():
+    now, listener = [0.0], Listener()
+    played = Played(listener, "rl 1", 4, clock=lambda: now[0])
+    group = make_group([[2, 2], [2, 2]])
+    for second in range(25):
+        now[0] = float(second)
+        played.turn(group.trajectories[0].steps[0].completion, True)
+        if second == 12:
+            played.over(0, group.trajectories[0])
+    assert listener.said == [
+        "rl 1: 0 of 4 episodes are over, 11 turns, 2.2 tok/s",
+        "rl 1: 1 of 4 episodes are over, 21 turns, 2.1 tok/s",
+    ]
