@@ -171,3 +171,14 @@ def test_the_fixed_shapes_of_a_gpu_give_the_same_completions(family, tokenizer, 
                 np.testing.assert_allclose(a.hidden, b.hidden, atol=1e-4)
         recorded.append(len(fixed._lean.spare.graphs))
     assert recorded[0] == recorded[1] > 2  # the second time nothing had to be recorded
+
+
+def test_short_prompts_after_long_ones_find_a_smaller_cache_on_a_gpu(tokenizer, monkeypatch):
+    """Places that only fill up the width stood where the long prompts had ended, beyond the columns that there are now."""
+    model = make_model("llama")
+    model.config.max_position_embeddings = 1024
+    exact, fixed = LocalSampler(model, tokenizer, "cpu"), as_on_a_gpu(model, tokenizer, monkeypatch)
+    for prompts in (make_prompts(8, low=300, high=310), make_prompts(5)):
+        requests = make_requests(prompts, max_tokens=6)
+        for a, b in zip(exact.sample(requests, Sampling()), fixed.sample(requests, Sampling()), strict=True):
+            assert a.tokens.tolist() == b.tokens.tolist()

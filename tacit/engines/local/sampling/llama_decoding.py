@@ -173,6 +173,7 @@ class LlamaTable:
         if not seated:
             self._used = 0
             cache.open(width, capacity)
+            self._lanes.positions_B.zero_()  # of places that nobody takes: there may be fewer columns now
         elif width > cache.width or capacity > cache.capacity:
             if capacity > cache.capacity:
                 capacity = decoder.capacity(max(columns, int(ROOM * cache.capacity)))
