@@ -21,6 +21,7 @@ COMMANDS = {
     "modules": ("tacit.cli.modules", "train, export, list and verify skill modules: a small adapter per kind of work"),
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
     "inspect": ("tacit.cli.inspection.inspect", "look into what a run has made"),
+    "bank": ("tacit.cli.bank", "the experience bank of a run: list, search, explain, remove, export, import"),
     "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
     "list": ("tacit.cli.listing", "worlds, methods, models, panels and recipes"),
     "prepare": ("tacit.cli.prepare", "make a model to start from: SmolLM2 without a model hub, or a tiny base"),

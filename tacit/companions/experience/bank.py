@@ -109,7 +109,8 @@ class Bank:
                 row = (text, vector_D.tobytes(), json.dumps(asdict(origin)), number)
                 cursor = self._disk.execute("INSERT INTO entries (text, vector, origin, call) VALUES (?, ?, ?, ?)", row)
                 made.append((Entry(int(cursor.lastrowid or 0), text, origin), vector_D))
-            living = [entry for entry in self.entries if entry not in set(old)]
+            leaving = set(old)
+            living = [entry for entry in self.entries if entry not in leaving]
             crowded = max(0, len(living) + len(made) - self.capacity)
             gone = {**dict.fromkeys(old, why), **dict.fromkeys(living[:crowded], "the bank was full")}
             for number, reason in gone.items():
@@ -145,18 +146,25 @@ class Bank:
         return Call(prompt, completion, np.frombuffer(row[2], np.float32), row[3])
 
     def explain(self, entry: int) -> dict[str, Any]:
-        """Where it came from, whom it guided, with what result."""
+        """Where it came from, whom it guided, with what result, what it took the place of and what took its own."""
         row = self._disk.execute("SELECT text, origin, retired FROM entries WHERE id = ?", (entry,)).fetchone()
         if row is None:
             raise TacitError(f"there is no entry {entry} in {self.path or 'the bank'}.")
         events = self._disk.execute(
             "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number", (entry,)
         ).fetchall()
+        origin = json.loads(row[1])
+        before = [self._disk.execute("SELECT id, text, retired FROM entries WHERE id = ?", (n,)) for n in origin["made_from"]]
+        after = self._disk.execute(
+            "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?", (entry,)
+        )
         return {
             "id": entry,
             "text": row[0],
-            "origin": json.loads(row[1]),
+            "origin": origin,
             "retired": row[2],
+            "replaced": [dict(zip(("id", "text", "retired"), found, strict=True)) for rows in before for found in rows],
+            "replaced_by": [number for (number,) in after],
             "events": [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events],
         }
 

@@ -1,0 +1,262 @@
+"""`tacit bank`: what a run keeps in its experience bank: list it, search it, explain an entry, remove, export and import."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tacit.assembly.flags import Parser, check_at_least_one
+from tacit.cli.terminal import make_console, say, say_pairs, table
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.embedding import Embedding, Ngrams
+from tacit.companions.experience.entries import Entry, Usage
+from tacit.companions.experience.exchange import exported, take_in
+from tacit.companions.experience.opening import embedding_named, find_bank, open_bank
+from tacit.companions.experience.ranking import ORDERS, ranked
+from tacit.core.errors import TacitError, unknown
+from tacit.core.tools import Encode
+from tacit.runs.files import write_text
+
+SUMMARY_LINE = "The experience bank of a run: what is kept in it, where it came from, whom it guided and with what result."
+USAGE = """usage: tacit bank [list] BANK [--by use|useful|harmful] [--most N] [--json]
+       tacit bank search BANK TEXT [--most N] [--json]
+       tacit bank explain BANK ID [--json]
+       tacit bank remove BANK ID…
+       tacit bank export BANK FILE
+       tacit bank import BANK FILE [--embedding NAME]
+
+{summary}
+
+  list     its entries, by how often they were handed out or by how those they guided fared
+  search   the entries nearest to a text; nobody is told that somebody asked
+  explain  one entry: its origin, what it took the place of, every episode it guided
+  remove   entries that should guide nobody any more; what is known of them stays on record
+  export   the living entries as JSON lines (- prints them)
+  import   such lines, embedded anew; lines that cannot be read are told by number, the rest is taken
+
+BANK is a run directory or a bank's file. `tacit bank COMMAND --help` says what a command takes."""
+BANK_HELP = "run directory, or a bank's file"
+GOES_BACK = "A run that is training does not see this, and one that is resumed goes back to the bank of its checkpoint."
+MOST_TOLD = 10
+"""bad lines told one by one"""
+
+
+def run(argv: Sequence[str]) -> int:
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE.format(summary=SUMMARY_LINE))
+        return 0
+    commands = {
+        "list": list_entries,
+        "search": search,
+        "explain": explain,
+        "remove": remove,
+        "export": export,
+        "import": bring_in,
+    }
+    if words[0] in commands:
+        return commands[words[0]](words[1:])
+    if words[0].isalpha() and not Path(words[0]).exists():
+        raise unknown("command or bank", words[0], commands)
+    return list_entries(words)
+
+
+def list_entries(argv: Sequence[str]) -> int:
+    parser = _parser("list", "List the entries of an experience bank.")
+    parser.add_argument(
+        "--by", choices=ORDERS, default="use", help="how often handed out; won more than lost; lost more than won"
+    )
+    _add_most_and_json(parser, 20)
+    arguments, bank = _parsed(parser, argv)
+    found = ranked(bank, arguments.by)
+    if arguments.json:
+        print(json.dumps([_told(*pair) for pair in found[: arguments.most]], ensure_ascii=False))
+        return 0
+    console = make_console()
+    shown = found[: arguments.most]
+    if shown:
+        console.print(_table(shown))
+    kinds = {"use": "", "useful": " that won more often than they lost", "harmful": " that lost more often than they won"}
+    say(console, f"{len(shown)} of {len(found)} entries{kinds[arguments.by]}; {len(bank)} in the bank ({bank.embedder})", "dim")
+    return 0
+
+
+def search(argv: Sequence[str]) -> int:
+    parser = _parser("search", "The entries nearest to a text, nearest first.")
+    parser.add_argument("text", metavar="TEXT", help="what to look for")
+    _add_most_and_json(parser, 5)
+    arguments, bank = _parsed(parser, argv)
+    (ids,) = bank.nearest(_embedding_of(bank)([arguments.text]), arguments.most)
+    found = [(bank.entries[number], bank.usage[number]) for number in ids]
+    if arguments.json:
+        print(json.dumps([_told(*pair) for pair in found], ensure_ascii=False))
+    elif found:
+        make_console().print(_table(found))
+    else:
+        say(make_console(), "the bank is empty.", "dim")
+    return 0
+
+
+def explain(argv: Sequence[str]) -> int:
+    parser = _parser("explain", "One entry: where it came from, whom it guided, with what result, what it took the place of.")
+    parser.add_argument("id", type=int, metavar="ID", help="its number")
+    parser.add_argument("--json", action="store_true", help="print it as one JSON object")
+    arguments, bank = _parsed(parser, argv)
+    told = bank.explain(arguments.id)
+    if arguments.json:
+        print(json.dumps(told, ensure_ascii=False))
+    else:
+        _show(told)
+    return 0
+
+
+def remove(argv: Sequence[str]) -> int:
+    parser = _parser("remove", "Remove entries: they guide nobody any more, and stay on record.")
+    parser.add_argument(
+        "ids", type=int, nargs="+", metavar="ID", help="their numbers; with one that is not there nothing is removed"
+    )
+    arguments, bank = _parsed(parser, argv)
+    ids = list(dict.fromkeys(arguments.ids))
+    bank.remove(ids)
+    say(make_console(), f"removed {len(ids)}; {len(bank)} are left. {GOES_BACK}")
+    return 0
+
+
+def export(argv: Sequence[str]) -> int:
+    parser = _parser("export", "Write the living entries as JSON lines.")
+    parser.add_argument("file", metavar="FILE", help="where to; - prints them")
+    arguments, bank = _parsed(parser, argv)
+    lines = "".join(f"{line}\n" for line in exported(bank))
+    if arguments.file == "-":
+        sys.stdout.write(lines)
+        return 0
+    write_text(Path(arguments.file), lines)
+    say(make_console(), f"{arguments.file}: {len(bank)} entries")
+    return 0
+
+
+def bring_in(argv: Sequence[str]) -> int:
+    parser = _parser("import", "Take in entries from JSON lines, each an object with a text; they are embedded anew.")
+    parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines, as `tacit bank export` writes them")
+    parser.add_argument(
+        "--embedding",
+        metavar="NAME",
+        help="of a bank that is not there yet: ngram (default), or a sentence encoder's directory",
+    )
+    arguments, _ = parser.parse(argv)
+    console, path = make_console(), arguments.bank
+    if not arguments.file.is_file():
+        raise TacitError(f"there is no file {arguments.file} to import.")
+    bank, embedding = _bank_to_fill(path, arguments.embedding)
+    with arguments.file.open("rb") as lines:
+        taken = take_in(bank, embedding, lines)
+    for number, problem in taken.bad[:MOST_TOLD]:
+        say(console, f"{arguments.file}, line {number}: {problem}", "red")
+    more = f" ({len(taken.bad) - MOST_TOLD} more)" if len(taken.bad) > MOST_TOLD else ""
+    counts = f"added {taken.added}; {taken.known} were there already; {len(taken.bad)} lines could not be read{more}"
+    say(console, f"{counts}. {len(bank)} are in the bank. {GOES_BACK}")
+    return 1 if taken.bad else 0
+
+
+def _bank_to_fill(place: Path, name: str | None) -> tuple[Bank, Embedding]:
+    """One that is there, with its own embedding; or a new one."""
+    if place.is_dir() or place.exists():
+        bank = open_bank(find_bank(place))
+        wanted = Ngrams().name if name == "ngram" else name
+        if wanted not in (None, bank.embedder):
+            raise TacitError(
+                f"{bank.path} is a bank of {bank.embedder}, not of {wanted}: vectors of two models cannot be compared. Leave "
+                "--embedding out, or name a file that is not there yet, which becomes a bank of that embedding."
+            )
+        return bank, _embedding_of(bank)
+    embedding: Embedding = Ngrams() if name in (None, "ngram") else embedding_named(name, 0, _encoder)
+    return Bank(place, embedding.name, embedding.dimensions, sys.maxsize), embedding
+
+
+def _embedding_of(bank: Bank) -> Embedding:
+    embedding = embedding_named(bank.embedder, bank.dimensions, _encoder)
+    if embedding.dimensions != bank.dimensions:
+        raise TacitError(
+            f"{bank.path} was made with {bank.embedder} of {bank.dimensions} dimensions, and the one here has "
+            f"{embedding.dimensions}. Export it, and import it into a new bank."
+        )
+    return embedding
+
+
+def _encoder(name: str) -> Encode:
+    from tacit.engines.local.sentences import SentenceModel
+
+    return SentenceModel(name)
+
+
+def _parser(command: str, summary: str) -> Parser:
+    parser = Parser(f"bank {command}", summary)
+    parser.add_argument("bank", type=Path, metavar="BANK", help=BANK_HELP)
+    return parser
+
+
+def _add_most_and_json(parser: Parser, most: int) -> None:
+    parser.add_argument("--most", type=int, default=most, metavar="N", help=f"how many to show (default: {most})")
+    parser.add_argument("--json", action="store_true", help="print them as one JSON list")
+
+
+def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:
+    arguments, _ = parser.parse(argv)
+    if hasattr(arguments, "most"):
+        check_at_least_one(arguments, "most")
+    return arguments, open_bank(find_bank(arguments.bank))
+
+
+def _told(entry: Entry, usage: Usage) -> dict[str, Any]:
+    told = {"id": entry.id, "text": entry.text, "origin": asdict(entry.origin)}
+    return told | {"retrieved": usage.retrieved, "wins": usage.wins, "losses": usage.losses, "trained": usage.trained}
+
+
+def _table(found: Sequence[tuple[Entry, Usage]]) -> Any:
+    numbers = ("handed out", "won", "lost", "trained on")
+    rows = [
+        (str(e.id), *map(str, (u.retrieved, u.wins, u.losses, u.trained)), e.origin.task or e.origin.world, _line(e.text))
+        for e, u in found
+    ]
+    return table("", ("id", *numbers, "from", "entry"), rows, numbers)
+
+
+def _show(told: dict[str, Any]) -> None:
+    console, origin = make_console(), told["origin"]
+    say(console, told["text"], "bold")
+    outcome = "a success" if origin["success"] else "a failure"
+    came = {"import": "a file", "merge": "a merge"}.get(origin["operation"], outcome)
+    where = " ".join(filter(None, (origin["world"], origin["family"], origin["task"])))
+    guided = [event for event in told["events"] if event["kind"] == "guided"]
+    counts = Counter(event["kind"] for event in told["events"])
+    won = sum(bool(event["success"]) for event in guided)
+    after = f"; {', '.join(map(str, told['replaced_by']))} took its place" if told["replaced_by"] else ""
+    say_pairs(
+        console,
+        [
+            ("entry", str(told["id"])),
+            (
+                "came from",
+                f"{came}{f' in {where}' if where else ''}, episode seed {origin['episode']}, iteration {origin['step']}",
+            ),
+            ("state", f"retired: {told['retired']}{after}" if told["retired"] else "living"),
+            ("handed out", f"{counts['retrieved']} times"),
+            ("guided", f"{len(guided)} episodes: {won} won, {len(guided) - won} lost"),
+            ("trained on", f"{counts['trained']} times"),
+        ],
+    )
+    for old in told["replaced"]:
+        say(console, f"  took the place of {old['id']} ({old['retired']}): {_line(old['text'])}")
+    if guided:
+        rows = [(str(e["step"]), e["task"] or "", "won" if e["success"] else "lost") for e in guided]
+        console.print(table("", ("iteration", "task", "result"), rows))
+
+
+def _line(text: str, longest: int = 160) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= longest else f"{flat[: longest - 1]}…"

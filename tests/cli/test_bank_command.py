@@ -1,0 +1,158 @@
+"""`tacit bank`: a bank listed, searched, explained, thinned, exported and imported; what is none is refused with the remedy."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.embedding import Ngrams
+from tacit.companions.experience.entries import LONGEST, Origin
+
+EMBED = Ngrams()
+TEXTS = ("look in the red drawer first", "heat it in the microwave", "the blue door is locked")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run whose first entry won twice, whose second lost, whose third was replaced by a fourth."""
+    path = tmp_path / "run" / "experience" / "bank.sqlite"
+    bank = Bank(path, EMBED.name, EMBED.dimensions)
+    for i, text in enumerate(TEXTS):
+        bank.add(text, EMBED([text])[0], Origin("alfworld", "heat", f"task/{i}", 40 + i, i == 0, 1))
+    bank.happened("retrieved", [1, 2, 2, 2], 2)
+    bank.happened("guided", [1], 2, "task/9", True)
+    bank.happened("guided", [1], 3, "task/8", True)
+    bank.happened("guided", [2], 3, "task/8", False)
+    better = "the blue door opens with the green key"
+    origin = Origin("alfworld", "heat", "task/7", 50, False, 3, "update", (3,))
+    bank.replace([3], [(better, EMBED([better])[0], origin, None)], "updated")
+    bank.close()
+    return tmp_path / "run"
+
+
+def told(capsys, *words) -> str:
+    assert main(["bank", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, *words) -> str:
+    assert main(["bank", *map(str, words)]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("order", "ids"), [("use", [2, 1, 4]), ("useful", [1]), ("harmful", [2])])
+def test_entries_are_listed_in_order(run, capsys, order, ids):
+    found = json.loads(told(capsys, "list", run, "--by", order, "--json"))
+    assert [entry["id"] for entry in found] == ids
+    text = told(capsys, run, "--by", order, "--most", 1)
+    assert f"1 of {len(ids)} entries" in text and "3 in the bank (3-grams)" in text
+
+
+def test_a_search_finds_what_is_near_and_leaves_no_trace(run, capsys):
+    before = told(capsys, "list", run, "--json")
+    assert "microwave" in told(capsys, "search", run, "heat in the microwave", "--most", 1)
+    found = json.loads(told(capsys, "search", run, "blue door", "--json"))
+    assert found[0]["id"] == 4 and len(found) == 3
+    assert told(capsys, "list", run, "--json") == before
+
+
+def test_an_entry_says_where_it_came_from_and_what_it_did(run, capsys):
+    text = told(capsys, "explain", run, 1)
+    assert "a success in alfworld heat task/0, episode seed 40, iteration 1" in text
+    assert "2 episodes: 2 won, 0 lost" in text and "task/9" in text and "living" in text
+    text = told(capsys, "explain", run, 4)
+    assert "took the place of 3 (updated): the blue door is locked" in text and "a failure" in text
+    assert "retired: updated; 4 took its place" in told(capsys, "explain", run, 3)
+    assert json.loads(told(capsys, "explain", run, 3, "--json"))["replaced_by"] == [4]
+    assert "no entry 99" in refused(capsys, "explain", run, 99)
+
+
+def test_removed_entries_guide_nobody_and_stay_on_record(run, capsys):
+    assert "no entry 77" in refused(capsys, "remove", run, 1, 77)
+    assert len(json.loads(told(capsys, "list", run, "--json"))) == 3, "all of them or none"
+    assert "removed 2; 1 are left" in told(capsys, "remove", run, 1, 2, 1)
+    assert [e["id"] for e in json.loads(told(capsys, "list", run, "--json"))] == [4]
+    assert "retired: removed by hand" in told(capsys, "explain", run, 1)
+
+
+def test_out_and_in_again(run, tmp_path, capsys):
+    file, other = tmp_path / "bank.jsonl", tmp_path / "other.sqlite"
+    assert "3 entries" in told(capsys, "export", run, file)
+    assert told(capsys, "export", run, "-") == file.read_text(encoding="utf-8")
+    assert "added 3; 0 were there already" in told(capsys, "import", other, file)
+    assert "added 0; 3 were there already" in told(capsys, "import", other, file)
+    found = json.loads(told(capsys, "list", other, "--json"))
+    assert {e["text"] for e in found} == {*TEXTS[:2], "the blue door opens with the green key"}
+    assert all(e["origin"]["operation"] == "import" and e["origin"]["world"] == "alfworld" for e in found)
+    assert all(e["retrieved"] == 0 and e["origin"]["made_from"] == [] for e in found), "counts and ids are the other bank's"
+    assert told(capsys, "search", other, "microwave", "--most", 1).count("microwave") == 1
+
+
+def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsys):
+    lines = [
+        json.dumps({"text": "fine"}).encode(),
+        b"{",
+        b"\xff\xfe",
+        b"",
+        json.dumps({"text": 3}).encode(),
+        json.dumps({"text": "x" * (LONGEST + 1)}).encode(),
+        json.dumps({"text": "  "}).encode(),
+        b'{"text": "\\ud800"}',
+        json.dumps({"text": "odd", "origin": {"step": "two"}}).encode(),
+        json.dumps({"text": "odd", "origin": [1]}).encode(),
+        b"[" * 100_000,
+        json.dumps({"text": "fine too", "id": 1, "origin": {"task": "t", "unheard": 1}}).encode(),
+        json.dumps({"text": "fine"}).encode(),
+    ]
+    file = tmp_path / "bank.jsonl"
+    file.write_bytes(b"\n".join(lines))
+    assert main(["bank", "import", str(run), str(file)]) == 1, "something is missing, and a script should know"
+    out = capsys.readouterr().out
+    assert "added 2; 1 were there already; 9 lines could not be read" in out and "5 are in the bank" in out
+    for number in (2, 3, 5, 6, 7, 8, 9, 10, 11):
+        assert f"line {number}:" in out
+    assert "line 1:" not in out and "line 12:" not in out
+
+
+def test_another_embedding_is_refused_with_the_remedy(run, tmp_path, capsys):
+    file = tmp_path / "bank.jsonl"
+    file.write_text('{"text": "one more"}\n')
+    message = refused(capsys, "import", run, file, "--embedding", "minilm")
+    assert "is a bank of 3-grams, not of minilm" in message and "a file that is not there yet" in message
+    assert "one more" not in told(capsys, "list", run)
+    other = tmp_path / "other.sqlite"
+    Bank(other, str(tmp_path / "no-encoder"), 16).close()
+    assert "cannot load the sentence encoder" in refused(capsys, "search", other, "anything")
+    assert "0 in the bank" in told(capsys, "list", other), "to be listed it needs no encoder"
+
+
+def test_what_is_no_bank_is_refused_and_left_alone(run, tmp_path, capsys):
+    assert "there is no experience bank" in refused(capsys, "list", tmp_path / "nowhere.sqlite")
+    assert "a method with experience" in refused(capsys, "list", tmp_path)
+    assert not (tmp_path / "nowhere.sqlite").exists() and not (tmp_path / "experience").exists()
+    (tmp_path / "junk.sqlite").write_bytes(b"junk, by any means" * 400)
+    message = refused(capsys, "list", tmp_path / "junk.sqlite")
+    assert "is damaged" in message and "tacit train --resume RUN" in message
+    foreign = sqlite3.connect(tmp_path / "foreign.sqlite")
+    foreign.execute("CREATE TABLE mine (x)")
+    foreign.commit()
+    foreign.close()
+    before = (tmp_path / "foreign.sqlite").read_bytes()
+    assert "of something else" in refused(capsys, "list", tmp_path / "foreign.sqlite")
+    assert (tmp_path / "foreign.sqlite").read_bytes() == before
+    assert "unknown command or bank 'serach'" in refused(capsys, "serach", run)
+
+
+@pytest.mark.parametrize(
+    "damage", ["UPDATE entries SET vector = x'00' WHERE id = 1", "UPDATE entries SET origin = '{' WHERE id = 1"]
+)
+def test_a_bank_with_a_broken_row_is_refused(run, capsys, damage):
+    disk = sqlite3.connect(run / "experience" / "bank.sqlite")
+    disk.execute(damage)
+    disk.commit()
+    disk.close()
+    assert "is damaged" in refused(capsys, "list", run)
