@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tacit.core.types import Observation, Trajectory, Transition
@@ -44,19 +44,25 @@ def measured(trajectory: Trajectory, tracker: Measure) -> list[Mapping[str, floa
     return found
 
 
-def critical_steps(trajectory: Trajectory, adviser: Adviser, tracker: Measure, most: int = 5) -> dict[int, str]:
+def critical_steps(
+    trajectory: Trajectory,
+    adviser: Adviser,
+    tracker: Measure,
+    most: int = 5,
+    achieved: Sequence[str] = ("progress.subgoal",),
+) -> dict[int, str]:
     """Up to `most` steps on which the episode turned, each with what to do there.
 
-    Of a success: the steps that achieved a subgoal, with what was done. Of a failure: the steps that were refused, repeated or
-    counted as an error, with what the expert would have done instead, having read no more than the agent. What is said once is
-    not said again.
+    Of a success: the steps that achieved something by one of these signals, with what was done. Of a failure: the steps that
+    were refused, repeated or counted as an error, with what the expert would have done instead, having read no more than the
+    agent. What is said once is not said again.
     """
     signals = measured(trajectory, tracker)
     advised = [adviser.act(step.observation) for step in trajectory.steps]
     found: dict[int, str] = {}
     for t, step in enumerate(trajectory.steps):
         if trajectory.success:
-            turned, told = signals[t].get("progress.subgoal", 0.0) > 0, step.action
+            turned, told = any(signals[t].get(name, 0.0) > 0 for name in achieved), step.action
         else:
             turned = not step.effective or not step.valid or signals[t].get("error", 0.0) > 0
             told = advised[t]

@@ -8,6 +8,8 @@ from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment
 from tacit.environments.sokoban.alphabet import ALPHABET
 from tacit.environments.sokoban.expert import Solver
+from tacit.environments.sokoban.handbook import HANDBOOK
+from tacit.environments.sokoban.hindsight import hindsight
 from tacit.environments.sokoban.panels import PANELS
 from tacit.environments.sokoban.prompt import FullWording, TerseWording
 from tacit.environments.sokoban.room import DIRECTIONS
@@ -71,6 +73,8 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=SokobanTracker(),
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=8,

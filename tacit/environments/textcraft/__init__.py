@@ -11,6 +11,8 @@ from tacit.environments.textcraft.book import spoken
 from tacit.environments.textcraft.commands import read
 from tacit.environments.textcraft.expert import Crafter
 from tacit.environments.textcraft.failures import failure
+from tacit.environments.textcraft.handbook import HANDBOOK
+from tacit.environments.textcraft.hindsight import hindsight
 from tacit.environments.textcraft.panels import PANELS
 from tacit.environments.textcraft.prompt import FullWording, TerseWording
 from tacit.environments.textcraft.tasks import FAMILIES, NAME, SIZES, SPLITS, tasks
@@ -58,6 +60,8 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=CraftTracker(),
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=48,

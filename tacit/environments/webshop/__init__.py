@@ -9,6 +9,8 @@ from tacit.environments.webshop.examples import example_texts, questions
 from tacit.environments.webshop.expert import Oracle, Shopper
 from tacit.environments.webshop.failures import failure
 from tacit.environments.webshop.forms import FORMS
+from tacit.environments.webshop.handbook import HANDBOOK
+from tacit.environments.webshop.hindsight import hindsight
 from tacit.environments.webshop.observed import read_page
 from tacit.environments.webshop.panels import PANELS
 from tacit.environments.webshop.prompt import FullWording, TerseWording
@@ -42,6 +44,8 @@ ENVIRONMENT = Environment(
     forms=FORMS,
     reader=act,
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=48,
