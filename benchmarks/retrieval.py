@@ -84,8 +84,12 @@ def main() -> int:
             for name, questions in question_sets(retriever).items():
                 rates = recall(questions[: arguments.questions or None])
                 results.setdefault(name, {})[retriever] = rates
-                told = "  ".join(f"{key.removeprefix('recall_')} {rates[key]:.3f}" for key in rates if key.startswith("recall_"))
-                print(f"{name:<18} {retriever:<10} {told}  ({rates['questions']} questions, {rates['ms_per_query']:.2f} ms a query)")
+                told = "  ".join(
+                    f"{key.removeprefix('recall_')} {rates[key]:.3f}" for key in rates if key.startswith("recall_")
+                )
+                print(
+                    f"{name:<18} {retriever:<10} {told}  ({rates['questions']} questions, {rates['ms_per_query']:.2f} ms a query)"
+                )
     except TacitError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
 """Questions about a land: one fact of one thing, facts in a chain, and two things compared.
 
-    one_hop      On which river is Talbrook?
-    bridge       On which river is the town where Mara Velden was born?          (three facts in a chain: the split `hard`)
-    comparison   Who was born first, Mara Velden or Jon Hale?    Were Mara Velden and Jon Hale born in the same town?
+one_hop      On which river is Talbrook?
+bridge       On which river is the town where Mara Velden was born?          (three facts in a chain: the split `hard`)
+comparison   Who was born first, Mara Velden or Jon Hale?    Were Mara Velden and Jon Hale born in the same town?
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def _comparison(rng: Random, land: Land) -> Question:
     first, second = _two(rng, land.of(kind))
     if kind == "person" and rng.random() < 0.5:
         if rng.random() < 0.5:  # as often yes as no
-            there = [other for other in land.of(kind) if other.facts["birthplace"] == first.facts["birthplace"] and other != first]
+            there = [
+                other for other in land.of(kind) if other.facts["birthplace"] == first.facts["birthplace"] and other != first
+            ]
             second = rng.choice(there or [second])
         answer = "yes" if first.facts["birthplace"] == second.facts["birthplace"] else "no"
         text = f"Were {first.name} and {second.name} born in the same town?"

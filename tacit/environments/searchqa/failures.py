@@ -1,9 +1,9 @@
 """Why a question was not answered.
 
-    no_answer    out of turns
-    no_search    answered at once, and wrong
-    not_found    wrong, and no passage that was read has the answer
-    misread      wrong, though it stood there
+no_answer    out of turns
+no_search    answered at once, and wrong
+not_found    wrong, and no passage that was read has the answer
+misread      wrong, though it stood there
 """
 
 from __future__ import annotations

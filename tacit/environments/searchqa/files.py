@@ -1,12 +1,12 @@
 """Corpora and questions from files, in the forms they are published in. What cannot be read does not stop the rest.
 
-    passages    [{"title", "text"}, …] or one such object a line; {"id", "contents": "title\\ntext"} a line; {"title": [sentence, …]}
-    questions   one object a line, or a list of them:
-                question           the text
-                answer             a string or several; or golden_answers, or answers
-                kind or type       bridge, comparison, …; where nothing is said, one_hop
-                entity_titles, second_hop_titles, or supporting_facts      whose passages say it, where that is known
-                context            HotpotQA's: passages, for where no corpus lies beside the questions
+passages    [{"title", "text"}, …] or one such object a line; {"id", "contents": "title\\ntext"} a line; {"title": [sentence, …]}
+questions   one object a line, or a list of them:
+            question           the text
+            answer             a string or several; or golden_answers, or answers
+            kind or type       bridge, comparison, …; where nothing is said, one_hop
+            entity_titles, second_hop_titles, or supporting_facts      whose passages say it, where that is known
+            context            HotpotQA's: passages, for where no corpus lies beside the questions
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tacit.core.actions import ActionFormat, Parsed, Tags
 from tacit.core.types import ActionStyle, Observation, Task
 from tacit.environments.searchqa.observed import REFUSED, Passage, plain, read
-from tacit.environments.searchqa.world import LONGEST_QUERY, MAX_STEPS
+from tacit.environments.searchqa.world import LONGEST_QUERY, MAX_STEPS, parse_action
 
 RULES = f"""Answer the question. You can look things up before you answer, in at most {MAX_STEPS} turns altogether.
 To search, write <search> your query </search>: the passages that fit best come back between <information> and </information>.
@@ -48,8 +48,8 @@ class FullWording:
         return f"{RULES}\n\nQuestion: {plain(str(task.data['question']))}"
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
-        kind, _, said = action.partition(" ")
-        done = f"<{kind}> {plain(said, LONGEST_QUERY)} </{kind}>" if kind in ("search", "answer") else plain(action, LONGEST_QUERY)
+        kind, said = parse_action(action)
+        done = f"<{kind}> {said} </{kind}>" if kind else plain(action, LONGEST_QUERY)
         return "\n".join(part for part in (_answered(observation), f"Turn {number}: {done}") if part)
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:

@@ -56,7 +56,9 @@ class Dense:
         self._encode = encode
         vectors_ND = np.asarray(encode(texts), dtype=np.float32)
         spread_D = vectors_ND.std(axis=0)
-        self._weights_D = 1.0 / np.maximum(spread_D, 1e-3 * spread_D.max()) if by_spread and spread_D.any() else np.ones_like(spread_D)
+        self._weights_D = (
+            1.0 / np.maximum(spread_D, 1e-3 * spread_D.max()) if by_spread and spread_D.any() else np.ones_like(spread_D)
+        )
         self._vectors_ND = _unit(vectors_ND * self._weights_D)
 
     def find(self, query: str, count: int) -> Sequence[int]:
@@ -109,7 +111,9 @@ class Sentences:
             self._model: Any = SentenceTransformer(name, device="cpu")
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise TacitError(f"cannot load the sentence encoder {name!r}: {reason} Or choose {' or '.join(RETRIEVERS)}.") from error
+            raise TacitError(
+                f"cannot load the sentence encoder {name!r}: {reason} Or choose {' or '.join(RETRIEVERS)}."
+            ) from error
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         return self._model.encode(list(texts), convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
