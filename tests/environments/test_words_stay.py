@@ -19,6 +19,8 @@ WORDS = {
     ("alfworld", "terse"): ("1", "6e878826f208bda0"),
     ("cooking", "full"): ("1", "553a0d0702d48150"),
     ("cooking", "terse"): ("1", "7255c7a8df8b94b9"),
+    ("searchqa", "full"): ("1", "5488e2e3211ff2b3"),
+    ("searchqa", "terse"): ("1", "97c19b023854375b"),
 }
 """(world, wording) -> its version, and a hash of its prompts along the expert's episodes"""
 

@@ -142,7 +142,7 @@ def _passage(line: int, entry: Any) -> Passage:
         title, _, text = str(entry["contents"]).partition("\n")
         title = title.strip().strip('"')
     else:
-        title, text = entry["title"], entry["text"] if "text" in entry else entry["sentences"]
+        title, text = entry["title"], entry["sentences"] if "sentences" in entry else entry["text"]
     passage = made_plain(_text(title, "title"), "".join(text) if isinstance(text, list) else _text(text, "text"))
     if not passage.title or not passage.text:
         raise TacitError("a passage needs a title and a text")

@@ -63,7 +63,7 @@ def split_of(name: str) -> str:
     return "test" if tenth == 8 else "hard" if tenth == 9 else "train"
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def make_land(name: str) -> Land:
     """The land of this name, the same on every machine. Kept: many questions are asked in each."""
     split = name.partition("/")[0]
@@ -120,6 +120,7 @@ def _tell(rng: Random, thing: Thing) -> str:
     return rng.choice(_TOLD[thing.kind]).format(name=thing.name, **thing.facts)
 
 
+@lru_cache(maxsize=16)
 def _names(parts: tuple[str, str], split: str) -> list[str]:
     beginnings, endings = (part.split() for part in parts)
     return _of_split((f"{a}{b}" for a, b in product(beginnings, endings)), split)

@@ -50,7 +50,7 @@ def library_of(task: Task, root: Path | None = None, encode: Encode | None = Non
     return _file_library(place, name, digest, str(data.get("retriever", "bm25")), encode)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _land_library(land: str, retriever: str, encode: Encode | None) -> Library:
     return _library(make_land(land).passages, retriever, encode)
 

@@ -1,6 +1,6 @@
 """Which passages a query finds: BM25, or nearness of vectors, behind one protocol.
 
-    bm25      score(q, d) = Σ_w idf(w) · tf(w, d)(k₁ + 1) / (tf(w, d) + k₁(1 − b + b|d|/|d̄|)), k₁ = 1.5, b = 0.75   (bm25s)
+    bm25      score(q, d) = Σ_w idf(w) · tf(w, d) / (tf(w, d) + k₁(1 − b + b|d|/|d̄|)), k₁ = 1.5, b = 0.75   (bm25s)
     ngrams    cosine of hashed character n-grams; learns nothing and needs nothing
     any other name is a sentence encoder, a directory or a hub id: cosine of its vectors   (extra `sentences`)
 
@@ -42,10 +42,13 @@ class Bm25:
         self._index.index(bm25s.tokenization.Tokenized(ids=rows, vocab=self._ids), show_progress=False)
 
     def find(self, query: str, count: int) -> Sequence[int]:
+        scores_N = self.scores(query)
+        return () if scores_N is None else _best(scores_N, count)
+
+    def scores(self, query: str) -> np.ndarray | None:
+        """Of every passage; None where no passage has a word of the query."""
         ids = [self._ids[word] for word in words(query) if word in self._ids]
-        if not ids:
-            return ()
-        return _best(self._index.get_scores_from_ids(ids), count)
+        return self._index.get_scores_from_ids(ids) if ids else None
 
 
 class Dense:
