@@ -10,6 +10,7 @@ WORLDS = {
     "alfworld": "tacit.environments.alfworld:ENVIRONMENT",
     "cooking": "tacit.environments.cooking:ENVIRONMENT",
     "searchqa": "tacit.environments.searchqa:ENVIRONMENT",
+    "minihack": "tacit.environments.minihack:ENVIRONMENT",
 }
 REGISTRY = Registry(
     "world", "tacit.worlds", WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment"
