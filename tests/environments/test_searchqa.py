@@ -86,7 +86,8 @@ def trajectory(task, actions, stop=StopReason.FAILURE):
     ],
 )
 def test_answers_by_hand(said, golds, match, score):
-    """`a b c d`: the article goes, of three and four words two are shared: 2·2/(3 + 4); a word counts as often as it is there."""
+    """`a b c d`: the article goes, of three and four words two are shared: 2·2/(3 + 4); a word counts as often as it is
+    there."""
     assert exact_match(said, golds) is match and f1(said, golds) == pytest.approx(score)
 
 

@@ -21,6 +21,8 @@ WORDS = {
     ("cooking", "terse"): ("1", "7255c7a8df8b94b9"),
     ("searchqa", "full"): ("1", "5488e2e3211ff2b3"),
     ("searchqa", "terse"): ("1", "97c19b023854375b"),
+    ("minihack", "full"): ("1", "x"),
+    ("minihack", "terse"): ("1", "x"),
 }
 """(world, wording) -> its version, and a hash of its prompts along the expert's episodes"""
 
@@ -46,6 +48,8 @@ def prompts(world, wording):
 @pytest.mark.parametrize(("name", "wording"), WORDS)
 def test_words_change_only_with_their_version(name, wording):
     world = get_environment(name)
+    if world.missing:
+        pytest.skip(f"{name} {world.remedy}")
     told = list(prompts(world, world.wording(wording)))
     here = hashlib.sha256("\n\n\n".join(told).encode()).hexdigest()[:16]
     version = getattr(world.wording(wording), "version", "1")

@@ -1,11 +1,11 @@
 """Nine atomic skills: what a move did. Not from a paper; in the spirit of ReuseRL's alphabets.
 
-    MOVE-NEW, MOVE-KNOWN   onto a square one has not, or has, stood on
-    GOAL                   onto the stairs
-    FIGHT                  at a monster
-    PUSH, SINK             a boulder along, or into the water
-    PICK_UP, UNLOCK        the key, a door
-    BUMP                   whatever the game refused; what is no word of the level has no skill
+MOVE-NEW, MOVE-KNOWN   onto a square one has not, or has, stood on
+GOAL                   onto the stairs
+FIGHT                  at a monster
+PUSH, SINK             a boulder along, or into the water
+PICK_UP, UNLOCK        the key, a door
+BUMP                   whatever the game refused; what is no word of the level has no skill
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tacit.core.types import Observation, Trajectory
 from tacit.core.world import Alphabet
-from tacit.environments.minihack.levels import APPLY, COMPASS, LEVELS, PICK_UP
+from tacit.environments.minihack.levels import APPLY, LEVELS, PICK_UP
 from tacit.environments.minihack.observed import BOULDER, STAIRS, read
 from tacit.environments.minihack.paths import Place, shift
 from tacit.environments.minihack.world import parse_action

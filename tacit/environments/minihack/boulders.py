@@ -16,12 +16,14 @@ _OPEN = FLOOR.replace(STAIRS, "") + THINGS + YOU + UNSEEN
 
 
 def push_plan(scene: Scene, stuck: Collection[tuple[Place, str]]) -> list[str] | None:
-    """Words that push some boulder into the river; None where none can be. `stuck` are pushes that were tried in vain. Boulders near
-    where they help come first."""
+    """Words that push some boulder into the river; None where none can be. `stuck` are pushes that were tried in vain.
+    Boulders near where they help come first."""
     banks = _banks(scene)
     if not banks:
         return None
-    ordered = sorted(scene.find(BOULDER), key=lambda place: (min(abs(place[0] - r) + abs(c - place[1]) for r, c in banks), place))
+    ordered = sorted(
+        scene.find(BOULDER), key=lambda place: (min(abs(place[0] - r) + abs(c - place[1]) for r, c in banks), place)
+    )
     for boulder in ordered:
         plan = _one(scene, boulder, banks, stuck)
         if plan is not None:

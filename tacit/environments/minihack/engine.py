@@ -1,4 +1,5 @@
-"""NetHack itself, by the packages `nle` and `minihack`: imported when a level is first played, so that nothing else needs them."""
+"""NetHack itself, by the packages `nle` and `minihack`: imported when a level is first played, so that nothing else needs
+them."""
 
 from __future__ import annotations
 
@@ -117,8 +118,8 @@ class Engine:
 
 
 _idle: dict[str, list[Engine]] = {}
-"""Starting one takes a tenth of a second, a folder and two file handles. Nobody plays in an idle one, and `reset` leaves nothing of
-what was played before."""
+"""Starting one takes a tenth of a second, a folder and two file handles. Nobody plays in an idle one, and `reset` leaves
+nothing of what was played before."""
 
 
 def borrow(level: Level) -> Engine:

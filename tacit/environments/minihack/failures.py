@@ -1,10 +1,10 @@
 """What a failed episode was still missing.
 
-    died         killed or drowned
-    no_key       key room: the key was never in hand
-    no_door      the key was, but no door was opened
-    no_bridge    river: fewer than two boulders in the water
-    timeout      out of turns with none of these; otherwise the reason it stopped
+died         killed or drowned
+no_key       key room: the key was never in hand
+no_door      the key was, but no door was opened
+no_bridge    river: fewer than two boulders in the water
+timeout      out of turns with none of these; otherwise the reason it stopped
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     keyroom    KeyRoom-Dark-S5           60    in a locked closet; the key lies somewhere in the dark
     river      River-Narrow             120    beyond a river of width two: boulders must be pushed into it
 
-The paper allows 30 turns, and reports the room; MiniHack's own limits are 100, 200, 200 and 350. Ours leave an explorer room, which 30
-would not (expert.py has its win rates).
+The paper allows 30 turns, and reports the room; MiniHack's own limits are 100, 200, 200 and 350. Ours leave an explorer room,
+which 30 would not (expert.py has its win rates).
 """
 
 from __future__ import annotations

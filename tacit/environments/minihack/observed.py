@@ -10,8 +10,8 @@
     _.F>_
 
 The map is a fixed window of the terminal's, so that a place keeps its coordinates; what was seen before stays on it, as NetHack
-shows it. Symbols are NetHack's but for two: `_` is what was never seen, which the terminal leaves blank, and `'` an open door, which it
-draws like a wall.
+shows it. Symbols are NetHack's but for two: `_` is what was never seen, which the terminal leaves blank, and `'` an open
+door, which it draws like a wall.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNSEEN, OPEN_DOOR, YOU, STAIRS, KEY, DOOR, BOULDER, WATER, TRAP = "_", "'", "@",
 WALLS = "|-"
 FLOOR = ".<>'"
 """what one can walk on; things that lie about are floor too"""
-THINGS = "()[%*!?/=$\"*"
+THINGS = '()[%*!?/=$"*'
 """symbols of things that lie on the floor"""
 
 _MEANINGS = {

@@ -25,8 +25,8 @@ def neighbours(place: Place) -> list[Place]:
 def walk(
     scene: Scene, reached: Callable[[Place], bool], blocked: Collection[tuple[Place, str]] = (), doors: Collection[Place] = ()
 ) -> list[str] | None:
-    """The words that lead to the nearest place with the property, [] where it is this one, None for nowhere. `doors` are places that
-    were open doors before one stood in them: nobody goes through a door at an angle."""
+    """The words that lead to the nearest place with the property, [] where it is this one, None for nowhere. `doors` are
+    places that were open doors before one stood in them: nobody goes through a door at an angle."""
     start = scene.here
     if start is None:
         return None

@@ -1,8 +1,8 @@
 """MiniHack's progress state for constant-context agents: how far one is, and where one has been.
 
     phase      explore, find_key, unlock, bridge -> done
-    progress   +1.0 for each subgoal: the key in hand, the door open, each of two boulders sunk, the stairs seen, the stairs reached;
-               +0.02 for a square not stood on before
+    progress   +1.0 for each subgoal: the key in hand, the door open, each of two boulders sunk, the stairs seen
+               and reached; +0.02 for a square not stood on before
     error      0.3 for what is no action and for dying, 0.2 for a refused one, 0.1 for stepping straight back
 
 Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tacit.core.signals import component_names, summed
 from tacit.core.types import Observation, Task, Transition
 from tacit.environments.minihack.levels import COMPASS, LEVELS
-from tacit.environments.minihack.observed import DOOR, OPEN_DOOR, STAIRS, Scene, read
+from tacit.environments.minihack.observed import OPEN_DOOR, STAIRS, Scene, read
 from tacit.environments.minihack.paths import Place, shift
 from tacit.environments.minihack.world import DIED, parse_action
 

@@ -1,12 +1,13 @@
-"""MiniHack (Samvelyan et al., 2021) as Complementary RL presents it: the part of the map that was seen, a legend, words for actions.
+"""MiniHack (Samvelyan et al., 2021) as Complementary RL presents it: the part of the map that was seen, a legend, words for
+actions.
 
     actions   north … northwest; pick_up and apply where there is a key
     success   the stairs down, reached
     died      killed, or drowned
     timeout   out of the level's turns (levels.py)
 
-A move into a wall, and whatever else costs the game no time, is refused: the map stays as it is and the observation says what the game
-said. So is what is no word of the level.
+A move into a wall, and whatever else costs the game no time, is refused: the map stays as it is and the observation says what
+the game said. So is what is no word of the level.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class MiniHackWorld:
     def reset(self, task: Task) -> Observation:
         family, seed = task.data.get("level"), task.data.get("seed")
         if family not in LEVELS or not isinstance(seed, int):
-            raise TacitError(f"task {task.id!r} is no MiniHack level: its data needs a level of {', '.join(LEVELS)} and a seed.")
+            raise TacitError(
+                f"task {task.id!r} is no MiniHack level: its data needs a level of {', '.join(LEVELS)} and a seed."
+            )
         self.close()
         self._level, self._turns = LEVELS[family], 0
         self._engine = borrow(self._level)

@@ -88,8 +88,8 @@ ENVIRONMENT = Environment(
 def searchqa_environment(
     path: str | Path, retriever: str = USUAL_RETRIEVER, encode: Encode | None = None, name: str = NAME
 ) -> Environment:
-    """Search QA over files of one's own: a folder, or one question file with its corpus beside it (published.py says how they are
-    named). `retriever` is bm25, ngrams, or a sentence encoder's directory or hub id; `encode` is an encoder of one's own,
+    """Search QA over files of one's own: a folder, or one question file with its corpus beside it (published.py says how they
+    are named). `retriever` is bm25, ngrams, or a sentence encoder's directory or hub id; `encode` is an encoder of one's own,
     N texts -> [N, D]."""
     root = Path(path).expanduser()
 

@@ -1,5 +1,5 @@
-"""Nine atomic skills: what a query or an answer was made of. Not from a paper; in the spirit of ReuseRL's alphabets, whose skills say
-what a step did and not to which thing.
+"""Nine atomic skills: what a query or an answer was made of. Not from a paper; in the spirit of ReuseRL's alphabets, whose
+skills say what a step did and not to which thing.
 
     SEARCH-QUESTION   the question itself, or nearly                       (F1 of their words 0.8 or more)
     SEARCH-NAMED      words of the question only: something it names

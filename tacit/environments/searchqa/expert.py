@@ -1,4 +1,5 @@
-"""An oracle: it is told whose passages say the answer, and the answer. It shows how one searches, never that one should guess."""
+"""An oracle: it is told whose passages say the answer, and the answer. It shows how one searches, never that one should
+guess."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     river    source, lake it flows into                      The Senn is a river that rises in the Harl Hills and flows into …
     book     author, year                                    The Long Winter is a book by Mara Velden, published in 1851.
 
-The name of a land begins with its split. A digest of a surname, a town's, a river's or a book's name decides in which split it is
-found, so nobody and nothing that is asked about in one split is named in another.
+The name of a land begins with its split. A digest of a surname, a town's, a river's or a book's name decides in which split
+it is found, so nobody and nothing that is asked about in one split is named in another.
 """
 
 from __future__ import annotations
@@ -22,20 +22,39 @@ from tacit.environments.searchqa.observed import Passage
 
 PEOPLE, TOWNS, RIVERS, BOOKS = 64, 20, 8, 24
 
-FIRST_NAMES = tuple(
-    "Ada Alma Anton Arno Bela Bruno Carl Clara Dora Edda Elsa Emil Erik Eva Felix Frida Georg Greta Hugo Ida Ilse Jakob Jonas Karl "
-    "Klara Lena Leo Lotte Mara Max Mina Nils Nora Olga Oskar Otto Paula Petra Rosa Ruth Sofie Sven Tilda Tom Ulla Vera Viktor "
-    "Werner".split()
+FIRST_NAMES = (
+    "Ada", "Alma", "Anton", "Arno", "Bela", "Bruno", "Carl", "Clara", "Dora", "Edda", "Elsa", "Emil", "Erik", "Eva",
+    "Felix", "Frida", "Georg", "Greta", "Hugo", "Ida", "Ilse", "Jakob", "Jonas", "Karl", "Klara", "Lena", "Leo",
+    "Lotte", "Mara", "Max", "Mina", "Nils", "Nora", "Olga", "Oskar", "Otto", "Paula", "Petra", "Rosa", "Ruth", "Sofie",
+    "Sven", "Tilda", "Tom", "Ulla", "Vera", "Viktor", "Werner",
+)  # fmt: skip
+_SURNAME = (
+    "Al Bar Bren Dal Dorn Fal Gar Hal Harl Kel Kor Lind Mal Mer Nor Ost Ral Sel Tor Vel",
+    "berg den ett felt gren holm ick ling mann ner roth sen stad tor vik well",
 )
-_SURNAME = ("Al Bar Bren Dal Dorn Fal Gar Hal Harl Kel Kor Lind Mal Mer Nor Ost Ral Sel Tor Vel", "berg den ett felt gren holm ick ling mann ner roth sen stad tor vik well")  # fmt: skip
-_TOWN = ("Alt Birk Brun Eich Fels Grun Hoch Kalt Lang Moos Neu Ober Rot Sand Stein Tal Unter Weid Wies Wind", "au bach brook dorf feld furt hagen hausen heim horst kirch rode stedt tal wald werth")  # fmt: skip
+_TOWN = (
+    "Alt Birk Brun Eich Fels Grun Hoch Kalt Lang Moos Neu Ober Rot Sand Stein Tal Unter Weid Wies Wind",
+    "au bach brook dorf feld furt hagen hausen heim horst kirch rode stedt tal wald werth",
+)
 _RIVER = ("Ag Bel Dra Esk Fel Gar Ill Jar Kam Lor Mur Nar Orr Pel Rus Sav Tem Ulm Var Wen", "a ach en er ix ma na ra")
-_ADJECTIVES = "Bitter Blue Broken Cold Dark Empty Golden Green Hidden Last Little Lonely Long Lost Old Quiet Red Second Silent Silver Sleeping Stone White Wild".split()  # fmt: skip
-_NOUNS = "Bell Boat Bridge Candle Door Feather Field Garden Hour Island Journey Key Lamp Letter Meadow Mill Orchard River Road Summer Tower Valley Winter Wolf".split()  # fmt: skip
-PROFESSIONS = tuple("baker botanist carpenter cook doctor farmer fisher gardener glazier hunter judge mason miller painter pilot poet potter sailor smith tailor teacher weaver".split())  # fmt: skip
-TRADES = tuple("amber apples beer bells bread cheese clocks cloth glass honey lace lamps paper pepper salt silk soap tea tin wine wool".split())  # fmt: skip
-LAKES = tuple(f"Lake {name}" for name in "Alden Brisk Corrin Dover Elm Farrow Gray Heron".split())
-HILLS = tuple(f"{name} Hills" for name in "Ash Crow Fern Goat Larch Raven Slate Thorn".split())
+_ADJECTIVES = (
+    "Bitter", "Blue", "Broken", "Cold", "Dark", "Empty", "Golden", "Green", "Hidden", "Last", "Little", "Lonely",
+    "Long", "Lost", "Old", "Quiet", "Red", "Second", "Silent", "Silver", "Sleeping", "Stone", "White", "Wild",
+)  # fmt: skip
+_NOUNS = (
+    "Bell", "Boat", "Bridge", "Candle", "Door", "Feather", "Field", "Garden", "Hour", "Island", "Journey", "Key",
+    "Lamp", "Letter", "Meadow", "Mill", "Orchard", "River", "Road", "Summer", "Tower", "Valley", "Winter", "Wolf",
+)  # fmt: skip
+PROFESSIONS = (
+    "baker", "botanist", "carpenter", "cook", "doctor", "farmer", "fisher", "gardener", "glazier", "hunter", "judge",
+    "mason", "miller", "painter", "pilot", "poet", "potter", "sailor", "smith", "tailor", "teacher", "weaver",
+)  # fmt: skip
+TRADES = (
+    "amber", "apples", "beer", "bells", "bread", "cheese", "clocks", "cloth", "glass", "honey", "lace", "lamps",
+    "paper", "pepper", "salt", "silk", "soap", "tea", "tin", "wine", "wool",
+)  # fmt: skip
+LAKES = tuple(f"Lake {name}" for name in ["Alden", "Brisk", "Corrin", "Dover", "Elm", "Farrow", "Gray", "Heron"])
+HILLS = tuple(f"{name} Hills" for name in ["Ash", "Crow", "Fern", "Goat", "Larch", "Raven", "Slate", "Thorn"])
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,11 @@ LONGEST = 200
 _BRACKETS = str.maketrans("<>", "[]")
 _DOC = re.compile(r'^Doc \d+: "([^"\n]*)" (.*)$', re.M)
 _NAME = re.compile(r"\b[^\W\d_a-z][\w'’-]*(?: (?:of |the |de |von |van )?[^\W\d_a-z][\w'’-]*)*|\b\d{4}\b")
-_NO_NAMES = frozenset(
-    "A An At Did Do Does For From He How I If In Into Is It Its Lake On Or She The They To Was Were What When Where Which Who "
-    "Whom Whose Why Are".split()
-)
+_NO_NAMES = frozenset((
+    "A", "An", "At", "Did", "Do", "Does", "For", "From", "He", "How", "I", "If", "In", "Into", "Is", "It", "Its",
+    "Lake", "On", "Or", "She", "The", "They", "To", "Was", "Were", "What", "When", "Where", "Which", "Who", "Whom",
+    "Whose", "Why", "Are",
+))  # fmt: skip
 MOST_NAMES = 16
 
 
@@ -65,7 +66,8 @@ def read(text: str) -> tuple[Passage, ...]:
 
 
 def proposals(question: str, passages: Iterable[Passage]) -> tuple[str, ...]:
-    """Something that could be said next: search for a name that was read, or answer it. Any other query or answer will do too."""
+    """Something that could be said next: search for a name that was read, or answer it. Any other query or answer will do
+    too."""
     texts = [question, *(f"{title}. {text}" for title, text in passages)]
     found = dict.fromkeys(name for text in texts for name in map(_trimmed, _NAME.findall(text)) if name)
     names = list(found)[:MOST_NAMES]

@@ -1,4 +1,4 @@
-"""How a question is told: `full` to a language model, with the tags of Search-R1; `terse` to a policy of a million parameters."""
+"""How a question is told: `full` to a language model, with the tags of Search-R1; `terse` to a tiny policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.environments.searchqa.world import LONGEST_QUERY, MAX_STEPS, parse_ac
 
 RULES = f"""Answer the question. You can look things up before you answer, in at most {MAX_STEPS} turns altogether.
 To search, write <search> your query </search>: the passages that fit best come back between <information> and </information>.
-Once you know, write <answer> the answer </answer>, as short as it can be: a name, a date, yes or no. The first answer is final."""
+Once you know, write <answer> the answer </answer>, as short as it can be: a name, a date, yes or no. It is final."""
 TERSE_PASSAGE = 160
 """characters of a passage that the terse wording shows"""
 
@@ -67,8 +67,8 @@ class FullWording:
 
 
 class TerseWording:
-    """The question, then passages without their numbers; `!` marks that the last action was refused, `1/4` the turn. A past turn
-    keeps only its best passage."""
+    """The question, then passages without their numbers; `!` marks that the last action was refused, `1/4` the turn. A past
+    turn keeps only its best passage."""
 
     separator = "\n"
     version = "1"

@@ -4,9 +4,9 @@
     <root>/hotpotqa_train.json       hotpotqa_train_corpus.json        name; `corpus.json` serves all; without any, a question's own
     <root>/nq_test.jsonl             corpus.jsonl                      `context` does
 
-A file that calls itself train is the split `published_train`; dev, valid, val or test is `published_test`; of any other, a digest of
-each question decides, eight tenths to train. A question of the test split is never in the other, whatever file it is in.
-SEARCHQA_RETRIEVER names what they are searched with (retrieval.py).
+A file that calls itself train is the split `published_train`; dev, valid, val or test is `published_test`; of any other, a
+digest of each question decides, eight tenths to train. A question of the test split is never in the other, whatever file it
+is in. SEARCHQA_RETRIEVER names what they are searched with (retrieval.py).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def published_tasks(
     root: Path | str | None = None,
     retriever: str = "",
 ) -> tuple[Task, ...]:
-    """`count` questions of a split, in an order that depends on the seed and the questions alone. Of some families only, as many
-    as there are where they are fewer."""
+    """`count` questions of a split, in an order that depends on the seed and the questions alone. Of some families only, as
+    many as there are where they are fewer."""
     source = Path(root) if root else data_root()
     every = set(families) >= set(FAMILIES)
     there = [task for task in _tasks(source, seed, retriever or chosen_retriever()) if task.split == split]

@@ -22,10 +22,11 @@ Encode = Callable[[Sequence[str]], np.ndarray]
 """N texts -> [N, D]"""
 
 _WORD = re.compile(r"\w+")
-_STOPWORDS = frozenset(
-    "a an and are as at be been by did do does for from how in is it its of on or that the this to was were what when where "
-    "which who whom whose why with".split()
-)
+_STOPWORDS = frozenset((
+    "a", "an", "and", "are", "as", "at", "be", "been", "by", "did", "do", "does", "for", "from", "how", "in", "is",
+    "it", "its", "of", "on", "or", "that", "the", "this", "to", "was", "were", "what", "when", "where", "which",
+    "who", "whom", "whose", "why", "with",
+))  # fmt: skip
 
 
 class Retriever(Protocol):

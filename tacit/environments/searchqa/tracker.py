@@ -1,13 +1,13 @@
 """Search QA's progress state for constant-context agents: what was asked so far, and the best passage each search brought.
 
     phase      search -> done
-    progress   +1.0 for each passage the question hangs on, when it is first read (where the question's file says which), and for
-               the right answer; +0.02 for a search that brings something new
+    progress   +1.0 for each passage the question hangs on, when it is first read (where the file says which), and
+               for the right answer; +0.02 for a search that brings something new
     error      0.3 for what is neither a search nor an answer and for a wrong answer, 0.2 for an empty one,
                0.1 for a search that brings nothing new
 
-Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted. Which
-passages matter is known to the signals alone: the block does not tell.
+Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted.
+Which passages matter is known to the signals alone: the block does not tell.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     success   exact match with an answer of the question; the score is F1 (answers.py)
     timeout   four turns (the rollout counts them)
 
-What is neither, a query without a word and an empty answer are refused: the turn is spent, and the observation says why. Nothing
-that was asked is repeated by the world, and no passage can end the information (observed.py).
+What is neither, a query without a word and an empty answer are refused: the turn is spent, and the observation says why.
+Nothing that was asked is repeated by the world, and no passage can end the information (observed.py).
 """
 
 from __future__ import annotations
