@@ -88,7 +88,7 @@ def main() -> int:
                     f"{key.removeprefix('recall_')} {rates[key]:.3f}" for key in rates if key.startswith("recall_")
                 )
                 print(
-                    f"{name:<18} {retriever:<10} {told}  ({rates['questions']} questions, {rates['ms_per_query']:.2f} ms a query)"
+                    f"{name:<18} {retriever:<10} {told}  ({rates['questions']} questions, {rates['ms_per_query']:.2f} ms each)"
                 )
     except TacitError as error:
         print(f"error: {error}", file=sys.stderr)

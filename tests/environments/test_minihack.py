@@ -325,8 +325,17 @@ def test_tasks_that_are_no_levels_are_named():
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo", "bipace", "reuserl"])
 def test_a_tiny_policy_trains_on_it(method, tmp_path, capsys):
-    small = "--sft.steps 2 --sft.tasks 4 --sft.batch 4 --iterations 1 --tasks 4 --groups 2 --group-size 2 --evaluation.tasks 4 --max-steps 10"
-    flags = [*small.split(), "--engine.threads", "1", "--engine.device", "cpu", "--no-evaluation.untrained"]
+    small = "--sft.steps 2 --sft.tasks 4 --sft.batch 4 --iterations 1 --tasks 4 --groups 2 --group-size 2 --max-steps 10"
+    flags = [
+        *small.split(),
+        "--evaluation.tasks",
+        "4",
+        "--engine.threads",
+        "1",
+        "--engine.device",
+        "cpu",
+        "--no-evaluation.untrained",
+    ]
     assert (
         main(["train", "--world", "minihack", "--model", "tiny", "--method", method, *flags, "--out", str(tmp_path / method)])
         == 0

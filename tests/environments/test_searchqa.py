@@ -124,7 +124,7 @@ def test_the_same_names_are_never_asked_about_in_two_splits():
 def test_answers_follow_from_the_passages_alone():
     """Read back from what the passages say, by other means than they were made."""
     for task in ENVIRONMENT.tasks("train", 320, 2):
-        texts = {title: text for title, text in make_land(task.data["land"]).passages}
+        texts = dict(make_land(task.data["land"]).passages)
         supporting = " ".join(texts[title] for title in task.data["titles"])
         (answer,) = task.data["answers"]
         if answer in ("yes", "no"):

@@ -165,7 +165,7 @@ def test_a_bad_passage_is_told_with_its_line_and_the_rest_load(folder, caplog):
 def test_what_is_missing_is_named_with_the_remedy(folder, monkeypatch, tmp_path):
     (task, *_) = ENVIRONMENT.tasks("published_train", 2, 0)
     (folder / "towns_corpus.json").write_text(json.dumps(PASSAGES[:2]))
-    with pytest.raises(TacitError, match="is not the one task 'searchqa/towns_train/.' was made with"):
+    with pytest.raises(TacitError, match=r"is not the one task 'searchqa/towns_train/.' was made with"):
         ENVIRONMENT.make().reset(task)
     (folder / "towns_corpus.json").unlink()
     with pytest.raises(TacitError, match=r"there is no corpus '.*towns_corpus.json'; SEARCHQA_DATA names where"):
@@ -176,7 +176,7 @@ def test_what_is_missing_is_named_with_the_remedy(folder, monkeypatch, tmp_path)
     with pytest.raises(TacitError, match=r"there is no file or folder '.*nowhere'"):
         ENVIRONMENT.tasks("published_train", 1, 0)
     monkeypatch.delenv("SEARCHQA_DATA")
-    with pytest.raises(TacitError, match="set SEARCHQA_DATA to a folder with, for instance, hotpotqa_train.json"):
+    with pytest.raises(TacitError, match=r"set SEARCHQA_DATA to a folder with, for instance, hotpotqa_train.json"):
         ENVIRONMENT.tasks("published_train", 1, 0)
 
 
@@ -236,7 +236,7 @@ def test_passages_of_a_file_cannot_end_the_information(folder):
 def test_the_same_passages_in_another_process(folder):
     code = (
         "from tacit.environments import get_environment as g; e = g('searchqa'); w = e.make();"
-        "t = e.tasks('published_test', 2, 0)[0]; w.reset(t); print(t, w.step('search on a river, Lyon Ulm York').observation.text)"
+        "t = e.tasks('published_test', 2, 0)[0]; w.reset(t); print(t, w.step('search river Lyon Ulm York').observation.text)"
     )
     said = {
         subprocess.run(
@@ -288,7 +288,8 @@ def test_a_file_of_ones_own_goes_by_world(folder, tmp_path, capsys, monkeypatch)
     monkeypatch.delenv("SEARCHQA_DATA")
     module = tmp_path / "own_towns.py"
     module.write_text(
-        f"from tacit.environments.searchqa import searchqa_environment\nTOWNS = searchqa_environment({str(folder)!r}, name='towns')\n"
+        "from tacit.environments.searchqa import searchqa_environment\n"
+        f"TOWNS = searchqa_environment({str(folder)!r}, name='towns')\n"
     )
     assert main(["eval", "expert", "--world", f"{module}:TOWNS", "--tasks", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == "towns/published_test/2"

@@ -3,6 +3,8 @@ guess."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tacit.core.types import Observation, Task
 from tacit.environments.searchqa.world import MAX_STEPS
 
@@ -27,4 +29,4 @@ def _queries(titles: list[str]) -> list[str]:
     """At most one for each turn before the last, each of as few titles as can be."""
     turns = min(MAX_STEPS - 1, len(titles))
     bounds = [len(titles) * i // turns for i in range(turns + 1)]
-    return [" ".join(titles[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [" ".join(titles[a:b]) for a, b in pairwise(bounds)]

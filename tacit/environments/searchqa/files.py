@@ -1,6 +1,7 @@
 """Corpora and questions from files, in the forms they are published in. What cannot be read does not stop the rest.
 
-passages    [{"title", "text"}, …] or one such object a line; {"id", "contents": "title\\ntext"} a line; {"title": [sentence, …]}
+passages    [{"title", "text"}, …], or one such object a line; {"id", "contents": "title\\ntext"} a line;
+            {"title": [sentence, …], …}
 questions   one object a line, or a list of them:
             question           the text
             answer             a string or several; or golden_answers, or answers

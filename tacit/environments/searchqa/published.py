@@ -1,8 +1,8 @@
 """Questions of files as tasks: what SEARCHQA_DATA names, a folder or a single question file.
 
-    <root>/2wiki_questions.jsonl     2wiki_corpus.json                 the corpus is the file beside it with the longest common
-    <root>/hotpotqa_train.json       hotpotqa_train_corpus.json        name; `corpus.json` serves all; without any, a question's own
-    <root>/nq_test.jsonl             corpus.jsonl                      `context` does
+    <root>/2wiki_questions.jsonl     2wiki_corpus.json                 the corpus is the file beside it with the longest
+    <root>/hotpotqa_train.json       hotpotqa_train_corpus.json        common name; `corpus.json` serves all; without any, a
+    <root>/nq_test.jsonl             corpus.jsonl                      question's own `context` does
 
 A file that calls itself train is the split `published_train`; dev, valid, val or test is `published_test`; of any other, a
 digest of each question decides, eight tenths to train. A question of the test split is never in the other, whatever file it
@@ -55,8 +55,8 @@ def published_tasks(
     wanted = sorted((task for task in there if task.family in families), key=lambda task: _shuffle_key(seed, task.id))
     if len(wanted) < count and every:
         raise TacitError(
-            f"{count} questions of {split!r} were asked for, but {source} has {len(wanted)}; ask for fewer (--evaluation.tasks, "
-            "--tasks) or add question files."
+            f"{count} questions of {split!r} were asked for, but {source} has {len(wanted)}; ask for fewer "
+            "(--evaluation.tasks, --tasks) or add question files."
         )
     return tuple(wanted[:count])
 
