@@ -20,6 +20,8 @@ _HP, _MOST_HP, _TIME = 10, 11, 20
 _TRIES = 20
 """how often a door is tried: unlocking and opening may each take several turns"""
 _SUCCESS, _RUNNING, _ESC = 2, 0, 27
+_ALIKE = ".<>@`}"
+"""symbols that mean the same wherever they stand; of any other, each may be something else"""
 _KEPT = 16
 """idle engines of each level that are kept"""
 
@@ -95,19 +97,20 @@ class Engine:
 
     def _scene(self, first: bool = False) -> Scene:
         top, left, height, width = self.level.window
-        rows, meanings = [], {}
+        rows: list[str] = []
+        meanings: dict[str, str] = {}
         for r in range(top, top + height):
-            row = ""
-            for c in range(left, left + width):
-                symbol = chr(self._seen["chars"][r, c])
-                if symbol == " ":
-                    row += UNSEEN
+            row = bytes(self._seen["chars"][r, left : left + width]).decode("latin-1").replace(" ", UNSEEN)
+            for c, symbol in enumerate(row):
+                if symbol == UNSEEN or (symbol in meanings and symbol in _ALIKE):
                     continue
-                description = _string(self._seen["screen_descriptions"][r, c])
+                description = _string(self._seen["screen_descriptions"][r, left + c])
                 if symbol in WALLS and "open door" in description:
                     symbol = OPEN_DOOR
-                meanings.setdefault(symbol, meaning_of(description, symbol))
-                row += symbol
+                    row = row[:c] + symbol + row[c + 1 :]
+                meaning = meaning_of(description, symbol)
+                if meaning not in meanings.setdefault(symbol, meaning).split(" or "):
+                    meanings[symbol] += f" or {meaning}"
             rows.append(row)
         if any(UNSEEN in row for row in rows):
             meanings[UNSEEN] = "not seen"

@@ -6,9 +6,9 @@ from tacit.core.types import ActionStyle, Observation, Task
 from tacit.environments.minihack.levels import LEVELS
 from tacit.environments.minihack.observed import Scene, read
 
-RULES = """You are exploring a level of NetHack, seen from above; north is up. The map shows what you have seen so far, one
-symbol for each square, and the legend says what the symbols mean. You see only what is near you in the dark. Moving into a
-monster attacks it. Moving into a boulder pushes it. Walking into deep water can kill you."""
+RULES = """You are exploring a level of NetHack, seen from above; north is up. In the dark you see only what is next to you.
+The map shows what you have seen so far, one symbol for each square, and the legend says what the symbols mean.
+Moving into a monster attacks it. Moving into a boulder pushes it. Walking into deep water can kill you."""
 MEANS = {
     "pick_up": "pick_up takes what lies on your own square",
     "apply": "apply unlocks and opens a door that is straight beside you, once you have the key",

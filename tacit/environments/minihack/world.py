@@ -34,7 +34,7 @@ class MiniHackWorld:
         self._turns = 0
 
     def reset(self, task: Task) -> Observation:
-        family, seed = task.data.get("level"), task.data.get("seed")
+        family, seed = str(task.data.get("level")), task.data.get("seed")
         if family not in LEVELS or not isinstance(seed, int):
             raise TacitError(
                 f"task {task.id!r} is no MiniHack level: its data needs a level of {', '.join(LEVELS)} and a seed."

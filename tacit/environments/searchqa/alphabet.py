@@ -31,7 +31,7 @@ SKILLS = (
 
 def project(trajectory: Trajectory) -> Iterator[str]:
     question = str(trajectory.task.data["question"])
-    seen, asked = "", set()
+    seen, asked = "", set[str]()
     for step in trajectory.steps:
         seen = " ".join([seen, *(f"{title} {text}" for title, text in read(step.observation.text))])
         kind, said = parse_action(step.action)
