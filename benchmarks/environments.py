@@ -196,6 +196,7 @@ def main() -> int:
     for name in arguments.world or WORLDS:
         try:
             environment = get_environment(name)
+            environment.check_ready()
             split, tasks = some_tasks(environment)
             results[name] = measure(environment, tasks, arguments.seconds)
             print(f"{name:<12} {describe(results[name])}  [{split}]")

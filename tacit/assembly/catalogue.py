@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tacit.assembly.checks import open_world
+from tacit.assembly.checks import find_world
 from tacit.core.errors import TacitError
 from tacit.core.world import Environment
 from tacit.engines import REGISTRY as ENGINES
@@ -17,11 +17,11 @@ from tacit.methods import get_method
 
 
 def find_worlds(names: Iterable[str]) -> dict[str, Environment | str]:
-    """Each world, or why it cannot be had here: one broken world must not hide the others."""
+    """Each world, ready or not, or why it cannot even be looked at: one broken world must not hide the others."""
     found: dict[str, Environment | str] = {}
     for name in names:
         try:
-            found[name] = open_world(name)
+            found[name] = find_world(name)
         except Exception as error:
             found[name] = f"not available: {error}"
     return found

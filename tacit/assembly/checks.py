@@ -32,7 +32,14 @@ EXPERT, READER = AGENTS = ("expert", "reader")
 
 
 def open_world(name: str) -> Environment:
-    """The world, or why not: its name is unknown, or what it needs is not installed."""
+    """A world that can be played here, or why not: its name is unknown, or what it needs is not installed."""
+    world = find_world(name)
+    world.check_ready()
+    return world
+
+
+def find_world(name: str) -> Environment:
+    """The world, ready or not."""
     try:
         return get_environment(name)
     except ImportError as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from tacit.assembly import catalogue
-from tacit.assembly.checks import open_world
+from tacit.assembly.checks import find_world
 from tacit.assembly.flags import Parser
 from tacit.assembly.recipes import find_recipe, packaged
 from tacit.cli.terminal import make_console, say, table
@@ -31,11 +31,14 @@ def run(argv: Sequence[str]) -> int:
     console = make_console()
     worlds = [arguments.world] if arguments.world else list(WORLDS.names)
     if arguments.world:
-        open_world(arguments.world)
+        find_world(arguments.world)
     makers = {"worlds": lambda: list_worlds(worlds), "methods": list_methods, "engines": list_engines, "models": list_models}
     makers |= {"panels": lambda: list_panels(worlds), "recipes": list_recipes}
     for kind in [arguments.kind] if arguments.kind else KINDS[:4]:
         console.print(makers[kind]())
+        if kind == "worlds":
+            for remedy in remedies(worlds):
+                say(console, remedy)
         if arguments.kind is None:
             console.print()
     if arguments.kind == "recipes":
@@ -46,17 +49,24 @@ def run(argv: Sequence[str]) -> int:
 
 
 def list_worlds(names: Sequence[str]) -> Table:
-    columns = ("world", "what it is", "splits", "families", "steps", "skills", "expert")
+    columns = ("world", "what it is", "splits", "families", "steps", "skills", "expert", "ready")
     rows = []
     for name, world in catalogue.find_worlds(names).items():
         if isinstance(world, str):
-            rows.append((name, world, "", "", "", "", ""))
+            rows.append((name, world, "", "", "", "", "", "no"))
             continue
         skills = str(len(world.alphabet.skills)) if world.alphabet else "-"
         experts = ", ".join(world.experts) or "-"
         splits, families = ", ".join(world.splits), ", ".join(world.families)
-        rows.append((name, world.summary, splits, families, str(world.max_steps), skills, experts))
+        ready = "no" if world.missing else "yes"
+        rows.append((name, world.summary, splits, families, str(world.max_steps), skills, experts, ready))
     return table("Worlds", columns, rows, numbers=("steps", "skills"))
+
+
+def remedies(names: Sequence[str]) -> list[str]:
+    """What would make ready those that are not; on lines of their own, since a command in a narrow column cannot be copied."""
+    found = catalogue.find_worlds(names).items()
+    return [f"{name} {world.remedy}" for name, world in found if not isinstance(world, str) and world.missing]
 
 
 def list_methods() -> Table:

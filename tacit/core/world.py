@@ -14,12 +14,13 @@ environments/<name>/
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, install, unknown
 from tacit.core.skills import Skills
 from tacit.core.types import Observation, Task, Trajectory, Transition
 from tacit.core.wording import Wording
@@ -152,6 +153,27 @@ class Environment:
     place: Callable[[str, Observation], str] | None = None
     """(action, what was then seen) -> the place it led to, empty where it is no movement; an episode begins with the empty
     action"""
+    requires: tuple[str, ...] = ()
+    """top-level modules it cannot be played without; they are imported when it is played, never before"""
+    extra: str = ""
+    """the extra of the distribution that brings them; empty where they come some other way"""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Which of the modules it requires are not installed. Nothing is imported to find out."""
+        return tuple(name for name in self.requires if importlib.util.find_spec(name) is None)
+
+    @property
+    def remedy(self) -> str:
+        """What would make it ready: `needs nle: pip install …`; empty where nothing is missing."""
+        missing = self.missing
+        command = install(self.extra) if self.extra else f"`pip install {' '.join(missing)}`"
+        return f"needs {' and '.join(missing)}: {command}" if missing else ""
+
+    def check_ready(self) -> None:
+        """Refused, with the command that would help, where what it requires is not installed."""
+        if self.missing:
+            raise TacitError(f"world {self.name!r} is not ready here: it {self.remedy}.")
 
     @property
     def skill_families(self) -> Mapping[str, tuple[str, ...]]:

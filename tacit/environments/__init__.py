@@ -12,6 +12,8 @@ WORLDS = {
     "textcraft": "tacit.environments.textcraft:ENVIRONMENT",
     "sokoban": "tacit.environments.sokoban:ENVIRONMENT",
     "webshop": "tacit.environments.webshop:ENVIRONMENT",
+    "searchqa": "tacit.environments.searchqa:ENVIRONMENT",
+    "minihack": "tacit.environments.minihack:ENVIRONMENT",
 }
 REGISTRY = Registry(
     "world", "tacit.worlds", WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment"

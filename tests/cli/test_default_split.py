@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.assembly.checks import open_world, prepare
+from tacit.assembly.checks import find_world, open_world, prepare
 from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
 from tacit.comparison.plan import make_plan
@@ -55,7 +55,7 @@ def test_each_world_has_its_own_and_it_is_written_down(world, split):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_it_is_a_split_of_the_world_and_not_the_one_trained_on(name):
-    world = open_world(name)
+    world = find_world(name)
     assert world.panel_split in world.splits and world.panel_split != "train"
 
 

@@ -36,7 +36,7 @@ def walked(length=5, answer=lambda prompt, seed: "back" if seed % 3 == 0 else "f
     return played
 
 
-@pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking"])
+@pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking", "searchqa"])
 @pytest.mark.parametrize("kind", ["history", "state block"])
 def test_the_same_prompts_as_in_the_rollout(name, kind):
     """Of every world, in both contexts, along its expert: live, repeated, and from the record alone."""

@@ -1,0 +1,61 @@
+"""MiniHack: rooms, mazes, keys and rivers of NetHack as text. Needs the extra `minihack`; its tasks can be listed without."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.types import Observation
+from tacit.core.world import Environment
+from tacit.environments.minihack.alphabet import ALPHABET
+from tacit.environments.minihack.engine import EXTRA, REQUIRES
+from tacit.environments.minihack.examples import example_texts
+from tacit.environments.minihack.expert import Explorer
+from tacit.environments.minihack.failures import failure
+from tacit.environments.minihack.levels import COMPASS, MAX_STEPS
+from tacit.environments.minihack.observed import read
+from tacit.environments.minihack.panels import PANELS
+from tacit.environments.minihack.paths import shift
+from tacit.environments.minihack.prompt import FullWording, TerseWording
+from tacit.environments.minihack.tasks import FAMILIES, NAME, SPLITS, tasks
+from tacit.environments.minihack.tracker import MiniHackTracker
+from tacit.environments.minihack.world import MiniHackWorld
+
+
+def place(action: str, observation: Observation) -> str:
+    """The square one stands on, where an episode begins or a direction was taken."""
+    here = read(observation.text).here
+    return f"{here[0]},{here[1]}" if here and (not action or action in COMPASS) else ""
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """What lies beside one: `what is north? boulder`."""
+    scene = read(observation.text)
+    if scene.here is None:
+        return []
+    word = rng.choice(list(COMPASS))
+    symbol = scene.at(shift(scene.here, word))
+    return [(f"what is {word}", scene.legend.get(symbol, "wall"))]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="MiniHack: reach the stairs through a room of monsters, a maze, a locked closet, over a river",
+    max_steps=MAX_STEPS,
+    make=MiniHackWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=FAMILIES,
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"explorer": Explorer},
+    alphabet=ALPHABET,
+    tracker=MiniHackTracker(),
+    failure=failure,
+    example_texts=example_texts,
+    questions=questions,
+    action_tokens=12,
+    family_tasks=tasks,
+    panels=PANELS,
+    place=place,
+    requires=REQUIRES,
+    extra=EXTRA,
+)

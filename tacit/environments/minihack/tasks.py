@@ -1,0 +1,58 @@
+"""Levels by seed: a digest of the seed decides its split, so no split has a seed of another.
+
+    train   eight tenths of all seeds
+    test    one tenth
+    hard    one tenth; river and key room only
+
+The four kinds take turns in random order. Making tasks needs no engine: a task is a kind of level and a seed for NetHack.
+Small rooms can look alike though their seeds differ.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from random import Random
+
+from tacit.core.errors import TacitError, unknown
+from tacit.core.types import Task
+from tacit.environments.minihack.levels import LEVELS
+
+NAME = "minihack"
+SPLITS = ("train", "test", "hard")
+FAMILIES = tuple(LEVELS)
+HARD = ("keyroom", "river")
+SEEDS = 2**31 - 1
+
+
+def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
+    """`count` different levels of the split; a larger count begins with the same ones. Of some families only, in the order they
+    have among all."""
+    if split not in SPLITS:
+        raise unknown(f"split of world {NAME!r}", split, SPLITS)
+    if count < 0:
+        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    rng = Random(f"{NAME}/{split}/{seed}")
+    kinds = HARD if split == "hard" else FAMILIES
+    if not set(families) & set(kinds):
+        return []
+    found: dict[int, Task] = {}
+    while sum(task.family in families for task in found.values()) < count:
+        for family in rng.sample(kinds, len(kinds)):
+            drawn = rng.randrange(SEEDS)
+            while split_of(drawn) != split or drawn in found:
+                drawn = rng.randrange(SEEDS)
+            found[drawn] = make_task(family, drawn, split, seed)
+    return [task for task in found.values() if task.family in families][:count]
+
+
+def make_task(family: str, level_seed: int, split: str = "own", seed: int = 0) -> Task:
+    """Any level as a task; the id says all there is to know about it."""
+    data = {"level": family, "seed": level_seed}
+    return Task(NAME, f"{NAME}/{split}/{family}-{level_seed}", family, split, seed, LEVELS[family].goal, data)
+
+
+def split_of(level_seed: int) -> str:
+    """The only split in which a level of this seed is played."""
+    tenth = zlib.crc32(str(level_seed).encode()) % 10
+    return "test" if tenth == 8 else "hard" if tenth == 9 else "train"

@@ -1,0 +1,50 @@
+"""A world that needs a package that is not here: it is listed with what would help, and refused when it is to be played."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import tacit.environments.countdown as countdown
+from tacit.assembly.checks import find_world, open_world
+from tacit.cli.main import main
+from tacit.core.errors import TacitError
+
+HERE = countdown.ENVIRONMENT
+ELSEWHERE = replace(HERE, requires=("json", "no_such_engine"), extra="engine", summary="a game of another engine")
+
+
+@pytest.fixture
+def not_ready(monkeypatch):
+    monkeypatch.setattr(countdown, "ENVIRONMENT", ELSEWHERE)
+
+
+def test_what_is_missing_is_named_with_the_command_that_brings_it():
+    assert HERE.missing == () and HERE.remedy == ""
+    HERE.check_ready()
+    assert ELSEWHERE.missing == ("no_such_engine",)
+    assert ELSEWHERE.remedy == "needs no_such_engine: `pip install 'tacit-agents[engine]'`"
+    assert replace(ELSEWHERE, extra="").remedy == "needs no_such_engine: `pip install no_such_engine`"
+    with pytest.raises(TacitError, match=r"world 'countdown' is not ready here: it needs no_such_engine: `pip install 'tacit-"):
+        ELSEWHERE.check_ready()
+
+
+def test_it_can_be_looked_at_but_not_played(not_ready):
+    assert find_world("countdown") is ELSEWHERE
+    with pytest.raises(TacitError, match="not ready here"):
+        open_world("countdown")
+
+
+def test_it_is_listed_with_what_it_is_and_what_would_help(not_ready, capsys):
+    assert main(["list", "worlds"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "a game of" in out and "countdown needs no_such_engine: `pip install 'tacit-agents[engine]'`" in out and "yes" in out
+    assert main(["list", "panels", "--world", "countdown"]) == 0
+    assert "countdown/test/128" in capsys.readouterr().out, "its tasks need no engine"
+
+
+@pytest.mark.parametrize("command", [["play", "--policy", "expert"], ["eval", "expert"], ["train", "--model", "tiny"]])
+def test_the_commands_refuse_it_with_the_remedy(not_ready, capsys, command):
+    assert main([*command, "--world", "countdown"]) == 2
+    assert "pip install 'tacit-agents[engine]'" in " ".join(capsys.readouterr().err.split())
