@@ -168,12 +168,8 @@ def main() -> int:
         ended = f"all answered after {told['all_answered_ms']:.1f} ms, CPU {told['cpu_ms']:.1f} ms"
         print(f"  burst of {args.queries}, {name:<17}", end=" ")
         print(f"p50 {told['p50_ms']:6.1f} ms  p99 {told['p99_ms']:6.1f} ms  {ended}")
-    print(
-        f"  the same as one list        p50 {together['p50_ms']:6.1f} ms  p99 {together['p99_ms']:6.1f} ms, CPU {together['cpu_ms']:.1f} ms"
-    )
-    print(
-        f"  a single query              p50 {single['p50_ms']:6.2f} ms  p99 {single['p99_ms']:6.2f} ms, CPU {single['cpu_ms']:.2f} ms"
-    )
+    for name, told in (("the same as one list", together), ("a single query", single)):
+        print(f"  {name:<31} p50 {told['p50_ms']:6.1f} ms  p99 {told['p99_ms']:6.1f} ms  CPU {told['cpu_ms']:.1f} ms")
     print(f"  goals: burst p99 {LIMIT_BURST_MS:.0f} ms, single {LIMIT_SINGLE_MS:.0f} ms")
     print("  entries a second: " + ", ".join(f"{name.replace('_', ' ')} {rate:,.0f}" for name, rate in written.items()))
     if args.json:
