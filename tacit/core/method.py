@@ -217,6 +217,7 @@ class Method:
     rewards: tuple[RewardTerm, ...]
     credits: tuple[CreditTerm, ...]
     losses: tuple[LossTerm, ...]
+    """none where the policy stays as it is and only companions learn"""
     columns: tuple[Column, ...] = ()
     conditions: Conditions = field(default_factory=Alike)
     companions: tuple[Companion, ...] = ()
@@ -227,7 +228,8 @@ class Method:
 
     def __post_init__(self) -> None:
         for piece in ("rewards", "credits", "losses"):
-            if not getattr(self, piece):
+            beside = piece == "losses" and self.companions
+            if not getattr(self, piece) and not beside:
                 raise TacitError(f"method {self.name!r} has no {piece}; it could not learn.")
         for piece in ("columns", "companions"):
             names = [each.name for each in getattr(self, piece)]

@@ -28,6 +28,7 @@ from tacit.companions.experience.operations import Style
 from tacit.companions.experience.retrieval import Diversity
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
+from tacit.core.errors import TacitError
 from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
@@ -45,6 +46,8 @@ class Complementary(GRPO):
     """β of the KL to the reference policy; 0 leaves it out"""
     extraction: Literal["trained", "static", "none"] = "trained"
     """the extractor learns (trained), only writes (static), or there is none: then it is GRPO"""
+    actor: Literal["trained", "fixed"] = "trained"
+    """the actor learns, or stays as it is while the extractor learns (Exp. Only of Table 1)"""
     advantage: Literal["split", "joint"] = "split"
     """compare members within their half (Eq. 5), or all with all (Figure 3c)"""
     guided: Share = 0.5
@@ -92,14 +95,19 @@ class Complementary(GRPO):
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         if self.extraction == "none":
+            if self.actor == "fixed":
+                raise TacitError("actor = fixed with extraction = none: nothing would learn. Leave one of them out.")
             return ()
         experience = Experience(self.manager(tools), self.merge_every)
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
+        weights = (("losses", "surrogate"), ("losses", "KL"), ("losses", "entropy"), ("columns", "reference"))
+        still = [replaces(piece, role) for piece, role in weights] if self.actor == "fixed" else []
         return (
             replaces("conditions", "how it is told", Halves(experience, self.guided)),
             adds("companions", "experience", experience),
             *split,
+            *still,
         )
 
     def manager(self, tools: Tools):

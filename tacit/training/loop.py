@@ -107,10 +107,10 @@ class Loop:
             metrics |= self._named(ground, own | explained)
             rewards, credits, marks = rewards + earned, credits + given, marks + noted
 
-        if batches:
+        method = self.playgrounds[0].method
+        if batches and method.losses:
             with timed(seconds, "update"):
-                lr = self.schedule.lr_at(moment)
-                method, seed = self.playgrounds[0].method, moment.derive("update")
+                lr, seed = self.schedule.lr_at(moment), moment.derive("update")
                 metrics |= {**update(Batch.concatenate(batches), method, policy, seed, lr), "lr": lr}
 
         for ground, groups in zip(self.playgrounds, collected.groups, strict=True):

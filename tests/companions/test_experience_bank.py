@@ -44,6 +44,18 @@ def test_search_is_exact(count, wanted, seed):
     assert bank.nearest(query[None], wanted) == [[i + 1 for i in by_hand]]
 
 
+def test_a_query_is_answered_the_same_alone_and_among_others():
+    """A hundred entries in ten places, equally near to whoever stands between: older ones first, however many ask."""
+    rng = np.random.default_rng(0)
+    places = rng.normal(size=(10, 64)).astype(np.float32)
+    bank = Bank(None, "numbers", 64)
+    bank.replace((), [(f"entry {i}", places[i % 10], Origin(), None) for i in range(100)], "")
+    queries = np.concatenate([places[:1] + places[1:], rng.normal(size=(200, 64)).astype(np.float32)])
+    together = bank.nearest(queries, 16)
+    assert together == [bank.nearest(query[None], 16)[0] for query in queries]
+    assert bank.nearest(places[:1], 12)[0][:10] == list(range(1, 101, 10)), "all of the nearest place, by age"
+
+
 def test_what_was_written_is_there_again(tmp_path):
     call = Call(np.array([1, 2, 3]), np.array([4, 5]), np.array([-0.5, -0.25], np.float32), version=7)
     bank = bank_of(tmp_path / "bank.sqlite", ["red lever", "blue door"])
@@ -69,6 +81,26 @@ def test_the_oldest_go_when_it_is_full(tmp_path):
     assert [e.text for e in bank.entries.values()] == ["entry 4", "entry 5", "entry 6"]
     assert bank.explain(1)["retired"] == "the bank was full"
     assert len(bank.snapshot().ids) == 3
+
+
+@given(st.lists(st.tuples(st.sampled_from("aru"), st.integers(0, 9)), max_size=60), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
+    """Adding, removing and replacing in any order: rows are those of the entries, and a snapshot stays as it was."""
+    rng, bank, vectors = np.random.default_rng(0), Bank(None, "numbers", 3, capacity), {}
+    taken = []
+    for kind, which in writes:
+        living = list(bank.entries)
+        old = [living[which % len(living)]] if living and kind != "a" else []
+        vector = normalised(rng.normal(size=3).astype(np.float32))
+        made = bank.replace(old, [] if kind == "r" else [("text", vector, Origin(), None)], "why")
+        vectors |= {entry.id: vector for entry in made}
+        seen = bank.snapshot()
+        taken.append((seen, seen.vectors_ND.copy()))
+        assert seen.ids == tuple(bank.entries) == tuple(bank.usage) and len(seen.ids) <= capacity
+        np.testing.assert_allclose(seen.vectors_ND, np.array([vectors[i] for i in seen.ids]).reshape(-1, 3), atol=1e-6)
+    for seen, before in taken:
+        np.testing.assert_array_equal(seen.vectors_ND, before)
 
 
 def test_entries_take_the_place_of_others_all_at_once():

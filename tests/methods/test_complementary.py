@@ -135,6 +135,18 @@ def test_static_extraction_writes_and_never_learns():
     assert not extractor.updates and len(method.companions[0].manager.bank) > 12
 
 
+def test_with_a_fixed_actor_only_the_extractor_learns():
+    method, extractor = make(actor="fixed", kl=0.1, entropy=0.1)
+    assert method.losses == () and method.columns == ()
+    actor = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 3 else "hm")
+    loop = loop_of(method, actor)
+    for number in (1, 2, 3):
+        done = loop.iterate(number)
+    assert not actor.updates and extractor.updates and done.metrics["experience/entries"] > 12
+    with pytest.raises(TacitError, match="nothing would learn"):
+        make(actor="fixed", extraction="none")
+
+
 def test_without_extraction_it_is_grpo():
     method, _ = make(extraction="none")
     assert not method.companions and type(method.credits[0]) is EpisodeRelative

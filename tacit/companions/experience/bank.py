@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ from tacit.core.errors import TacitError
 
 CAPACITY = 20_000
 FORMAT = "1"
+SLACK = 1e-5
+"""what a product in single precision may be off by, depending on how many are asked at once: those within it
+are compared once more in double precision, so that a query is answered the same alone and among others"""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, prompt BLOB, completion BLOB, logprobs BLOB, version INTEGER);
@@ -61,7 +66,7 @@ class Bank:
         self.entries: dict[int, Entry] = {}
         """the living, oldest first"""
         self.usage: dict[int, Usage] = {}
-        self._buffer = np.zeros((64, dimensions), np.float32)
+        self._buffer, self._first = np.empty((64, dimensions), np.float32), 0
         self._snapshot = Snapshot(self._buffer[:0], ())
         self._check_meta()
         self._read()
@@ -81,13 +86,15 @@ class Bank:
         seen = self._snapshot
         if not seen.ids or count < 1:
             return [[] for _ in vectors_QD]
-        scores_QN = normalised(np.asarray(vectors_QD, np.float32)) @ seen.vectors_ND.T
-        kept = min(count, len(seen.ids))
-        ids = np.asarray(seen.ids)
+        queries_QD = normalised(np.asarray(vectors_QD, np.float32))
+        scores_QN = queries_QD @ seen.vectors_ND.T
+        beyond = max(0, len(seen.ids) - count)
         found = []
-        for scores_N in scores_QN:
-            near = np.argpartition(-scores_N, kept - 1)[:kept] if kept < len(scores_N) else np.arange(len(scores_N))
-            found.append([int(ids[i]) for i in near[np.lexsort((ids[near], -scores_N[near]))]])
+        for query_D, scores_N in zip(queries_QD, scores_QN, strict=True):
+            least = np.partition(scores_N, beyond)[beyond] - SLACK
+            near = np.flatnonzero(scores_N >= least)  # rows are in order of age
+            exact = np.round(seen.vectors_ND[near].astype(np.float64) @ query_D.astype(np.float64), 9)
+            found.append([seen.ids[i] for i in near[np.argsort(-exact, kind="stable")[:count]]])
         return found
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
@@ -110,9 +117,9 @@ class Bank:
                 cursor = self._disk.execute("INSERT INTO entries (text, vector, origin, call) VALUES (?, ?, ?, ?)", row)
                 made.append((Entry(int(cursor.lastrowid or 0), text, origin), vector_D))
             leaving = set(old)
-            living = [entry for entry in self.entries if entry not in leaving]
-            crowded = max(0, len(living) + len(made) - self.capacity)
-            gone = {**dict.fromkeys(old, why), **dict.fromkeys(living[:crowded], "the bank was full")}
+            crowded = len(self.entries) - len(leaving & self.entries.keys()) + len(made) - self.capacity
+            oldest = islice((entry for entry in self.entries if entry not in leaving), max(0, crowded))
+            gone = {**dict.fromkeys(old, why), **dict.fromkeys(oldest, "the bank was full")}
             for number, reason in gone.items():
                 self._disk.execute("UPDATE entries SET retired = ? WHERE id = ?", (reason or "removed", number))
         with self._writing:
@@ -183,30 +190,37 @@ class Bank:
             finally:
                 source.close()
             self.entries, self.usage = {}, {}
-            self._snapshot = Snapshot(self._buffer[:0], ())
+            self._first, self._snapshot = 0, Snapshot(self._buffer[:0], ())
             self._check_meta()
             self._read()
 
     def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
+        """Rows are in order of age. Where the oldest go, the others stay where they are; where one goes from among them, there
+        is a new matrix, and whoever is reading goes on with the old one."""
         seen = self._snapshot
-        ids = (*(n for n in seen.ids if n not in gone), *(entry.id for entry, _ in made if entry.id not in gone))
-        kept = len(seen.ids)
-        if gone:  # what is there changes: whoever is reading goes on with the old matrix
-            stays = [i for i, number in enumerate(seen.ids) if number not in gone]
-            kept = len(stays)
-            self._buffer = _room(seen.vectors_ND[stays], len(ids))
-        elif len(ids) > len(self._buffer):
-            self._buffer = _room(seen.vectors_ND, 2 * len(ids))
-        for i, (_, vector_D) in enumerate((e, v) for e, v in made if e.id not in gone):
-            self._buffer[kept + i] = vector_D
+        rows = sorted(row for row in (_row(seen.ids, number) for number in gone) if row is not None)
+        new = [(entry, vector_D) for entry, vector_D in made if entry.id not in gone]
+        if rows == list(range(len(rows))):
+            ids, self._first = seen.ids[len(rows) :], self._first + len(rows)
+        else:
+            between = list(zip([0, *(row + 1 for row in rows)], [*rows, len(seen.ids)], strict=True))
+            ids = tuple(number for begin, end in between for number in seen.ids[begin:end])
+            self._buffer, self._first = np.empty((64 + len(ids) * 5 // 4, self.dimensions), np.float32), 0
+            np.concatenate([seen.vectors_ND[begin:end] for begin, end in between], out=self._buffer[: len(ids)])
+        last = self._first + len(ids)
+        if last + len(new) > len(self._buffer):
+            wider = np.empty((64 + 2 * (len(ids) + len(new)), self.dimensions), np.float32)
+            wider[: len(ids)] = self._buffer[self._first : last]
+            self._buffer, self._first, last = wider, 0, len(ids)
+        for i, (_, vector_D) in enumerate(new):
+            self._buffer[last + i] = vector_D
         for number in gone:
             self.entries.pop(number, None)
             self.usage.pop(number, None)
-        for entry, _ in made:
-            if entry.id not in gone:
-                self.entries[entry.id] = entry
-                self.usage.setdefault(entry.id, Usage())
-        self._snapshot = Snapshot(self._buffer[: len(ids)], ids)
+        for entry, _ in new:
+            self.usage[entry.id] = Usage()  # first: whoever finds the entry finds this
+            self.entries[entry.id] = entry
+        self._snapshot = Snapshot(self._buffer[self._first : last + len(new)], (*ids, *(entry.id for entry, _ in new)))
 
     def _count(self, number: int, kind: str, step: int, success: bool | None) -> None:
         usage = self.usage.get(number)
@@ -293,7 +307,7 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.where(lengths > 0, lengths, 1.0)
 
 
-def _room(vectors_ND: np.ndarray, rows: int) -> np.ndarray:
-    made = np.zeros((max(64, rows), vectors_ND.shape[1]), np.float32)
-    made[: len(vectors_ND)] = vectors_ND
-    return made
+def _row(ids: Sequence[int], number: int) -> int | None:
+    """Where it is in ids that ascend."""
+    row = bisect_left(ids, number)
+    return row if row < len(ids) and ids[row] == number else None

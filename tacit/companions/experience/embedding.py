@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -57,11 +58,12 @@ class Sentences:
 
 
 class Remembered:
-    """The same, each text once: the members of a group all ask with the same words."""
+    """The same, each text once: the members of a group all ask with the same words. Any number of threads may ask."""
 
     def __init__(self, embedding: Embedding, most: int = 10_000) -> None:
         self._embedding, self._most = embedding, most
         self._known: dict[str, np.ndarray] = {}
+        self._keeping = threading.Lock()
         self.asked = self.computed = 0
 
     @property
@@ -73,11 +75,15 @@ class Remembered:
         return self._embedding.dimensions
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        self.asked, self.computed = self.asked + len(texts), self.computed + len(new)
-        fresh = dict(zip(new, self._embedding(new), strict=True)) if new else {}
-        known = {**{text: self._known[text] for text in texts if text in self._known}, **fresh}
-        self._known |= fresh
-        while len(self._known) > self._most:
-            self._known.pop(next(iter(self._known)))
+        with self._keeping:
+            known = {text: self._known[text] for text in texts if text in self._known}
+            new = [text for text in dict.fromkeys(texts) if text not in known]
+            self.asked, self.computed = self.asked + len(texts), self.computed + len(new)
+        if new:  # outside the lock: what is known need not wait for what is not
+            fresh = dict(zip(new, self._embedding(new), strict=True))
+            known |= fresh
+            with self._keeping:
+                self._known |= fresh
+                while len(self._known) > self._most:
+                    self._known.pop(next(iter(self._known)))
         return np.stack([known[text] for text in texts]) if len(texts) else np.zeros((0, self.dimensions), np.float32)

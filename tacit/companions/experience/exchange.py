@@ -3,7 +3,8 @@
     {"id": 7, "text": "…", "origin": {"world": "…", "task": "…", …}, "retrieved": 12, "wins": 5, "losses": 1, "trained": 2}
 
 Vectors stay behind: whoever reads the file embeds the texts anew, so a bank can move from one embedding to another. Ids and
-counts belong to the bank they were made in, and so do the extractor's calls: what was read from a file guides, and is not trained on.
+counts belong to the bank they were made in, and so do the extractor's calls: what was read from a file guides, and the
+extractor is not trained on it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def embedding_named(name: str, dimensions: int, sentences: Callable[[str], Encod
 
 def _damaged(path: Path, error: Exception) -> TacitError:
     return TacitError(
-        f"the experience bank {path} is damaged ({error}). Every checkpoint of a run has a copy (companions/experience/bank.sqlite): "
-        "move the damaged file and what begins with its name away, then put the copy in its place or go on with "
-        "`tacit train --resume RUN`."
+        f"the experience bank {path} is damaged ({error}). Every checkpoint of a run has a copy, as "
+        "companions/experience/bank.sqlite: move the damaged file and what begins with its name away, then put the copy in its "
+        "place or go on with `tacit train --resume RUN`."
     )

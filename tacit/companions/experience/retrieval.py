@@ -5,13 +5,14 @@ s(m) = s_rank(m) − λ log(1 + c(m)) − 1[recent(m)]          s_rank = −rank
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
 from tacit.companions.experience.bank import Bank
 from tacit.companions.experience.embedding import Embedding
-from tacit.companions.experience.entries import Entry
+from tacit.companions.experience.entries import Entry, Usage
 
 
 @dataclass(frozen=True)
@@ -28,24 +29,30 @@ def retrieve(
     bank: Bank, embedding: Embedding, queries: Sequence[str], step: int, diversity: Diversity, count: bool = True
 ) -> list[Entry | None]:
     """One entry for each query, None where the bank is empty. Each choice counts before the next is made, so that members
-    of a group, who ask the same, get different entries; `count=False` (an evaluation) leaves no trace."""
+    of a group, who ask the same, get different entries; `count=False` (an evaluation) leaves no trace.
+
+    Others may write meanwhile: an entry that has gone since it was found is passed over."""
     if not len(bank) or not queries:
         return [None] * len(queries)
-    near = bank.nearest(embedding(queries), diversity.candidates)
+    texts = list(dict.fromkeys(queries))
+    near = dict(zip(texts, bank.nearest(embedding(texts), diversity.candidates), strict=True))
     chosen: list[Entry | None] = []
-    for ids in near:
-        living = [number for number in ids if number in bank.entries]
-        best = max(
-            living, key=lambda number: (score(bank, number, living.index(number), step, diversity), -number), default=None
-        )
+    handed = Counter[int]()
+    for query in queries:
+        living = [entry for number in near[query] if (entry := bank.entries.get(number)) is not None]
+        scores = [score(bank, e.id, rank, step, diversity, handed[e.id]) for rank, e in enumerate(living)]
+        best = max(range(len(living)), key=lambda i: (scores[i], -living[i].id), default=None)
+        chosen.append(None if best is None else living[best])
         if best is not None and count:
-            bank.happened("retrieved", [best], step)
-        chosen.append(None if best is None else bank.entries[best])
+            handed[living[best].id] += 1
+    if handed:  # in one transaction: a burst of queries waits for the disk once
+        bank.happened("retrieved", list(handed.elements()), step)
     return chosen
 
 
-def score(bank: Bank, number: int, rank: int, step: int, diversity: Diversity) -> float:
-    """s(m); `rank` from 0."""
-    usage = bank.usage[number]
-    recent = step - usage.last_retrieved < diversity.recency
-    return -rank - diversity.penalty * log(1 + usage.retrieved) - float(recent)
+def score(bank: Bank, number: int, rank: int, step: int, diversity: Diversity, handed: int = 0) -> float:
+    """s(m); `rank` from 0, `handed`: how often it was handed out in this step without being counted yet."""
+    usage = bank.usage.get(number) or Usage()
+    last = step if handed else usage.last_retrieved
+    recent = step - last < diversity.recency
+    return -rank - diversity.penalty * log(1 + usage.retrieved + handed) - float(recent)

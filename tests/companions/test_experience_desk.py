@@ -1,0 +1,145 @@
+"""Many threads ask at once: each is answered as if it had asked alone, and nothing is lost when the desk closes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.desk import Desk
+from tacit.companions.experience.embedding import Ngrams, Remembered
+from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.retrieval import Diversity, retrieve
+from tacit.core.errors import TacitError
+
+EMBED = Ngrams(3, 64)
+
+
+def bank_of(count: int) -> Bank:
+    bank = Bank(None, EMBED.name, EMBED.dimensions)
+    texts = [f"thing {i} lies in place {i * 7 % 13}" for i in range(count)]
+    vectors = EMBED(texts)
+    bank.replace((), [(t, v, Origin(), None) for t, v in zip(texts, vectors, strict=True)], "")
+    return bank
+
+
+def in_threads(count: int, work) -> None:
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_every_query_is_answered_as_a_single_search_would(workers):
+    bank, remembered = bank_of(60), Remembered(EMBED, most=20)
+    queries = [f"where is thing {i % 45}" for i in range(240)]
+    alone = {q: retrieve(bank, EMBED, [q], 1, Diversity(), count=False)[0] for q in set(queries)}
+    answers: dict[int, object] = {}
+    with Desk(lambda asked: retrieve(bank, remembered, asked, 1, Diversity(), count=False), 16, 0.005, workers) as desk:
+
+        def ask(i: int) -> None:
+            for n in range(i, len(queries), 24):
+                answers[n] = desk.ask(queries[n]).result(timeout=30)
+
+        in_threads(24, ask)
+    assert [answers[n] for n in range(len(queries))] == [alone[q] for q in queries]
+    assert sum(desk.batches) == len(queries) and max(desk.batches) > 1 and max(desk.batches) <= 16
+
+
+def test_a_batch_is_full_or_waits_no_longer_than_said():
+    searched: list[int] = []
+
+    def search(asked):
+        searched.append(len(asked))
+        return asked
+
+    with Desk(search, size=4, wait_s=60.0, workers=1) as desk:
+        futures = [desk.ask(str(i)) for i in range(8)]
+        assert [f.result(timeout=30) for f in futures] == [str(i) for i in range(8)] and searched == [4, 4]
+    with Desk(search, size=1000, wait_s=0.01, workers=1) as desk:
+        began = time.monotonic()
+        assert desk.ask("alone").result(timeout=30) == "alone" and time.monotonic() - began < 20
+
+
+def test_nothing_is_lost_when_it_closes():
+    desk = Desk(lambda asked: [time.sleep(0.002) or q for q in asked], size=3, wait_s=0.0, workers=3)
+    taken: list[Future[str]] = []
+    begun = threading.Event()
+
+    def ask(i: int) -> None:
+        for n in range(200):
+            try:
+                taken.append(desk.ask(f"{i}/{n}"))
+            except TacitError:
+                return
+            if n == 20:
+                begun.set()
+
+    askers = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
+    for asker in askers:
+        asker.start()
+    begun.wait(30)
+    desk.close()
+    for asker in askers:
+        asker.join()
+    assert len(taken) >= 20 and all(future.done() and "/" in future.result() for future in taken)
+    with pytest.raises(TacitError, match="closed"):
+        desk.ask("too late")
+
+
+def test_closing_does_not_wait_for_a_batch_to_fill():
+    desk = Desk(lambda asked: asked, size=1000, wait_s=60.0, workers=2)
+    future = desk.ask("one")
+    began = time.monotonic()
+    desk.close()
+    assert future.result(timeout=0) == "one" and time.monotonic() - began < 30
+
+
+def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
+    def search(asked):
+        if "bad" in asked:
+            raise ValueError("no such thing")
+        return asked
+
+    with Desk(search, size=1, wait_s=0.0, workers=2) as desk:
+        bad, good = desk.ask("bad"), desk.ask("good")
+        assert good.result(timeout=30) == "good"
+        with pytest.raises(ValueError, match="no such thing"):
+            bad.result(timeout=30)
+        assert desk.ask("later").result(timeout=30) == "later", "and the desk goes on"
+
+
+def test_readers_pass_over_what_goes_away_under_their_hands():
+    """Entries are replaced without end while others search: before, a search met an entry that had just gone and failed."""
+    bank, stop, wrong = bank_of(40), threading.Event(), []
+    embed = Remembered(EMBED, most=3)
+
+    def read(i: int) -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            try:
+                retrieve(bank, embed, [f"thing {(n + k) % 40}" for k in range(6)], n, Diversity(), count=bool(i % 2))
+            except Exception as error:
+                wrong.append(error)
+                return
+
+    readers = [threading.Thread(target=read, args=(i,)) for i in range(4)]
+    for reader in readers:
+        reader.start()
+    rng = np.random.default_rng(0)
+    until = time.monotonic() + 2.0
+    while time.monotonic() < until and not wrong:
+        old = [int(n) for n in rng.choice(list(bank.entries), 20, replace=False)]
+        texts = [f"thing {n} lies elsewhere" for n in old]
+        bank.replace(old, [(t, v, Origin(), None) for t, v in zip(texts, EMBED(texts), strict=True)], "moved")
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
