@@ -31,7 +31,7 @@ from tacit.core.skills import Lesson
 from tacit.core.types import Observation, Prompt, Task
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.intervals import t_interval
-from tacit.rollout.fitting import fit
+from tacit.rollout.fitting import encode_action, fit
 from tacit.rollout.retelling import playing, told
 
 KINDS = ("true", "false", "irrelevant", "empty")
@@ -94,9 +94,8 @@ def probe(policy: Reader, context: Context, found: Sequence[Spot], seed: int = 0
         "irrelevant": [rng.choice(by_task[spot.task]) for spot in found],
         "empty": ["..."] * len(found),
     }
-    wrote = context.format.write
-    right = [policy.encode_completion(wrote(spot.right)) for spot in found]
-    wrong = [policy.encode_completion(wrote(spot.wrong)) for spot in found]
+    right = [encode_action(spot.prompt, spot.right, context.format, policy) for spot in found]
+    wrong = [encode_action(spot.prompt, spot.wrong, context.format, policy) for spot in found]
     tasks = [spot.task for spot in found]
     plain = [spot.prompt for spot in found]
     bare, bare_wrong = _scores(policy, plain, right), _scores(policy, plain, wrong)

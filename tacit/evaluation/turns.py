@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import ChatTokenizer, Desk, Request, Sampling
 from tacit.core.types import Completion
 from tacit.rollout.desks import open_desk
 from tacit.rollout.episodes import SamplingPolicy
@@ -67,6 +67,8 @@ class Remembering:
         self.context_limit = policy.context_limit
         self.encode_prompt, self.encode_completion, self.decode = policy.encode_prompt, policy.encode_completion, policy.decode
         self.sample = policy.sample
+        if isinstance(policy, ChatTokenizer):
+            self.encode_chat, self.encode_answer = policy.encode_chat, policy.encode_answer
 
     def desk(self, sampling: Sampling, layer: int | None = None) -> RememberingDesk:
         return RememberingDesk(open_desk(self._policy, sampling, layer), self._turns)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from chat_server import says, serving
 from scripted import ScriptedPolicy
+from templates import TOOLS, talking_tokenizer
 
 from tacit.companions.answers import Answers
 from tacit.companions.hindsight.analyzers import ByModel, ByRule
@@ -19,6 +20,8 @@ from tacit.companions.hindsight.companion import Hindsight
 from tacit.companions.hindsight.reading import Unusable, read_skills
 from tacit.companions.hindsight.teachers import Routed, route
 from tacit.contexts.notes import CLOSE, OPEN, teach
+from tacit.core.actions import CALLS
+from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import measured
 from tacit.core.moment import Moment
@@ -26,6 +29,7 @@ from tacit.core.skills import Lesson, Skills
 from tacit.core.types import Completion, Group, Prompt, Step, StopReason, Trajectory
 from tacit.engines.chat.client import ChatClient
 from tacit.engines.chat.policy import ChatPolicy
+from tacit.engines.local.passes.models import TextCodec
 from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.rollout.fitting import fit
@@ -354,6 +358,20 @@ def test_no_skill_leaves_its_place_in_the_prompt():
     assert teach(prompt, Lesson(task="x" * 10_000)).text.count("x") == 2000
     assert teach(prompt, Lesson()) == prompt
     assert teach(prompt, Lesson(task="whole")).text.index("kept") < teach(prompt, Lesson(task="whole")).text.index("whole")
+
+
+@pytest.mark.parametrize(("lesson", "place"), [(Lesson(task="the skill"), 0), (Lesson(step="the skill"), -1)])
+def test_in_a_conversation_a_skill_stands_once_in_its_own_message(lesson, place):
+    """An episode's with the task, in the first message; a step's with what is seen, in the last."""
+    past = (Exchange("a room", CALLS.message("look")), Exchange("a door", CALLS.message("open door")))
+    prompt = Prompt("task", "now", "act:", ("before", "after"), conversation=Conversation(past, CALLS.tools))
+    plain, taught = prompt.chat.messages, teach(prompt, lesson).chat.messages
+    holding = [message for message in taught if "the skill" in message.content]
+    assert len(holding) == 1 and holding[0] is taught[place] and holding[0].content.count("the skill") == 1
+    others = [(a, b) for i, (a, b) in enumerate(zip(plain, taught, strict=True)) if i != place % len(plain)]
+    assert all(a == b for a, b in others)
+    codec = TextCodec(talking_tokenizer(TOOLS), 4096)
+    assert codec.tokenizer.decode(fit(teach(prompt, lesson), codec, 10)[1].tolist()).count("the skill") == 1
 
 
 def test_history_gives_way_to_a_skill_from_its_oldest_end():

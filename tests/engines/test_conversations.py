@@ -193,7 +193,9 @@ def test_a_state_block_is_told_as_a_message():
     assert "Prior to this step" not in chat.messages[-1].content
 
 
-@pytest.mark.parametrize(("method", "style"), [("grpo", "tools"), ("bipace", "tags"), ("constant_context", "tools")])
+@pytest.mark.parametrize(
+    ("method", "style"), [("grpo", "tools"), ("bipace", "tags"), ("constant_context", "tools"), ("opid", "tools")]
+)
 def test_it_trains(tmp_path, method, style):
     """Imitation and practice, every prompt in the template and every gradient on the answer alone."""
     model = talking_model(tmp_path / "model", TOOLS)
