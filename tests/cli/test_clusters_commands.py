@@ -341,9 +341,9 @@ def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
         assert reason in capsys.readouterr().err
 
 
-def benchmark(trained, *words: str) -> subprocess.CompletedProcess[str]:
+def benchmark(trained, *words: str, name: str = "credit_quality") -> subprocess.CompletedProcess[str]:
     """As it is run: it starts processes, which read the file anew."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "credit_quality.py"), *words]
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *words]
     own = {"PYTHONPATH": str(ROOT), "TACIT_CACHE": str(trained / "cache")}
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
 
@@ -368,6 +368,10 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
     assert {file: file.stat().st_mtime_ns for file in times} == times, "what was there was not made again"
     assert lost.read_text() == before, "and what was not is the same again"
     assert json.loads(out.read_text())["results"] == results
+    done = benchmark(trained, f"{out}.parts", name="credit_controls")  # checks its own PACE against what was kept
+    assert done.returncode == 0 and "PACE-Q, one part | " in done.stdout and "\nrefused | " in done.stdout, done.stderr
+    done = benchmark(trained, str(trained), name="credit_controls")
+    assert done.returncode == 2 and "holds no measurement" in done.stderr
     done = benchmark(trained, run, "--checkpoints", "rl-000009", "--json", str(out))
     assert done.returncode == 2 and "no checkpoint 'rl-000009'" in done.stderr
 

@@ -1,0 +1,141 @@
+"""What else could explain that credit agrees with the truth? Controls over what benchmarks/credit_quality.py has kept.
+
+    python benchmarks/credit_controls.py credit.json.parts --json controls.json
+    python benchmarks/credit_controls.py credit.json.parts --against "BiPACE-Q, layer -2 mean, ε searched"
+
+Beside the estimators as they were measured, from the same episodes and the same truth:
+
+    … , mean alone           R − mean_C R: Eq. 2 without its deviation
+    … , over deviation       Q̂ − V̂ divided by the part's deviation: PACE with Eq. 2's scale
+    … , no episode term      Q̂ − V̂ alone
+    one part                 the group as one part: no partition at all
+    refused, repeated        rules that know nothing of outcomes: −1 for what the world refused; for what was done before
+    tracker                  progress − error of the very step, where a tracker was read
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.credit.pace import action_peers
+from tacit.credit.partitions import by_key
+from tacit.evaluation.credit.agreement import BASELINE, Agreement, Figure, quality
+from tacit.evaluation.credit.estimators import SUCCESS
+from tacit.evaluation.credit.measured import Measured
+from tacit.runs.files import write_json
+
+MOMENTS = ("start", "middle", "end")
+Record = Mapping[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "parts", type=Path, metavar="FILE.parts", help="what credit_quality.py kept; all its runs are taken together"
+    )
+    parser.add_argument("--against", default=BASELINE, metavar="NAME", help="the estimator to take differences from")
+    parser.add_argument("--discount", type=float, default=0.95, metavar="G", help="discount of the measurement (default: 0.95)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where results go")
+    arguments = parser.parse_args(argv)
+    try:
+        measured = read(arguments.parts, arguments.discount)
+    except TacitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    found = {moment: quality(measured[moment], arguments.against) for moment in MOMENTS if moment in measured}
+    rows: dict[str, list[Agreement]] = {}
+    for one in found.values():
+        for agreement in one.agreements:
+            if agreement.on == "all":
+                rows.setdefault(agreement.estimator, []).append(agreement)
+    print(" | ".join(("correlation with Q − V (more than " + arguments.against + ")", *found)))
+    for name, agreements in rows.items():
+        print(" | ".join((name, *(f"{_text(a.correlation)} ({_text(a.gain, '+')})" for a in agreements))))
+    if arguments.json:
+        write_json(arguments.json, {moment: one.to_json() for moment, one in found.items()})
+    return 0
+
+
+def read(parts: Path, gamma: float) -> dict[str, list[Measured]]:
+    """The groups of each moment, with the controls among their credits."""
+    files = sorted(parts.glob("*-played.json"))
+    if not files:
+        raise TacitError(f"{parts} holds no measurement; give the folder FILE.parts beside credit_quality.py's --json FILE.")
+    last = max((_practised(file) for file in files), default=0)
+    found: dict[str, list[Measured]] = {}
+    for file in files:
+        step = _practised(file)
+        moment = MOMENTS[0] if not step else MOMENTS[2] if step == last else MOMENTS[1]
+        for number, told in enumerate(json.loads(file.read_text(encoding="utf-8"))["groups"]):
+            group = file.with_name(file.name.replace("-played.json", f"-group-{number:03d}.json"))
+            measured = Measured.from_json(json.loads(group.read_text(encoding="utf-8")))
+            credits = {**measured.group.credits, **dict(controls(measured, told["episodes"], gamma))}
+            found.setdefault(moment, []).append(replace(measured, group=replace(measured.group, credits=credits)))
+    return found
+
+
+def controls(measured: Measured, episodes: Sequence[Record], gamma: float) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, credit of each step)"""
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    key_N = by_key([turn["action"] for turn in turns])
+    returns_N = np.concatenate([_returns(episode, gamma) for episode in episodes])
+    known, episode_N = measured.group.credits, measured.group.credits[BASELINE]
+    whole_N = np.zeros(len(turns), np.int64)
+    for name, part_N in {**measured.group.parts, "one part": whole_N}.items():
+        pace_N, _ = action_peers(returns_N, part_N, key_N)
+        recorded_N = known.get(f"BiPACE-Q, {name}", known.get(f"PACE-Q, {name}"))
+        # Completions that did not parse have keys that a record does not keep.
+        if recorded_N is not None and all(turn["valid"] for turn in turns):
+            np.testing.assert_allclose(episode_N + pace_N, recorded_N, atol=1e-9)
+        mean_N, deviation_N = _within(returns_N, part_N)
+        if recorded_N is None:
+            yield f"PACE-Q, {name}", episode_N + pace_N
+        yield f"{name}, mean alone", episode_N + returns_N - mean_N
+        yield f"{name}, over deviation", episode_N + pace_N / (deviation_N + 1e-6)
+        yield f"{name}, no episode term", pace_N
+    yield "refused", np.array([-float(not (turn["valid"] and turn["effective"])) for turn in turns])
+    yield "repeated", np.concatenate([_repeated(episode) for episode in episodes])
+    signals = [turn.get("signals") or {} for turn in turns]
+    yield "tracker", np.array([each.get("progress", 0.0) - each.get("error", 0.0) for each in signals])
+
+
+def _returns(episode: Record, gamma: float) -> np.ndarray:
+    steps = len(episode["turns"])
+    return SUCCESS * float(episode["success"]) * gamma ** np.arange(steps - 1, -1, -1.0)
+
+
+def _within(values_N: np.ndarray, part_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, population deviation) of each step's part."""
+    size_C = np.maximum(np.bincount(part_N), 1)
+    mean_N = (np.bincount(part_N, weights=values_N) / size_C)[part_N]
+    return mean_N, np.sqrt(np.bincount(part_N, weights=(values_N - mean_N) ** 2) / size_C)[part_N]
+
+
+def _repeated(episode: Record) -> np.ndarray:
+    actions = [turn["action"] for turn in episode["turns"]]
+    return np.array([-float(action in actions[:t]) for t, action in enumerate(actions)])
+
+
+def _practised(file: Path) -> int:
+    """Iterations behind the checkpoint that a file's name tells."""
+    _, _, after = file.name.rpartition("-rl-")
+    return int(after.split("-")[0]) if "-rl-" in file.name else 0
+
+
+def _text(figure: Figure, sign: str = "") -> str:
+    if figure.value is None:
+        return "–"
+    return f"{figure.value:{sign}.2f}" + ("" if figure.low is None else f" [{figure.low:{sign}.2f}, {figure.high:{sign}.2f}]")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
