@@ -149,7 +149,7 @@ def test_only_scores_of_these_very_weights_and_of_finished_stages_are_kept() -> 
 
     def stages_of(stage: str, step: int) -> dict[str, int]:
         checkpoint = SimpleNamespace(stage=stage, step=step, state=lambda: {"evaluations": measured})
-        return {name: score["step"] for name, score in _scores(checkpoint).items()}  # type: ignore[arg-type]
+        return {name: score["step"] for name, score in _scores(checkpoint, "alfworld").items()}  # type: ignore[arg-type]
 
     assert stages_of("rl", 4) == {"sft": 60, "rl": 4}
     assert stages_of("rl", 5) == {"sft": 60}, "nobody has measured the fifth"
