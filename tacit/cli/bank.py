@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tacit.companions.experience.bank import Bank
 from tacit.companions.experience.embedding import Embedding, Ngrams
 from tacit.companions.experience.entries import Entry, Usage
 from tacit.companions.experience.exchange import exported, take_in
-from tacit.companions.experience.opening import embedding_named, find_bank, open_bank
+from tacit.companions.experience.opening import embedding_named, find_bank, open_bank, read_bank
 from tacit.companions.experience.ranking import ORDERS, ranked
 from tacit.core.errors import TacitError, unknown
 from tacit.core.tools import Encode
@@ -120,7 +120,7 @@ def remove(argv: Sequence[str]) -> int:
     parser.add_argument(
         "ids", type=int, nargs="+", metavar="ID", help="their numbers; with one that is not there nothing is removed"
     )
-    arguments, bank = _parsed(parser, argv)
+    arguments, bank = _parsed(parser, argv, open_bank)
     ids = list(dict.fromkeys(arguments.ids))
     bank.remove(ids)
     say(make_console(), f"removed {len(ids)}; {len(bank)} are left. {GOES_BACK}")
@@ -205,11 +205,11 @@ def _add_most_and_json(parser: Parser, most: int) -> None:
     parser.add_argument("--json", action="store_true", help="print them as one JSON list")
 
 
-def _parsed(parser: Parser, argv: Sequence[str]) -> tuple[Any, Bank]:
+def _parsed(parser: Parser, argv: Sequence[str], opened: Callable[[Path], Bank] = read_bank) -> tuple[Any, Bank]:
     arguments, _ = parser.parse(argv)
     if hasattr(arguments, "most"):
         check_at_least_one(arguments, "most")
-    return arguments, open_bank(find_bank(arguments.bank))
+    return arguments, opened(find_bank(arguments.bank))
 
 
 def _told(entry: Entry, usage: Usage) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from tacit.evaluation.pictures import COLOURS, Point, Series
 from tacit.report.charts import draw
+from tacit.report.experience import experience_charts
 from tacit.report.measures import Panel
 from tacit.report.numbers import is_number, short
 from tacit.report.run_files import Record
@@ -87,7 +88,7 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
     word, found = "iteration" if name == "rl" else "step", lines_of(records)
     phases = [metric for metric in found if metric.startswith(PHASE)]
     timed = {metric: found.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in found}
-    compared = run_charts(found, word)
+    compared, experience = run_charts(found, word), experience_charts(found, word)
     still = {metric: found.pop(metric) for metric in list(found) if all(map(_flat, found[metric]))}
     for metric, (title, scale) in READINGS.items():
         if metric in found:
@@ -103,6 +104,7 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
         "word": word,
         "charts": charts,
         "compared": compared,
+        "experience": experience,
         "others": [draw(metric, lines, word) for metric, lines in found.items()],
         "still": [f"{name} {short(value)}" for name, value in unmoved],
         "names": dict.fromkeys(name for r in records for name in r if name not in NOT_CURVES and is_number(r[name])),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tacit.report.conduct import by_world, conduct, reading_load
+from tacit.report.experience import standing_out
 from tacit.report.known import known_of
 from tacit.report.learning_curves import stages_of
 from tacit.report.measures import conditions_of, headline, moment, panels_of
@@ -29,6 +30,7 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
         "panels": panels,
         "alarms": [(alarm["step"], alarm["name"].replace("_", " "), _told(alarm)) for alarm in run.alarms],
         "stages": stages_of(run.metrics, panels),
+        "standing_out": standing_out(path, notices),
         "behaved": conduct([*before, *recent], known, notices) if recent else None,
         "reading": reading_load(recent),
         "shown": viewer(recent, known, most_trajectories),

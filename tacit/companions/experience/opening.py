@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.bank import Bank, read_only
 from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
 from tacit.core.errors import TacitError
 from tacit.core.tools import Encode
@@ -35,10 +35,21 @@ def open_bank(path: Path) -> Bank:
         raise _damaged(path, error) from error
 
 
+def read_bank(path: Path) -> Bank:
+    """As it is now, in memory: reading a run changes nothing in it, even while it trains."""
+    bank = Bank(None, *made_with(path), capacity=sys.maxsize)
+    try:
+        bank.restore_from(path)
+    except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
+    bank.path = path
+    return bank
+
+
 def made_with(path: Path) -> tuple[str, int]:
     """(name of the embedding, its dimensions). Read without writing: a file that is no bank stays what it is."""
     try:
-        disk = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        disk = read_only(path)
         try:
             if not disk.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
                 raise TacitError(f"{path} is no experience bank: a database, but of something else.")

@@ -1,0 +1,73 @@
+"""Both tracks of a run with an experience bank, and the entries that stood out; runs without one have none of it."""
+
+from __future__ import annotations
+
+import json
+
+from parsed import Page
+from written import HOSTILE, write_run
+
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.embedding import Ngrams
+from tacit.companions.experience.entries import Origin
+from tacit.report.run_page import run_page
+
+EMBED = Ngrams(3, 16)
+
+
+def write_metrics(run, lines):
+    told = [{"stage": "rl", "step": s, "success": s / 20, **line} for s, line in enumerate(lines, start=1)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+
+
+def labels(html: str) -> list[str]:
+    return [str(svg["aria-label"]).removesuffix(" Arrow keys read the values.") for svg in Page(html).all("svg")]
+
+
+def tracks(step: int, prefix: str = "") -> dict[str, float]:
+    told = {"success_guided": 0.1 * step, "success_free": 0.05 * step, "entries": 10.0 * step, "search_ms": 2.0 + step}
+    return {f"{prefix}experience/{name}": value for name, value in told.items()}
+
+
+def test_both_tracks_are_drawn_where_a_run_has_them(tmp_path):
+    run = write_run(tmp_path / "run")
+    assert "Experience" not in Page(run_page(run)).text
+    lines = [tracks(s) for s in (1, 2, 3)]
+    lines[2]["experience/extractor_reward"] = -0.25
+    write_metrics(run, lines)
+    html = run_page(run)
+    told = labels(html)
+    both = "Success with an entry and without. guided: 10.0% at iteration 1, 30.0% at 3; free: 5.0% at iteration 1, 15.0% at 3."
+    assert both in told
+    assert "Entries in the bank. 10 at iteration 1, 30 at 3." in told
+    assert "Search of a group, ms. 3 at iteration 1, 5 at 3." in told
+    assert any(t.startswith("Reward of the extractor's entries. −0.25") for t in told)
+    assert not any(t.startswith("experience/") for t in told), "once each"
+    assert "Most useful" not in Page(html).text, "there is no bank"
+
+
+def test_each_world_has_its_own_halves(tmp_path):
+    run = write_run(tmp_path / "run")
+    worlds = [{"one/success": s / 9, "two/success": s / 8, **tracks(s, "one/"), **tracks(s, "two/")} for s in (1, 2)]
+    write_metrics(run, worlds)
+    told = labels(run_page(run))
+    assert any(t.startswith("Success with an entry and without, two. guided: 10.0%") for t in told)
+    assert "Entries in the bank. one: 10 at iteration 1, 20 at 2; two: 10 at iteration 1, 20 at 2." in told
+
+
+def test_the_most_useful_and_the_most_harmful_entries_are_named_and_nothing_is_written(tmp_path):
+    run = write_run(tmp_path / "run")
+    path = run / "experience" / "bank.sqlite"
+    bank = Bank(path, EMBED.name, EMBED.dimensions)
+    for text in ("look first", f"never look {HOSTILE}", "unused"):
+        bank.add(text, EMBED([text])[0], Origin(task="letters/train/1"))
+    bank.happened("guided", [1, 1], 1, "t", True)
+    bank.happened("guided", [2], 1, "t", False)
+    bank.close()
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    page = Page(run_page(run))
+    assert "Most useful entries" in page.text and "look first" in page.text and "never look" in page.text
+    assert "unused" not in page.text and not page.all("img"), "texts of entries stay text"
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    path.write_bytes(b"junk" * 1000)
+    assert "is damaged" in Page(run_page(run)).text
