@@ -14,6 +14,7 @@ import numpy as np
 
 from tacit.core.credit import Credit, Rewards
 from tacit.core.engine import REFERENCE, SCORING
+from tacit.core.method import Explained
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.types import Group, flat_steps
@@ -45,7 +46,7 @@ class EpisodeRelative:
     """GRPO:  A = (score − mean R) / (std R + δ) over the trajectories of the group.
 
     `over="steps"` takes the statistics over all steps, so long trajectories weigh more (what verl-agent's code does).
-    `std=None` is Dr. GRPO. One member alone gets zeros.
+    `std=None` is Dr. GRPO. One member alone gets zeros. `episode_credit_magnitude` is the mean of |A| over all tokens.
     """
 
     std: Std = "population"
@@ -54,7 +55,7 @@ class EpisodeRelative:
 
     def __call__(
         self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
-    ) -> list[Credit]:
+    ) -> Explained:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
             if len(group) < 2:
@@ -63,7 +64,8 @@ class EpisodeRelative:
             scores_N = step_scores(reward)
             pool = reward.outcomes_G() if self.over == "trajectories" else scores_N
             credits.append(Credit.per_step(group, standardise(scores_N, pool, self.std, self.delta)))
-        return credits
+        given_T = np.concatenate([np.zeros(0), *(credit.tokens_T for credit in credits)])
+        return Explained(credits, {"episode_credit_magnitude": float(np.abs(given_T).mean()) if len(given_T) else 0.0})
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
     provenance           what was run: settings, versions, the command to repeat it
     measures             evaluations panel by panel, final and peak apart
     learning_curves      charts of what every iteration recorded
+    skill_shift          what hindsight's skills did: charts, and the tokens of a turn by their shift
     conduct              behaviour, and prompt length over the episode
     viewer, prompts      which trajectories to embed, and what was read at each step
     run_page             the page of a run, from these parts

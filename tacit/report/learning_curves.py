@@ -16,6 +16,7 @@ from tacit.report.experience import experience_charts
 from tacit.report.measures import Panel
 from tacit.report.numbers import is_number, short
 from tacit.report.run_files import Record
+from tacit.report.skill_shift import skill_charts
 from tacit.report.step_credit import run_charts
 
 STAGE_TITLES = {"rl": "Practice", "sft": "Imitation"}
@@ -88,7 +89,8 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
     word, found = "iteration" if name == "rl" else "step", lines_of(records)
     phases = [metric for metric in found if metric.startswith(PHASE)]
     timed = {metric: found.pop(metric)[0].points for metric in [*phases, WHOLE] if phases and metric in found}
-    compared, experience = run_charts(found, word), experience_charts(found, word)
+    compared = run_charts(found, word)
+    experience, skilled = experience_charts(found, word), skill_charts(found, word)
     still = {metric: found.pop(metric) for metric in list(found) if all(map(_flat, found[metric]))}
     for metric, (title, scale) in READINGS.items():
         if metric in found:
@@ -105,6 +107,7 @@ def _stage(name: str, records: Sequence[Record], charts: list[Markup]) -> dict[s
         "charts": charts,
         "compared": compared,
         "experience": experience,
+        "skilled": skilled,
         "others": [draw(metric, lines, word) for metric, lines in found.items()],
         "still": [f"{name} {short(value)}" for name, value in unmoved],
         "names": dict.fromkeys(name for r in records for name in r if name not in NOT_CURVES and is_number(r[name])),

@@ -93,7 +93,7 @@
   // Numbers of a step by what they are called, and with how many digits; whatever else was recorded is listed by its own name.
   const TOLD = new Map(Object.entries({
     reward: ["reward", 3], credit: ["credit, mean per token", 4], logprob: ["log-probability", 2],
-    prompt_tokens: ["tokens read"], tokens: ["tokens written"],
+    skill_shift: ["skill shift, sum of tokens", 3], prompt_tokens: ["tokens read"], tokens: ["tokens written"],
   }));
   const listed = (items, between) => items.filter(Boolean).join(between);
 
@@ -139,7 +139,7 @@
     const facts = make("dl", { class: "facts" },
       fact("completion", turn.valid ? "parses" : "does not parse", turn.valid ? "good" : "bad"),
       fact("action", turn.effective ? "accepted" : "refused", turn.effective ? "good" : "warn"));
-    const known = ["saw", "wrote", "action", "valid", "effective", "prompt", ...TOLD.keys()];
+    const known = ["saw", "wrote", "action", "valid", "effective", "prompt", "skills", "shift_by_token", ...TOLD.keys()];
     for (const key of [...TOLD.keys(), ...Object.keys(turn).filter((name) => !known.includes(name))]) {
       const [name, digits] = TOLD.get(key) || [key.replaceAll("_", " ")];
       if (key in turn) facts.append(fact(name, digits && typeof turn[key] === "number" ? signed(turn[key], digits) : turn[key]));
@@ -147,9 +147,24 @@
     const read = (turn.prompt || [["", turn.saw]]).map(([name, index]) => text(name ? "prompt: " + name : "saw", texts[index]));
     const source = make("p", { class: "quiet" }, turn.prompt ? `Prompt ${episode.prompts}.` : episode.prompts);
     const next = episode.turns[state.step + 1];
-    const did = make("div", {}, text("wrote", texts[turn.wrote]), text("action", texts[turn.action], "act"),
+    const did = make("div", {}, ...wrote(episode, turn), text("action", texts[turn.action], "act"),
       text("the world answered", texts[next ? next.saw : episode.final]));
     body.append(facts, make("div", { class: "columns" }, make("div", {}, ...read, source), did));
+  }
+
+  // Every token with the colour of its shift. The largest of the episode has all of it, so that small ones can be told apart.
+  const tinted = (share) => `background: color-mix(in srgb, var(--c${share < 0 ? 1 : 0}) ${Math.round(60 * Math.abs(share))}%, transparent)`;
+  function wrote(episode, turn) {
+    const skills = (turn.skills || []).map(([where, index]) =>
+      text(`hindsight\u2019s skill for ${where === "step" ? "this step" : "the episode"}, which the agent did not read`, texts[index], "told"));
+    if (!turn.shift_by_token) return [...skills, text("wrote", texts[turn.wrote])];
+    const most = Math.max(...episode.turns.flatMap((t) => (t.shift_by_token || []).map((pair) => Math.abs(pair[1]))));
+    const token = (word, shift) => make("span", { class: "token", style: tinted(most ? shift / most : 0), title: signed(shift, 4) }, word || "\u23ce");
+    const block = text("wrote, by token");
+    block.lastChild.replaceChildren(...turn.shift_by_token.map(([word, shift]) => token(texts[word], shift)));
+    block.append(make("p", { class: "shifts quiet" }, "the skill makes it ", make("span", { style: tinted(-1) }, "less likely"), " ",
+      make("span", { style: tinted(1) }, "likelier"), `; full colour: ${most.toFixed(3)} nats, the largest of this episode`));
+    return [...skills, block];
   }
 
   function fromAddress() {

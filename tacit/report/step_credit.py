@@ -49,10 +49,10 @@ DIAGNOSTICS = (
 )
 
 
-def run_charts(found: dict[str, list[Series]], word: str) -> list[Markup]:
+def run_charts(found: dict[str, list[Series]], word: str, wanted: Sequence[Diagnostic] = DIAGNOSTICS) -> list[Markup]:
     """Of the metrics of a run, which are taken out of `found`. Those that never move are left there, to be told in words."""
     charts = []
-    for diagnostic in DIAGNOSTICS:
+    for diagnostic in wanted:
         there = {name: found[metric] for name, metric in diagnostic.metrics.items() if metric in found}
         if not any(_moves(line) for lines in there.values() for line in lines):
             continue

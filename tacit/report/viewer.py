@@ -13,11 +13,14 @@ from tacit.report.numbers import count, is_number
 from tacit.report.page import clean
 from tacit.report.prompts import prompts_of
 from tacit.report.run_files import Episodes, Record
+from tacit.report.skill_shift import FIELDS, taught
 
 MOST_TRAJECTORIES = 24
 """on one page, where nothing else is asked for"""
 MOST_CHARACTERS = 8000
 """of one text; a page is for reading"""
+
+TOLD_APART = ("prompt", *FIELDS)
 
 Chosen = tuple[str, Record, Scene | None]
 """where an episode is from, the episode, and where it was played, if that is here"""
@@ -60,8 +63,13 @@ def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
     for title, record, scene in chosen:
         prompts, source = prompts_of(record, scene)
         turns: list[dict[str, Any]] = [
-            {name: v if is_number(v) or isinstance(v, bool) else _clipped(v) for name, v in turn.items() if name != "prompt"}
+            {
+                name: v if is_number(v) or isinstance(v, bool) else _clipped(v)
+                for name, v in turn.items()
+                if name not in TOLD_APART
+            }
             | {name: kept(turn[name]) for name in ("saw", "wrote", "action")}
+            | taught(turn, kept)
             for turn in record["turns"]
         ]
         for turn, prompt in zip(turns, prompts, strict=False):  # there may be none

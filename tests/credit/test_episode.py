@@ -132,4 +132,11 @@ def test_scores_of_steps():
 
 @pytest.mark.parametrize("term", [EpisodeRelative(), EpisodeRelative(over="steps"), LeaveOneOut()])
 def test_no_groups_no_credit(term):
-    assert term([], []) == []
+    assert list(term([], [])) == []
+
+
+def test_the_magnitude_is_over_all_tokens():
+    group = make_group([[2, 3], [1], [1], [1]])
+    explained = EpisodeRelative(None)([group], [outcomes(group, [4, 0, 0, 0])])
+    assert explained.metrics == {"episode_credit_magnitude": (5 * 3 + 3 * 1) / 8}
+    assert EpisodeRelative()([], []).metrics == {"episode_credit_magnitude": 0.0}

@@ -34,9 +34,16 @@ def pages(tmp_path_factory) -> dict[str, str]:
     texts = {
         "run": run_page(write_run(place / "run")),
         "hostile": run_page(write_run(place / "hostile", episodes=[hostile, episode(2, False, 0)])),
+        "skilled": run_page(write_run(place / "skilled", episodes=[_skilled()])),
         "comparison": comparison_page(write_comparison(place / "compared")),
     }
     return {name: _written(place / f"{name}.html", text) for name, text in texts.items()}
+
+
+def _skilled() -> dict:
+    found = episode(1, True, 2)
+    found["turns"][0] |= {"skills": [{"task": HOSTILE}], "skill_shift": 0.25, "shift_by_token": [["go", 0.5], [HOSTILE, -0.25]]}
+    return found
 
 
 def _written(file: Path, text: str) -> str:
@@ -44,7 +51,7 @@ def _written(file: Path, text: str) -> str:
     return file.as_uri()
 
 
-@pytest.mark.parametrize("name", ["run", "hostile", "comparison"])
+@pytest.mark.parametrize("name", ["run", "hostile", "skilled", "comparison"])
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_opens_from_disk_without_a_complaint_and_fits(browser, pages, name, width, dark):
@@ -53,6 +60,18 @@ def test_it_opens_from_disk_without_a_complaint_and_fits(browser, pages, name, w
     assert browser.evaluate(WIDTH) == width, "the page itself never scrolls sideways"
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
+
+
+def test_tokens_have_the_colour_of_their_shift(browser, pages):
+    browser.open(f"{pages['skilled']}#episode=1&step=1")
+    tokens = browser.evaluate("[...document.querySelectorAll('.token')].map(t => [t.textContent, t.title, t.style.background])")
+    (likelier, first, blue), (hostile, second, orange) = tokens
+    assert (likelier, first, second) == ("go", "+0.5000", "\u22120.2500") and hostile.startswith("</script><img")
+    assert "--c0" in blue and "60%" in blue and "--c1" in orange and "30%" in orange, "half the shift, half the colour"
+    assert "full colour: 0.500 nats" in browser.evaluate("document.querySelector('.shifts').textContent")
+    assert "<img" in browser.evaluate("document.querySelector('.text.told pre').textContent") and browser.complaints == []
+    browser.open(f"{pages['skilled']}#episode=1&step=2")
+    assert browser.evaluate("document.querySelectorAll('.token, .text.told').length") == 0
 
 
 def test_keys_and_buttons_step_through_an_episode(browser, pages):

@@ -59,7 +59,7 @@ class Hindsight:
             "hindsight/asked": float(sum(a.asked for a in analyses)),
             "hindsight/tokens_read": float(sum(a.read for a in analyses)),
             "hindsight/tokens_written": float(sum(a.written for a in analyses)),
-            "hindsight/seconds_waited": self._waited,
+            "hindsight/seconds_waited": round(self._waited, 3),
         }
 
     def save(self, directory: Path) -> None:

@@ -1,0 +1,53 @@
+"""What hindsight's skills did: charts of a run that has them, and its turns; a run without them shows nothing of it."""
+
+from __future__ import annotations
+
+from parsed import Page
+from test_step_credit import labels, write_metrics
+from written import episode, write_run
+
+from tacit.report.run_page import run_page
+from tacit.report.skill_shift import taught
+
+TOLD = {
+    "skills": [{"step": "add them"}],
+    "skill_shift": 0.25,
+    "shift_by_token": [["op(", 0.5], ["-", -0.25], ["", 0.0]],
+}
+
+
+def measured(s: int) -> dict[str, float]:
+    shift = {"skill_shift/magnitude": s / 10, "skill_shift/credit_magnitude": s / 1000, "episode_credit_magnitude": s / 20}
+    return {**shift, "hindsight/critical_steps": 2.0 + s, "hindsight/seconds_waited": 0.0}
+
+
+def test_the_shift_stands_beside_the_episodes_credit(tmp_path):
+    run = write_run(tmp_path / "run")
+    assert "Skills of hindsight" not in Page(run_page(run)).text
+    write_metrics(run, [measured(s) for s in (1, 2, 4)])
+    told, text = labels(run_page(run)), Page(run_page(run)).text
+    assert "Skill shift per token, magnitude. 0.1 at iteration 1, 0.4 at 3." in told
+    assert "λ · shift per token, magnitude. 0.001 at iteration 1, 0.004 at 3." in told
+    assert "Episode credit per token, magnitude. 0.05 at iteration 1, 0.2 at 3." in told
+    assert "Critical steps per episode. 3 at iteration 1, 6 at 3." in told
+    assert "Skills of hindsight" in text and "hindsight/seconds_waited 0" in text, "what never moves is told in words"
+
+
+def test_a_run_without_skills_has_its_credit_among_the_further_numbers(tmp_path):
+    run = write_run(tmp_path / "run")
+    write_metrics(run, [{"episode_credit_magnitude": s / 20} for s in (1, 2)])
+    assert "Skills of hindsight" not in Page(run_page(run)).text
+    assert "episode_credit_magnitude. 0.05 at iteration 1, 0.1 at 2." in labels(run_page(run))
+
+
+def test_what_a_turn_was_told_is_read_as_it_is_written_and_dropped_where_it_is_not():
+    texts: list[str] = []
+
+    def kept(text: str) -> int:
+        texts.append(text)
+        return len(texts) - 1
+
+    assert taught(TOLD, kept) == {"skills": [["step", 0]], "shift_by_token": [[1, 0.5], [2, -0.25], [3, 0.0]]}
+    assert texts == ["add them", "op(", "-", ""] and taught(episode(1, True)["turns"][0], kept) == {}
+    for broken in ("x", [], None, [["a", "b"]], [["a"]], [{}], [3], {"a": 1}, [["a", float("nan")]]):
+        assert taught({"skills": broken, "shift_by_token": broken}, kept) == {}
