@@ -25,6 +25,8 @@ from tacit.report.step_credit import comparison_parts
 from tacit.report.viewer import MOST_TRAJECTORIES
 
 STATUS_WORDS = {"failed": "failed", "unfinished": "stopped half way", "missing": "was never begun"}
+MOST_NAMED = 3
+"""runs of a world that were never begun and are told one by one; more are told in one sentence"""
 PER_RUN = (("seed",), ("out",), ("method", "name"))
 """settings that differ from run to run by the nature of a comparison"""
 
@@ -88,8 +90,15 @@ def missing(found: Comparison) -> list[str]:
         if cells and all(cell["status"] == "missing" for cell in cells):
             told.append(f"Nothing of {world} was ever begun ({len(cells)} runs).")
             continue
+        absent: dict[str, list[str]] = {}
         for cell in cells:
-            if cell["status"] != "finished":
+            if cell["status"] == "missing":
+                absent.setdefault(cell["method"], []).append(str(cell.get("seed")))
+        if together := sum(map(len, absent.values())) > MOST_NAMED:
+            names = "; ".join(f"{method} (seed {', '.join(seeds)})" for method, seeds in absent.items())
+            told.append(f"Of {world}, {sum(map(len, absent.values()))} runs were never begun: {names}.")
+        for cell in cells:
+            if cell["status"] != "finished" and not (together and cell["status"] == "missing"):
                 why = "".join(f": {line}" for line in str(cell.get("error") or "").strip().splitlines()[-1:])
                 place, state = f"{world} / {cell['method']} / seed {cell.get('seed')}", cell["status"]
                 told.append(f"{place} {STATUS_WORDS.get(state, state)}{why}.")

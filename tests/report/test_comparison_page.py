@@ -150,3 +150,14 @@ def test_success_is_arranged_as_the_file_arranges_it(place):
     rewrite(place, grids={"letters": [grid, "junk", {"rows": [{"measures": 3}]}], "countdown": 7})
     text = Page(comparison_page(place)).text
     assert "Success on letters/hard/9 full <b> reader 98.4% [94.4, 99.6] –" in text
+
+
+def test_many_runs_that_were_never_begun_are_one_sentence(place):
+    cells = json.loads((place / "comparison.json").read_text())["cells"]
+    for cell in cells:
+        if cell["world"] == "letters" and cell["method"] != "grpo":
+            cell["status"] = "missing"
+    rewrite(place, cells=cells)
+    text = Page(comparison_page(place)).text
+    assert "Of letters, 6 runs were never begun: bipace (seed 0, 1, 2); reuserl (seed 0, 1, 2)." in text
+    assert "was never begun" not in text
