@@ -27,7 +27,7 @@ from tacit.companions.experience.manager import Manager
 from tacit.companions.experience.operations import Style
 from tacit.companions.experience.retrieval import Diversity
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
-from tacit.core.composition import Part, Piece, adds, replaces
+from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
@@ -101,18 +101,12 @@ class Complementary(GRPO):
         experience = Experience(self.manager(tools), self.merge_every)
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
-        weights: tuple[tuple[Piece, str], ...] = (
-            ("losses", "surrogate"),
-            ("losses", "KL"),
-            ("losses", "entropy"),
-            ("columns", "reference"),
-        )
-        still = [replaces(piece, role) for piece, role in weights] if self.actor == "fixed" else []
+        still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (
             replaces("conditions", "how it is told", Halves(experience, self.guided)),
             adds("companions", "experience", experience),
             *split,
-            *still,
+            *(still if self.actor == "fixed" else ()),
         )
 
     def manager(self, tools: Tools):
