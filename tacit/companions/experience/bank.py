@@ -66,7 +66,9 @@ class Bank:
         self.entries: dict[int, Entry] = {}
         """the living, oldest first"""
         self.usage: dict[int, Usage] = {}
-        self._buffer, self._first = np.empty((64, dimensions), np.float32), 0
+        self._buffer: np.ndarray = np.empty((64, dimensions), np.float32)
+        self._first = 0
+        """row of the buffer that the oldest entry is in"""
         self._snapshot = Snapshot(self._buffer[:0], ())
         self._check_meta()
         self._read()
@@ -209,7 +211,7 @@ class Bank:
             np.concatenate([seen.vectors_ND[begin:end] for begin, end in between], out=self._buffer[: len(ids)])
         last = self._first + len(ids)
         if last + len(new) > len(self._buffer):
-            wider = np.empty((64 + 2 * (len(ids) + len(new)), self.dimensions), np.float32)
+            wider: np.ndarray = np.empty((64 + 2 * (len(ids) + len(new)), self.dimensions), np.float32)
             wider[: len(ids)] = self._buffer[self._first : last]
             self._buffer, self._first, last = wider, 0, len(ids)
         for i, (_, vector_D) in enumerate(new):
