@@ -15,7 +15,7 @@ from tacit.cli.train import TrainParser, add_training_options, glance
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-COMMANDS = {letter: told.split("   ")[0] for letter, told in re.findall(r"^    ([A-Z])   (\S.*)$", PAGE, re.MULTILINE)}
+COMMANDS = {letter: told.split("   ")[0] for letter, told in re.findall(r"^    ([A-Z]\d?) {2,3}(\S.*)$", PAGE, re.MULTILINE)}
 ROWS = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
 
 
@@ -48,7 +48,7 @@ def test_a_command_can_be_given(letter, monkeypatch):
 
 def test_every_letter_in_a_table_is_a_command():
     told = [
-        cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if re.fullmatch(r"[A-Z](, [A-Z])*( \(.*\))?", cell)
+        cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if re.fullmatch(r"[A-Z]\d?(, [A-Z]\d?)*( \(.*\))?", cell)
     ]
     used = {letter for letters in told for letter in letters}
     assert len(used) >= 8 and used <= set(COMMANDS)
