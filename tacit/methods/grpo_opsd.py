@@ -33,7 +33,7 @@ class GRPOwithOPSD(GRPO):
     """released: the likelihood of what was written; else between whole distributions"""
     mixture: Share = 0.5
     """α of the jsd"""
-    top_k: Count = 0
+    likeliest: Count = 0
     """compare the K likeliest tokens only; 0 is all of them"""
     support: Support = "student"
     """whose K likeliest tokens: student or teacher"""
@@ -46,5 +46,5 @@ class GRPOwithOPSD(GRPO):
             column = TeacherLogprobs(teacher, self.schedule.temperature)
             loss = GatedLikelihood(self.distillation_weight, beta=0.0)
             return adds("columns", "teacher", column), adds("losses", "distillation", loss)
-        apart = Divergence(self.divergence, self.distillation_weight, self.mixture, self.top_k, self.support)
+        apart = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
         return adds("columns", "teacher", TaughtPrompts(teacher)), adds("losses", "distillation", apart)

@@ -34,7 +34,7 @@ class OPSD(GRPO):
     """between teacher and student: over whole distributions, or from the sampled token"""
     mixture: Share = 0.5
     """α of the jsd"""
-    top_k: Count = 0
+    likeliest: Count = 0
     """compare the K likeliest tokens only; 0 is all of them"""
     support: Support = "student"
     """whose K likeliest tokens: student or teacher"""
@@ -48,5 +48,5 @@ class OPSD(GRPO):
             return adds("columns", "teacher", column), replaces(
                 "losses", "surrogate", SampledReverseKL(self.distillation_weight)
             )
-        loss = Divergence(self.divergence, self.distillation_weight, self.mixture, self.top_k, self.support)
+        loss = Divergence(self.divergence, self.distillation_weight, self.mixture, self.likeliest, self.support)
         return adds("columns", "teacher", TaughtPrompts(teacher)), replaces("losses", "surrogate", loss)

@@ -47,10 +47,9 @@ def test_a_command_can_be_given(letter, monkeypatch):
 
 
 def test_every_letter_in_a_table_is_a_command():
-    told = [
-        cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if re.fullmatch(r"[A-Z]\d?(, [A-Z]\d?)*( \(.*\))?", cell)
-    ]
-    used = {letter for letters in told for letter in letters}
+    letters = re.compile(r"[A-Z]\d?(, [A-Z]\d?)*( \(.*\))?")
+    told = [cell.partition(" (")[0].split(", ") for row in ROWS for cell in row if letters.fullmatch(cell)]
+    used = {letter for each in told for letter in each}
     assert len(used) >= 8 and used <= set(COMMANDS)
 
 

@@ -40,7 +40,7 @@ ALLOWED += [("reuserl", "bipace", "constant_context"), ("reuserl", "gigpo", "dap
 
 @pytest.fixture(scope="module")
 def policy():
-    sizes = TinySettings(vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, intermediate=64, context=160)
+    sizes = TinySettings(vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, intermediate=64, context=256)
     settings = EngineSettings(device="cpu", threads=1, value_head=True)
     return load_policy("tiny", settings, 0, world_texts=lambda: WORLD.example_texts(0), tiny=sizes)
 

@@ -134,7 +134,7 @@ def test_every_method_of_the_family_trains(policy, name):
 
 @pytest.mark.parametrize("divergence", ["forward", "jsd", "sampled"])
 def test_opsd_in_all_its_forms(policy, divergence):
-    for more in ({}, {"top_k": 8, "support": "teacher"}) if divergence != "sampled" else ({},):
+    for more in ({}, {"likeliest": 8, "support": "teacher"}) if divergence != "sampled" else ({},):
         done = loop_of(policy, "opsd", divergence=divergence, **more).iterate(1)
         assert np.isfinite(done.metrics["loss"]) and done.metrics["grad_norm"] > 0
 

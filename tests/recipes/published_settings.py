@@ -216,7 +216,7 @@ ON_3B: Sourced = VERL_AGENT | {
 RETRIEVED: Sourced = {"method.handbook": ("", "instead: the world's own; the paper's skill files are not published")}
 DISTILLED: Sourced = {
     "method.mixture": (0.5, "ours; the jsd's, not used"),
-    "method.top_k": (0, "A.1.2: the whole vocabulary"),
+    "method.likeliest": (0, "A.1.2: the whole vocabulary"),
     "method.support": ("student", "ours; without top-K not used"),
 }
 OPID: Sourced = {
