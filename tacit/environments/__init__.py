@@ -9,6 +9,7 @@ WORLDS = {
     "countdown": "tacit.environments.countdown:ENVIRONMENT",
     "alfworld": "tacit.environments.alfworld:ENVIRONMENT",
     "cooking": "tacit.environments.cooking:ENVIRONMENT",
+    "scienceworld": "tacit.environments.scienceworld:ENVIRONMENT",
 }
 REGISTRY = Registry(
     "world", "tacit.worlds", WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment"

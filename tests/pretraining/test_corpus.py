@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from tacit.core.types import Observation, Task
 from tacit.engines.models.bases import FOLDER
-from tacit.environments import WORLDS, get_environment
+from tacit.environments import WORLDS as ALL
+from tacit.environments import get_environment
 from tacit.evaluation.panels import Panel
 from tacit.pretraining import shards
 from tacit.pretraining.corpus import STRAY, documents, random_action, reading_contexts
@@ -21,6 +22,8 @@ from tacit.pretraining.shards import batches, make_corpus, sample_texts
 
 TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"
 EPISODES = 12
+WORLDS = tuple(name for name in ALL if not get_environment(name).slow)
+"""random play needs what is possible to be listed, which a slow world does not do at every step"""
 
 
 class Watched:
