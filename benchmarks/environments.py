@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
         "go to hallway", "wait1",
     ),
 }  # fmt: skip
-"""what is done, over and over, in worlds that list nothing and whose expert has to be asked for each task"""
+"""what is done in each episode of a world that lists nothing and whose expert has to be asked for each task"""
 
 
 def some_tasks(environment: Environment) -> tuple[str, Sequence[Task]]:
@@ -71,7 +71,7 @@ def measure(environment: Environment, tasks: Sequence[Task], seconds: float) -> 
             observation = world.reset(task)
             act = choose(task)
             start, wall_start = clock(), time.perf_counter()
-            for _ in range(environment.max_steps):
+            for _ in range(len(COMMANDS.get(environment.name, ())) or environment.max_steps):
                 transition = world.step(act(observation))
                 observation = transition.observation
                 steps += 1
@@ -102,8 +102,12 @@ def _chooser(environment: Environment) -> Callable[[Task], Callable[[Observation
     """Random listed actions; the world's expert, or `COMMANDS`, where it lists none."""
     rng = random.Random(0)
     if environment.name in COMMANDS:
-        over_and_over = itertools.cycle(COMMANDS[environment.name])
-        return lambda task: lambda observation: next(over_and_over)
+
+        def begin_anew(task: Task) -> Callable[[Observation], str]:
+            left = iter(COMMANDS[environment.name])
+            return lambda observation: next(left)
+
+        return begin_anew
 
     def begin(task: Task) -> Callable[[Observation], str]:
         expert = None
@@ -238,7 +242,7 @@ def main() -> int:
                 peer = PEERS[name](arguments.seconds)
                 ratio = results[name]["steps_per_s"] / peer["steps_per_s"]
                 results[name] = {**results[name], "peer": peer, "ratio": ratio}
-                print(f"{'  package':<12} {describe(peer)}  ours is {ratio:,.0f} times as fast")
+                print(f"{'  package':<12} {describe(peer)}  ours is {ratio:,.1f} times as fast")
             except TacitError as error:
                 print(f"{'  package':<12} not compared: {error}")
     if arguments.json:

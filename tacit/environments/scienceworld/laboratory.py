@@ -31,6 +31,7 @@ EXTRA = "scienceworld"
 JAVA = "Java 11 or later (Debian and Ubuntu: `apt install openjdk-17-jre-headless`; conda: `conda install openjdk=17`)"
 OPTIONS = (
     f"-Xmx{HEAP_MB}m",
+    "-Xmn256m",  # most of what a step makes is garbage at once
     "-XX:+UseSerialGC",  # others keep several times the memory for the same speed
     "-XX:+ExitOnOutOfMemoryError",  # half an episode is worth nothing: whoever waits is told that it died
     "-XX:+UnlockExperimentalVMOptions",
