@@ -159,8 +159,8 @@ def openenv_environment(
     **more: Any,
 ) -> Environment:
     """Any text environment behind an OpenEnv server as a world of ours. Its schema says how an action is given and where the
-    text is; where several fields could be meant they are named here. It is won when an observation says `success`, or, where it says
-    nothing, when it ends with a positive sum of rewards."""
+    text is; where several fields could be meant they are named here. It is won when an observation says `success`, or,
+    where it says nothing, when it ends with a positive sum of rewards."""
     schema = _schema(url)
     said = action_field or _only_text(schema["action"], "action", "action_field", url, ("action", "message", "text", "command"))
     seen = text_field or _only_text(schema["observation"], "observation", "text_field", url, _TEXTS)
