@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-gymnasium = pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
-from gymnasium.utils.env_checker import check_env  # noqa: E402
-from text_game import Guess  # noqa: E402
+pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
+import gymnasium
+from gymnasium.utils.env_checker import check_env
+from text_game import Guess
 
-from tacit.core.errors import TacitError  # noqa: E402
-from tacit.core.types import Task  # noqa: E402
-from tacit.doors.gymnasium import GymnasiumWorld, TacitEnv, gymnasium_environment, register  # noqa: E402
-from tacit.environments import get_environment  # noqa: E402
+from tacit.core.errors import TacitError
+from tacit.core.types import Task
+from tacit.doors.gymnasium import GymnasiumWorld, TacitEnv, gymnasium_environment, register
+from tacit.environments import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
