@@ -18,6 +18,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError, install
 from tacit.core.types import Observation, Task, Transition
+from tacit.core.wording import tell_now
 from tacit.core.world import Environment
 from tacit.doors.episode import Episode, Pays, Turn
 from tacit.doors.foreign import foreign_environment, graded
@@ -59,12 +60,15 @@ class TacitEnv(gymnasium.Env[str, str]):
         max_steps: int = 0,
         pays: Pays = "",
         goal_in_text: bool = True,
+        wording: str = "",
         render_mode: str | None = None,
     ) -> None:
-        """`goal_in_text`: an episode's first observation begins with the goal; it is in `info` either way."""
+        """`goal_in_text`: an episode's first observation begins with the goal; it is in `info` either way. `wording`: what is
+        seen is told in one of the world's wordings (`terse`), as our own agents read it; else as the world says it."""
         self.episode = Episode(world, split, tasks, families, max_steps, pays)
         self.observation_space, self.action_space = AnyText(), AnyText()
         self.goal_in_text, self.render_mode = goal_in_text, render_mode
+        self._wording = self.episode.environment.wording(wording) if wording else None
         self._shown = ""
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -74,13 +78,13 @@ class TacitEnv(gymnasium.Env[str, str]):
         number = int(self.np_random.integers(len(self.episode.tasks))) if chosen is None else int(chosen)
         observation = self.episode.begin(number)
         assert self.episode.task is not None
-        told = f"{self.episode.task.goal}\n\n{observation.text}" if self.goal_in_text else observation.text
-        return self._tell(told), self.episode.about(None, observation)
+        goal = self._wording.task(self.episode.task) if self._wording else f"{self.episode.task.goal}\n"
+        return self._tell(observation, f"{goal}\n" if self.goal_in_text else ""), self.episode.about(None, observation)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         turn: Turn = self.episode.act(action)
         info = self.episode.about(turn, turn.observation)
-        return self._tell(turn.observation.text), turn.reward, turn.done, turn.truncated, info
+        return self._tell(turn.observation), turn.reward, turn.done, turn.truncated, info
 
     def render(self) -> str:
         return self._shown
@@ -88,8 +92,11 @@ class TacitEnv(gymnasium.Env[str, str]):
     def close(self) -> None:
         self.episode.close()
 
-    def _tell(self, text: str) -> str:
-        self._shown = text[:LONGEST]
+    def _tell(self, observation: Observation, before: str = "") -> str:
+        text = (
+            tell_now(self._wording, self.episode.steps + 1, observation, False, False)[0] if self._wording else observation.text
+        )
+        self._shown = (before + text)[:LONGEST]
         return self._shown
 
 

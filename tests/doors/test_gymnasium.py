@@ -108,6 +108,16 @@ def test_they_go_by_name():
     batch.close()
 
 
+def test_in_the_words_our_agents_read():
+    env = TacitEnv("alfworld", tasks=2, wording="terse")
+    text, info = env.reset(options={"task": 1})
+    wording, observation = get_environment("alfworld").wording("terse"), env.episode.environment.make().reset(env.episode.task)
+    assert text == f"{info['goal']}\n{wording.now(1, observation, False)}" and text.endswith(" >")
+    assert env.step("fly")[0] == "nothing happens >"
+    with pytest.raises(TacitError, match="unknown wording 'tersely'"):
+        TacitEnv("alfworld", wording="tersely")
+
+
 def test_unknown_worlds_and_splits_are_told():
     with pytest.raises(TacitError, match="Did you mean 'alfworld'"):
         TacitEnv("alfwrld")
