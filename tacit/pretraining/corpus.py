@@ -60,14 +60,16 @@ def documents(world: Environment, episodes: int, seed: int, steps: int = 24) -> 
 
 
 def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
-    """What the documents are read in, with how often: mostly the constant context, also its parts and histories."""
+    """What the documents are read in, with how often: mostly the constant context, also its parts, the block's other forms (whoever
+    compares them must not find that one alone was ever read) and histories."""
     wording = world.wording("terse")
     plain: list[tuple[Context, int]] = [(History(wording, turns, False, "bare"), 1) for turns in (0, 1, 2, 4)]
     if world.tracker is None:
         return plain
     whole = StateBlock(wording, world.tracker)
     parts = [StateBlock(wording, world.tracker, one_step=False), StateBlock(wording, world.tracker, block=False)]
-    return [(whole, 8), *((part, 2) for part in parts), *plain]
+    forms = [StateBlock(wording, tracker) for tracker in world.trackers.values() if tracker is not world.tracker]
+    return [(whole, 8), *((part, 2) for part in (*parts, *forms)), *plain]
 
 
 def _episode(world: Environment, task: Task, context: Context, rng: Random, noting: Random, steps: int) -> Iterator[Document]:

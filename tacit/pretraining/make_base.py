@@ -20,8 +20,16 @@ from tacit.pretraining.shards import make_corpus, sample_texts
 from tacit.runs.directory import code_version
 from tacit.runs.files import write_directory
 
-EPISODES = {"alfworld": 40_000, "cooking": 8_000, "countdown": 8_000}
-"""random episodes of each world in the corpus of a base"""
+EPISODES = {
+    "alfworld": 40_000,
+    "cooking": 8_000,
+    "countdown": 8_000,
+    "textcraft": 6_000,
+    "sokoban": 6_000,
+    "webshop": 6_000,
+    "searchqa": 30_000,
+}
+"""random episodes of each world in the corpus of a base; Search QA's last four turns, the others' up to 24"""
 REPORTS = 20
 """of the loss, in a whole pretraining"""
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import tacit
-from tacit.cli import listing
+from tacit.cli import listing, prepare
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.methods import METHODS
@@ -177,13 +177,12 @@ def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys
 
 
 def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
-    smollm = pytest.importorskip("tacit.engines.models.smollm")
     asked = []
-    monkeypatch.setattr(smollm, "prepare_smollm2", lambda destination, gguf: asked.append((destination, gguf)) or destination)
+    monkeypatch.setattr(prepare, "prepare_model", lambda packed, to, gguf, say: asked.append((packed.title, to, gguf)) or to)
     gguf = tmp_path / "x.gguf"
     gguf.write_bytes(b"")
     assert main(["prepare", "smollm2", str(tmp_path / "model"), "--gguf", str(gguf)]) == 0
-    assert asked == [(tmp_path / "model", gguf)]
+    assert asked == [("SmolLM2-135M-Instruct", tmp_path / "model", gguf)]
     assert f"--model {tmp_path / 'model'}" in capsys.readouterr().out
 
 

