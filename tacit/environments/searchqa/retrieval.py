@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import bm25s
 import numpy as np
 
+from tacit.core.bm25 import load_bm25s
 from tacit.core.errors import TacitError, install
 
 Encode = Callable[[Sequence[str]], np.ndarray]
@@ -39,6 +39,7 @@ class Bm25:
     def __init__(self, texts: Sequence[str]) -> None:
         self._ids: dict[str, int] = {}
         rows = [[self._ids.setdefault(word, len(self._ids)) for word in words(text)] for text in texts]
+        bm25s = load_bm25s()
         self._index = bm25s.BM25(k1=1.5, b=0.75)
         self._index.index(bm25s.tokenization.Tokenized(ids=rows, vocab=self._ids), show_progress=False)
 

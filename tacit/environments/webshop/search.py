@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core.bm25 import load_bm25s
 from tacit.core.errors import TacitError
 
 K1, B = 0.9, 0.4
@@ -37,9 +38,8 @@ class Index:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._stemmer = _package("Stemmer", "PyStemmer").Stemmer("porter")
-        bm25 = _package("bm25s", "bm25s")
         self._size = len(texts)
-        self._bm25 = bm25.BM25(method="lucene", k1=K1, b=B)
+        self._bm25 = load_bm25s().BM25(method="lucene", k1=K1, b=B)
         if texts:
             self._bm25.index([self.words(text) or [""] for text in texts], show_progress=False)
         self.find = lru_cache(_KEPT)(self._find)
