@@ -40,7 +40,9 @@ def test_its_manifest_says_what_it_is(name):
     assert {file: sha256((place / file).read_bytes()) for file in manifest["files"]} == manifest["files"]
     assert {file.name for file in place.iterdir()} == {"base.json", *manifest["files"]}
     assert manifest["hash"] == sha256(json.dumps(manifest["files"], sort_keys=True).encode())
-    assert manifest["name"] == name and manifest["command"].startswith(f"tacit prepare base DEST --size {name.removesuffix('-1')} ")
+    assert manifest["name"] == name and manifest["command"].startswith(
+        f"tacit prepare base DEST --size {name.removesuffix('-1')} "
+    )
     tensors = load_file(place / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     assert sum(tensor.numel() for tensor in tensors.values()) == manifest["parameters"]

@@ -1,0 +1,331 @@
+"""What every engine must do, as tests against the protocols alone: ours run them, and so may yours.
+
+    from tacit.testing.engines import EngineConformance
+
+    class TestMine(EngineConformance):
+        engine = ENGINE                                       # your tacit.core.engine.Engine
+
+        def settings(self, **wished):                         # your settings for what a test wishes for (`WISHES`)
+            return Settings(device="cpu", **wished)
+
+What the engine says it cannot do (`Engine.capabilities`) is skipped, and nothing else. The truth is the same checkpoint in plain
+transformers and float64, on the CPU: log-probabilities, hidden states, one AdamW step after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tacit.core.batch import Batch
+from tacit.core.engine import (
+    ADAPTERS, DISTRIBUTIONS, ENTROPY, HIDDEN_STATES, LEARNING, REFERENCE, SAMPLING, SCORING, VALUES, Engine, ModelSource,
+)  # fmt: skip
+from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.protocols import Critic, Encoder, Learner, Policy, Request, Sampler, Sampling, Scorer, Tokenizer
+from tacit.testing.plain import PlainModel
+
+WISHES = {
+    "value_head": "True where values are asked for",
+    "lora_rank": "of the adapters, where adapters are asked for; absent or 0: all parameters are trained",
+    "token_budget": "tokens in one pass, where a test cuts a batch finer; an engine that does not cut may ignore it",
+}
+"""what `settings` may be asked for"""
+LR = 1e-3
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """−scale · Σ A log π / total tokens, and where asked for an entropy bonus and a value loss."""
+
+    needs: frozenset[str] = frozenset()
+    scale: float = 1.0
+
+    def __call__(self, view: Any) -> tuple[Any, dict[str, Any]]:
+        loss = -(view.advantages_T * view.logprobs_T).sum() / view.total_tokens
+        if "entropy" in self.needs:
+            loss = loss - 0.1 * view.entropy_T.sum() / view.total_tokens
+        if "values" in self.needs:
+            loss = loss + ((view.values_R - 1.0) ** 2).sum() / view.total_rows
+        return self.scale * loss, {}
+
+
+class EngineConformance:
+    """Derive from it, name the class Test…, and run pytest."""
+
+    engine: ClassVar[Engine]
+    tolerance: ClassVar[float] = 1e-4
+    """largest difference of a log-probability from the float64 truth; an engine in bfloat16 needs more"""
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.999)
+    weight_decay: ClassVar[float] = 0.01
+    """of AdamW, on matrices; vectors have none"""
+    clip_norm: ClassVar[float] = 1.0
+
+    def settings(self, **wished: Any) -> Any:
+        """The engine's settings for what a test wishes for; `WISHES` says what that may be."""
+        return self.engine.settings(**wished)
+
+    # Fixtures
+
+    @pytest.fixture(scope="class")
+    def checkpoint(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A small model with random weights and a tokenizer, as a transformers directory."""
+        from tacit.testing.plain import small_checkpoint
+
+        return small_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+    @pytest.fixture(scope="class")
+    def plain(self, checkpoint: Path) -> PlainModel:
+        return PlainModel(checkpoint)
+
+    @pytest.fixture(scope="class")
+    def rows(self, plain: PlainModel) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Ragged prompts and completions, a completion of one token and an empty one among them."""
+        draw = np.random.default_rng(0)
+        token = lambda n: draw.integers(2, plain.vocabulary, size=n)  # noqa: E731
+        return [token(n) for n in (5, 31, 12, 12, 3, 20, 1, 9)], [token(n) for n in (4, 7, 1, 12, 0, 5, 9, 2)]
+
+    @pytest.fixture()
+    def batch(self, rows: tuple[list[np.ndarray], list[np.ndarray]]) -> Batch:
+        draw = np.random.default_rng(1)
+        weights = [draw.normal(size=len(completion)) for completion in rows[1]]
+        return replace(Batch.imitation(*rows), advantages=weights, sampled=True, behaviour=[0 * w - 1.0 for w in weights])
+
+    @contextmanager
+    def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
+        """A fresh policy; closed afterwards where it has processes to close."""
+        loaded = self.engine.load(ModelSource(str(checkpoint), seed=3), self.settings(**wished))
+        with closing(loaded) if hasattr(loaded, "close") else _left_open():  # type: ignore[type-var]
+            yield loaded
+
+    def need(self, *capabilities: str) -> None:
+        missing = sorted(set(capabilities) - self.engine.capabilities)
+        if missing:
+            pytest.skip(f"engine {self.engine.name!r} does not say it can do {', '.join(missing)}")
+
+    # What it says it can do
+
+    def test_it_has_what_it_says(self, checkpoint: Path) -> None:
+        says = {SAMPLING: Sampler, SCORING: Scorer, HIDDEN_STATES: Encoder, VALUES: Critic, LEARNING: Learner}
+        with self.policy(checkpoint) as policy:
+            assert isinstance(policy, Tokenizer) and policy.context_limit > 0
+            for capability in says.keys() & self.engine.capabilities:
+                assert isinstance(policy, says[capability]), capability
+
+    def test_text_comes_back(self, checkpoint: Path, plain: PlainModel) -> None:
+        with self.policy(checkpoint) as policy:
+            text = "go to drawer 4"
+            completion = policy.encode_completion(text)
+            assert text in policy.decode(completion) and completion[-1] in plain.ends
+            assert len(policy.encode_prompt(text)) >= 1
+
+    # Scoring
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.5])
+    def test_log_probabilities_are_the_models(self, checkpoint, plain, rows, temperature: float) -> None:
+        self.need(SCORING)
+        with self.policy(checkpoint) as policy:
+            found = policy.logprobs(*rows, temperature=temperature)
+        self.near(found, plain.logprobs(*rows, temperature=temperature))
+
+    def test_distributions_are_the_models(self, checkpoint, plain, rows) -> None:
+        self.need(DISTRIBUTIONS)
+        with self.policy(checkpoint) as policy:
+            whole, few = policy.distributions(*rows), policy.distributions(*rows, top_k=3)
+        for (ids, logps), (best, best_logps), truth in zip(whole, few, plain.distributions(*rows), strict=True):
+            assert ids.shape == logps.shape == truth.shape and best.shape == (len(truth), 3)
+            for t in range(len(truth)):
+                np.testing.assert_allclose(logps[t], truth[t][ids[t]], atol=self.tolerance)
+                np.testing.assert_allclose(best_logps[t], np.sort(truth[t])[::-1][:3], atol=self.tolerance)
+
+    @pytest.mark.parametrize("pooling", ["last", "mean"])
+    def test_hidden_states_are_the_models(self, checkpoint, plain, rows, pooling: str) -> None:
+        self.need(HIDDEN_STATES)
+        with self.policy(checkpoint) as policy:
+            for layer in (1, -1):
+                found = policy.hidden_states(rows[0], layer, pooling)
+                np.testing.assert_allclose(found, plain.hidden_states(rows[0], layer, pooling), atol=10 * self.tolerance)
+            with pytest.raises(TacitError):
+                policy.check_layer(99)
+
+    # Sampling
+
+    def test_what_it_says_of_its_samples_is_true(self, checkpoint, plain, rows) -> None:
+        self.need(SAMPLING)
+        with self.policy(checkpoint) as policy:
+            done = policy.sample([Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(0.8, max_tokens=9))
+        for completion in done:
+            assert len(completion.tokens) == len(completion.logprobs) <= 9
+        self.near([c.logprobs for c in done], plain.logprobs(rows[0], [c.tokens for c in done], temperature=0.8))
+
+    def test_without_temperature_it_takes_the_likeliest(self, checkpoint, plain, rows) -> None:
+        self.need(SAMPLING)
+        with self.policy(checkpoint) as policy:
+            done = policy.sample([Request(p) for p in rows[0]], Sampling(temperature=0.0, max_tokens=6))
+        for prompt, completion in zip(rows[0], done, strict=True):
+            truth = plain.distributions([prompt], [completion.tokens])[0]
+            chosen = truth[np.arange(len(completion.tokens)), completion.tokens]
+            np.testing.assert_allclose(chosen, truth.max(-1), atol=self.tolerance)
+
+    def test_a_sample_depends_on_its_seed_alone(self, checkpoint, rows) -> None:
+        self.need(SAMPLING)
+        sampling = Sampling(max_tokens=12)
+        with self.policy(checkpoint) as policy:
+            together = policy.sample([Request(p, seed=i) for i, p in enumerate(rows[0])], sampling)
+            backwards = policy.sample([Request(p, seed=i) for i, p in reversed(list(enumerate(rows[0])))], sampling)[::-1]
+            alone = [policy.sample([Request(p, seed=i)], sampling)[0] for i, p in enumerate(rows[0])]
+            other = policy.sample([Request(p, seed=100 + i) for i, p in enumerate(rows[0])], sampling)
+        for a, b, c in zip(together, backwards, alone, strict=True):
+            assert a.tokens.tolist() == b.tokens.tolist() == c.tokens.tolist()
+        assert any(a.tokens.tolist() != b.tokens.tolist() for a, b in zip(together, other, strict=True))
+
+    def test_first_tokens_are_drawn_as_often_as_they_should(self, checkpoint, plain, rows) -> None:
+        """χ² over the ten likeliest tokens and the rest, 1,500 draws; wrong in one of a million runs."""
+        self.need(SAMPLING)
+        from scipy.stats import chi2
+
+        prompt, draws = rows[0][1], 1500
+        with self.policy(checkpoint) as policy:
+            done = policy.sample([Request(prompt, seed=i) for i in range(draws)], Sampling(max_tokens=1))
+        shares = np.exp(plain.distributions([prompt], [np.array([2])])[0][0])
+        likeliest = np.argsort(-shares)[:10]
+        counts = np.bincount([c.tokens[0] for c in done], minlength=len(shares))
+        seen = np.append(counts[likeliest], draws - counts[likeliest].sum())
+        due = draws * np.append(shares[likeliest], 1 - shares[likeliest].sum())
+        assert ((seen - due) ** 2 / due).sum() < chi2.isf(1e-6, len(due) - 1)
+
+    def test_completions_end_where_they_should(self, checkpoint, plain, rows) -> None:
+        self.need(SAMPLING)
+        with self.policy(checkpoint) as policy:
+            requests = [Request(rows[0][0], seed=1, max_tokens=2), Request(rows[0][0], seed=1)]
+            short, long = policy.sample(requests, Sampling(max_tokens=5))
+            assert len(short.tokens) <= 2 and len(long.tokens) <= 5 and long.tokens[:2].tolist() == short.tokens.tolist()
+            assert (short.finish == "length") == (short.tokens[-1] not in plain.ends)
+            text = policy.sample([Request(rows[0][0], seed=4)], Sampling(max_tokens=24))[0].text
+            stop = text[len(text) // 2 :][:2]
+            if stop:
+                cut = policy.sample([Request(rows[0][0], seed=4)], Sampling(max_tokens=24, stop=(stop,)))[0]
+                assert cut.finish == "stop" and stop in cut.text and text.startswith(cut.text)
+
+    def test_hidden_states_come_with_samples(self, checkpoint, plain, rows) -> None:
+        self.need(SAMPLING, HIDDEN_STATES)
+        with self.policy(checkpoint) as policy:
+            done = policy.sample([Request(p) for p in rows[0]], Sampling(max_tokens=2), layer=1)
+        found = np.stack([c.hidden for c in done if c.hidden is not None])
+        np.testing.assert_allclose(found, plain.hidden_states(rows[0], 1, "last"), atol=10 * self.tolerance)
+
+    def test_what_cannot_be_sampled_is_refused(self, checkpoint) -> None:
+        self.need(SAMPLING)
+        with self.policy(checkpoint) as policy:
+            too_long = np.full(policy.context_limit + 1, 5)
+            for request, sampling in ((Request(too_long), Sampling()), (Request(np.array([5])), Sampling(temperature=-1.0))):
+                with pytest.raises(TacitError):
+                    policy.sample([request], sampling)
+
+    # Learning
+
+    def test_steps_are_those_of_adamw(self, checkpoint, plain, batch, rows) -> None:
+        self.need(LEARNING, SCORING)
+        truth = plain.copy()
+        adamw = truth.adamw(self.betas, self.weight_decay)
+        with self.policy(checkpoint) as policy:
+            for step in range(3):
+                metrics = policy.update(batch, [Weighted()], LR)
+                norm = truth.step(adamw, batch, LR, self.clip_norm)
+                assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-3), step
+            self.near(policy.logprobs(*rows), truth.logprobs(*rows), 10)
+            assert policy.digest() != ""
+
+    def test_ten_times_the_loss_is_ten_times_the_gradient(self, checkpoint, batch) -> None:
+        self.need(LEARNING)
+        norms = []
+        for scale in (1.0, 10.0):
+            with self.policy(checkpoint) as policy:
+                norms.append(policy.update(batch, [Weighted(scale=scale)], LR)["grad_norm"])
+        assert norms[1] == pytest.approx(10 * norms[0], rel=1e-4)
+
+    def test_the_gradient_does_not_depend_on_the_cut(self, checkpoint, batch, rows) -> None:
+        self.need(LEARNING, SCORING, ENTROPY)
+        found = []
+        for budget in (1, 100_000):
+            with self.policy(checkpoint, token_budget=budget) as policy:
+                norm = policy.update(batch, [Weighted(frozenset({ENTROPY}))], LR)["grad_norm"]
+                found.append((norm, policy.logprobs(*rows)))
+        (one, ours), (other, theirs) = found
+        assert one == pytest.approx(other, rel=1e-4)
+        self.near(ours, theirs)
+
+    def test_a_value_is_learned(self, checkpoint, batch, rows) -> None:
+        self.need(LEARNING, VALUES)
+        with self.policy(checkpoint, value_head=True) as policy:
+            before = policy.values(rows[0])
+            for _ in range(20):
+                policy.update(batch, [Weighted(frozenset({VALUES}))], LR)
+            after = policy.values(rows[0])
+        assert before.shape == (len(rows[0]),) and np.abs(after - 1).mean() < np.abs(before - 1).mean()
+
+    def test_a_loss_that_is_no_number_moves_nothing(self, checkpoint, batch) -> None:
+        self.need(LEARNING)
+        with self.policy(checkpoint) as policy:
+            before = policy.digest()
+            with pytest.raises(NonFiniteLoss):
+                policy.update(batch, [Weighted(scale=float("nan"))], LR)
+            assert policy.digest() == before
+
+    def test_a_loss_that_asks_for_what_is_not_there_is_refused(self, checkpoint, batch) -> None:
+        self.need(LEARNING)
+        with self.policy(checkpoint) as policy, pytest.raises(TacitError, match="value"):
+            policy.update(batch, [Weighted(frozenset({VALUES}))], LR)
+
+    # What it comes back to
+
+    def test_the_reference_stays(self, checkpoint, batch, rows) -> None:
+        self.need(LEARNING, SCORING, REFERENCE)
+        with self.policy(checkpoint) as policy:
+            policy.freeze_reference()
+            frozen = policy.logprobs(*rows)
+            policy.update(batch, [Weighted()], LR)
+            self.near(policy.reference().logprobs(*rows), frozen)
+            assert max(np.abs(a - b).max(initial=0) for a, b in zip(policy.logprobs(*rows), frozen, strict=True)) > 1e-4
+
+    def test_what_is_saved_goes_on_bit_for_bit(self, checkpoint, batch, tmp_path: Path) -> None:
+        self.need(LEARNING)
+        with self.policy(checkpoint) as policy:
+            policy.update(batch, [Weighted()], LR)
+            policy.save(tmp_path / "saved")
+            one = policy.digest()
+            policy.update(batch, [Weighted()], LR)
+            two = policy.digest()
+        with self.policy(checkpoint) as again:
+            assert again.digest() not in (one, two)
+            again.load(tmp_path / "saved")
+            assert again.digest() == one
+            again.update(batch, [Weighted()], LR)
+            assert again.digest() == two
+
+    def test_adapters_share_a_base_and_nothing_else(self, checkpoint, batch, rows) -> None:
+        self.need(LEARNING, SCORING, ADAPTERS)
+        with self.policy(checkpoint, lora_rank=4) as policy:
+            start, other = policy.logprobs(*rows), policy.adapter("other")
+            policy.update(batch, [Weighted()], LR)
+            self.near(other.logprobs(*rows), start)
+            mine = policy.logprobs(*rows)
+            other.update(batch, [Weighted(scale=-1.0)], LR)
+            self.near(policy.logprobs(*rows), mine)
+            assert other.digest() != policy.digest()
+
+    def near(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], times: float = 1.0) -> None:
+        assert len(found) == len(truth)
+        for ours, theirs in zip(found, truth, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=times * self.tolerance)
+
+
+@contextmanager
+def _left_open() -> Iterator[None]:
+    yield
