@@ -4,9 +4,8 @@
 
 Every second episode follows the gold path, the others draw commands from what the simulator says can be done, with some
 nonsense among them. Ours are played `--together` at a time in one JVM, turn by turn, so that an episode that disturbed another
-would show; the package's `ScienceWorldEnv` plays them one after another. Its JVM gets the same identity hashes as ours (without
-that option the package differs from itself from run to run), and its list of valid actions, which takes most of its time, is
-left out unless `--whole`.
+would show; the package's `ScienceWorldEnv` plays them one after another. Its JVM hashes as ours does (left as it is, the package
+differs from itself from run to run), and its list of valid actions, which takes most of its time, is left out unless `--whole`.
 """
 
 from __future__ import annotations
@@ -15,19 +14,24 @@ import argparse
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 from random import Random
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.environments import get_environment
 from tacit.environments.scienceworld.expert import SERVED, gold_path
+from tacit.environments.scienceworld.laboratory import find_jar
+from tacit.environments.scienceworld.numbered import lay_out
 
 NONSENSE = ("", "0", "1", "xyzzy", "go to the moon", "focus", "open open door", "pick up", "ré\u200bsumé")
 
 
-def package(whole: bool):
-    """The package's own environment, started anew."""
+def package(whole: bool, mended: Path):
+    """The package's own environment, started anew. What is put into the directory is the class that hashes things by number."""
     os.environ["JAVA_TOOL_OPTIONS"] = "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2"
+    lay_out(find_jar(), mended)
     try:
         from scienceworld import ScienceWorldEnv
     except ImportError as error:
@@ -37,7 +41,7 @@ def package(whole: bool):
         def get_valid_action_object_combinations(self):
             return []
 
-    made = (ScienceWorldEnv if whole else Quick)("", envStepLimit=10_000)
+    made = (ScienceWorldEnv if whole else Quick)("", os.pathsep.join(map(str, (mended, find_jar()))), envStepLimit=10_000)
     del os.environ["JAVA_TOOL_OPTIONS"]
     return made
 
@@ -98,11 +102,13 @@ def main() -> int:
     arguments = parser.parse_args()
     tasks = get_environment("scienceworld").tasks(arguments.split, arguments.episodes, 0)
     tasks = [task for task in tasks if task.family != "genetics"]  # a gold path of these takes a minute to find
-    try:
-        env = package(arguments.whole)
-    except TacitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    with tempfile.TemporaryDirectory() as mended:
+        try:
+            env = package(arguments.whole, Path(mended))
+        except TacitError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        env.load("boil", 0, "")  # which reads the class
     equal = compared = 0
     differences: list[dict] = []
     for start in range(0, len(tasks), arguments.together):

@@ -104,7 +104,8 @@ def test_importing_it_starts_nothing_and_needs_no_package():
 
 
 def test_a_missing_package_or_java_is_named_with_how_to_get_it(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "py4j", None)
+    for name in ("py4j", "py4j.java_gateway"):
+        monkeypatch.setitem(sys.modules, name, None)
     assert WORLD.missing[-1] == "py4j" and "py4j: `pip install 'tacit-agents[scienceworld]'`" in WORLD.remedy
     with pytest.raises(TacitError, match=r"needs the packages scienceworld and py4j .*\[scienceworld\]"):
         laboratory.open_laboratory()
@@ -130,8 +131,12 @@ def test_a_jar_that_is_gone_and_a_java_that_cannot(monkeypatch, tmp_path):
     assert re.fullmatch(r"needs the simulator .*scienceworld.jar, which its .* install that again, `pip .*", WORLD.remedy)
     with pytest.raises(TacitError, match=r"ScienceWorld needs the simulator .*install that again, `pip"):
         laboratory.open_laboratory()
-    (tmp_path / "scienceworld" / "scienceworld.jar").write_bytes(b"")
+    jar = tmp_path / "scienceworld" / "scienceworld.jar"
+    jar.touch()
     assert WORLD.remedy == ""
+    with pytest.raises(TacitError, match=r"scienceworld.jar is not the simulator of scienceworld 1.2.3: .*EnvObject.class"):
+        laboratory.open_laboratory()
+    monkeypatch.setattr(laboratory, "lay_out", lambda jar, directory: None)
     with pytest.raises(TacitError, match=r"could not start ScienceWorld's simulator: no such option. A Java that can: `apt"):
         laboratory.open_laboratory()
 
@@ -200,12 +205,13 @@ def test_the_block_of_an_episode_midway():
     for action, text, score in turns[1:8]:
         state = WORLD.tracker.update(state, action, transition(text, 0.0, score))
     assert WORLD.tracker.render(state) == (
-        "phase: reach_answer_room\ntarget: animal\nselected: butterfly egg\ninventory: butterfly\nroom: outside\n"
-        "visited: hallway, greenhouse, outside\nanswer: red box\nanswer room: kitchen\nmeasured: none\ndone: find, take"
+        "phase: answer\ntarget: animal\nselected: blue jay egg\ninventory: blue jay\nroom: outside\n"
+        "visited: hallway, kitchen, outside\nanswer: red box\nanswer room: kitchen\nmeasured: none\n"
+        "done: reach_answer_room, find, take"
     )
     assert WORLD.forms["paper"].render(state) == (
-        "phase: reach_answer_room\nselected_entity: butterfly egg\ninventory: butterfly\nanswer_room: kitchen\n"
-        "completed_subgoals: find, take"
+        "phase: answer\nselected_entity: blue jay egg\ninventory: blue jay\nanswer_room: kitchen\n"
+        "completed_subgoals: reach_answer_room, find, take"
     )
 
 

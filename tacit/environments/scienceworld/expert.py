@@ -32,12 +32,12 @@ def gold_path(task: str, variation: int) -> tuple[str, ...]:
 
 
 def _ask(laboratory: Laboratory, task: str, variation: int) -> tuple[str, ...]:
-    interface, generator = laboratory.lend()
+    seat = laboratory.lend()
     try:
-        laboratory.load(interface, generator, task, variation, gold=True)
-        path = tuple(laboratory.call(generator, interface.getGoldActionSequence))
+        laboratory.ask(seat, "load", task, variation, "", True)
+        path = tuple(laboratory.ask(seat, "getGoldActionSequence"))
     finally:
-        laboratory.take_back(interface)
+        laboratory.take_back(seat)
     if not path or path[0].startswith("ERROR"):
         raise TacitError(f"ScienceWorld has no gold path for variation {variation} of {task!r}.")
     return path

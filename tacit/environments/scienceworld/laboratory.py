@@ -5,11 +5,11 @@ as the action itself. Here the server inside it is asked directly, and for nothi
 
 What makes an episode the same whoever plays beside it, and in every process:
 
-- the simulator draws from one random generator of the whole JVM. Each episode has its own, put in its place before each call;
-- the order of things of one name depends on identity hashes, which the JVM draws at random: here all are equal (`hashCode=2`),
-  so that things stay in the order they were made in;
-- things are numbered, and loading a task begins again at one for everybody: a thing made later, in another episode, could get
-  the number of the agent, who then cannot be found. Here numbers go on from where they were.
+- the simulator draws from one random generator of the whole JVM, and numbers things by one counter, which begins again
+  whenever anybody loads a task: a thing made later, in another episode, could get the number of the agent, who then cannot be
+  found. Each episode has a generator and a count of its own, put in their places before it is asked something;
+- the order of things depends on their hashes, which the JVM draws at random. Here a thing's hash is its number (`numbered.py`),
+  and what else is hashed by identity has equal hashes (`hashCode=2`), so that it stays in the order it was made in.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install
+from tacit.environments.scienceworld.numbered import NAME as THING
+from tacit.environments.scienceworld.numbered import lay_out
 
 HEAP_MB = 2048
 """the most memory the JVM takes for objects; an episode takes about 11 MB of it"""
@@ -41,6 +44,15 @@ OPTIONS = (
 _LEAVE_S = 5.0
 
 
+class Seat:
+    """What an episode has of its own in the simulator."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator, self.numbered = generator, 0
+        """what it draws from, and how many things it has numbered"""
+        self.interface: Any = None
+
+
 class Laboratory:
     """A running JVM. Interfaces are kept for the next episode: making one takes longer than loading a task into it."""
 
@@ -48,12 +60,14 @@ class Laboratory:
         self._gateway, self.process = gateway, process
         self._idle: list[Any] = []
         self._lent = 0
-        self._turn: Any = None
-        """the generator that is in place now"""
+        self._turn: Seat | None = None
+        """whose generator and count are in place now"""
         java = gateway.jvm.java
         # The simulator prints at every step, and nobody reads it.
         java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
-        drawing, numbering = (java.lang.Class.forName(name) for name in ("scala.util.Random$", "util.UniqueIdentifier$"))
+        drawing, numbering, _ = (
+            java.lang.Class.forName(name) for name in ("scala.util.Random$", "util.UniqueIdentifier$", THING)
+        )
         self._drawing, self._numbers = (of.getField("MODULE$").get(None) for of in (drawing, numbering))
         self._generator = drawing.getSuperclass().getDeclaredField("self")
         self._generator.setAccessible(True)
@@ -62,42 +76,42 @@ class Laboratory:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def call(self, generator: Any, function: Any, *arguments: Any) -> Any:
-        """What a function of the simulator answers when it draws from this generator."""
+    def ask(self, seat: Seat, function: str, *arguments: Any) -> Any:
+        """What a function of an episode's interface answers."""
+        return self._in_turn(seat, lambda: getattr(seat.interface, function)(*arguments))
+
+    def _in_turn(self, seat: Seat, call: Callable[[], Any]) -> Any:
         from py4j.protocol import Py4JNetworkError
 
         if not self.alive:  # py4j would try again and again, and log each failure
             raise self._lost("it is dead")
         try:
-            if self._turn is not generator:
-                self._generator.set(self._drawing, generator)
-                self._turn = generator
-            return function(*arguments)
+            if self._turn is not seat:
+                if self._turn is not None:
+                    self._turn.numbered = self._numbers.count()
+                self._generator.set(self._drawing, seat.generator)
+                getattr(self._numbers, "count_$eq")(seat.numbered)
+                self._turn = seat
+            return call()
         except Py4JNetworkError as error:
             raise self._lost(str(error)) from error
 
-    def load(self, interface: Any, generator: Any, task: str, variation: int, gold: bool = False) -> str:
-        """Set up a variation of a task, with its gold path where asked; the simulator's complaint, or nothing."""
-        given = self.call(generator, self._numbers.count)
-        complaint = self.call(generator, interface.load, task, variation, "", gold)
-        getattr(self._numbers, "count_$eq")(max(given, self._numbers.count()))
-        return complaint
-
-    def lend(self) -> tuple[Any, Any]:
-        """(an interface of the simulator, a random generator) for one episode."""
+    def lend(self) -> Seat:
+        """For one episode after another."""
         if self._lent >= MOST_EPISODES:
             raise TacitError(
                 f"{MOST_EPISODES} ScienceWorld episodes are being played in one process already, and its JVM has memory for no "
                 "more: play fewer at a time, or in more worker processes."
             )
-        generator = self.call(self._turn, self._gateway.jvm.java.util.Random, 0)
-        made = self._idle or [self.call(generator, self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface)]
+        seat = Seat(self._gateway.jvm.java.util.Random(0))
+        make = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
+        seat.interface = self._idle.pop() if self._idle else self._in_turn(seat, make)
         self._lent += 1
-        return made.pop(), generator
+        return seat
 
-    def take_back(self, interface: Any) -> None:
+    def take_back(self, seat: Seat) -> None:
         self._lent -= 1
-        self._idle.append(interface)
+        self._idle.append(seat.interface)
 
     def kill(self) -> None:
         self._hang_up()
@@ -138,12 +152,13 @@ def open_laboratory() -> Laboratory:
     if missing:
         raise TacitError(f"ScienceWorld needs {missing}.")
     jar = find_jar()
-    command = [find_java(), "-classpath", os.pathsep.join((find_jar_path(), str(jar))), *OPTIONS]
-    command += ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
-    with tempfile.TemporaryFile() as errors:
-        # A session of its own: Ctrl-C is ours to handle.
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory() as mended:
+        lay_out(jar, Path(mended))
+        command = [find_java(), "-classpath", os.pathsep.join((mended, find_jar_path(), str(jar))), *OPTIONS]
+        command += ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
+        # A group of its own, since Ctrl-C is ours to handle; no session, since Linux shares a busy machine out by sessions.
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=jar.parent, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=jar.parent, process_group=0
         )
         assert process.stdout is not None
         port, token = (process.stdout.readline().decode().strip() for _ in range(2))
@@ -153,8 +168,8 @@ def open_laboratory() -> Laboratory:
             errors.seek(0)
             told = errors.read().decode(errors="replace").strip() or f"it ended with code {code} and said {port!r}"
             raise TacitError(f"{command[0]} could not start ScienceWorld's simulator: {told[-500:]}. A Java that can: {JAVA}.")
-    parameters = GatewayParameters(port=int(port), auth_token=token, auto_field=True)
-    return Laboratory(JavaGateway(gateway_parameters=parameters, java_process=process), process)
+        parameters = GatewayParameters(port=int(port), auth_token=token, auto_field=True)
+        return Laboratory(JavaGateway(gateway_parameters=parameters, java_process=process), process)
 
 
 def lacks() -> str:

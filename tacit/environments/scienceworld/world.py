@@ -24,7 +24,7 @@ class ScienceWorld:
 
     def __init__(self, laboratory: Laboratory) -> None:
         self._laboratory = laboratory
-        self._interface, self._generator = laboratory.lend()
+        self._seat = laboratory.lend()
         self._steps = self._limit = 0
         self._score = 0.0
         self._playing = False
@@ -33,7 +33,7 @@ class ScienceWorld:
         if not {"task", "variation"} <= set(task.data):
             raise TacitError(f"task {task.id!r} is none of ScienceWorld: its data has no 'task' and 'variation'.")
         name, variation = str(task.data["task"]), int(task.data["variation"])
-        said = self._laboratory.load(self._interface, self._generator, name, variation)
+        said = self._ask("load", name, variation, "", False)
         text = self._ask("step", "look around")
         if said or text.startswith("ERROR"):
             self._playing = False
@@ -64,10 +64,10 @@ class ScienceWorld:
 
     def close(self) -> None:
         self._playing = False
-        self._laboratory.take_back(self._interface)
+        self._laboratory.take_back(self._seat)
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        return self._laboratory.call(self._generator, getattr(self._interface, function), *arguments)
+        return self._laboratory.ask(self._seat, function, *arguments)
 
 
 def _command(action: str) -> str:
