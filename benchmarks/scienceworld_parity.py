@@ -4,7 +4,7 @@
 
 Every second episode follows the gold path, the others draw commands from what the simulator says can be done, with some
 nonsense among them. Ours are played `--together` at a time in one JVM, turn by turn, so that an episode that disturbed another
-would show; the package's `ScienceWorldEnv` plays them one after another. Its JVM hashes as ours does (left as it is, the package
+would show; the package's `ScienceWorldEnv` plays them one after another. Its JVM hashes as ours does (left as it is, it
 differs from itself from run to run), and its list of valid actions, which takes most of its time, is left out unless `--whole`.
 """
 

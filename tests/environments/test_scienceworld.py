@@ -16,6 +16,7 @@ from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, 
 from tacit.environments import get_environment
 from tacit.environments.scienceworld import laboratory
 from tacit.environments.scienceworld.alphabet import SKILLS, skill
+from tacit.environments.scienceworld.hindsight import ADVICE
 from tacit.environments.scienceworld.observed import Event, read_event, read_inventory
 from tacit.environments.scienceworld.procedures import PROCEDURES, read_goal
 from tacit.environments.scienceworld.prompt import brief
@@ -275,6 +276,44 @@ def test_every_command_has_a_skill():
     assert [skill(a) for a in ("open door to kitchen", "open cupboard", "0", "", "FOCUS ON air")] == [
         "MOVE", "ACCESS", "OBSERVE", "OBSERVE", "FOCUS",
     ]  # fmt: skip
+
+
+def looked_back(turns, task_, success, detail=""):
+    """An episode of these recorded turns."""
+    steps = tuple(
+        Step(Observation(before[1]), Prompt("", ""), None, Completion(None, None, "", "stop"), now[0], True)  # type: ignore[arg-type]
+        for before, now in pairwise(turns)
+    )
+    stop = StopReason.SUCCESS if success else StopReason.FAILURE
+    return Trajectory(task_, steps, success, float(success), stop, Observation(turns[-1][1]), detail=detail)
+
+
+def test_looking_back_at_gold_paths_and_at_their_first_halves():
+    """Of a success, commands that reached milestones; of half of it, what is left, and not what was reached."""
+    for task_, turns in traces():
+        whole = WORLD.hindsight(looked_back(turns, task_, True))
+        actions = [action for action, *_ in turns[1:]]
+        assert whole.steps and all(actions[t] == told for t, told in whole.steps.items()), task_.id
+        assert set(whole.episode.split("; ")) <= set(actions)
+        half = WORLD.hindsight(looked_back(turns[: len(turns) // 2 + 1], task_, False, OUT_OF_STEPS))
+        assert half.episode.startswith("still to do: ") and "{" not in half.episode and "\n" not in half.episode
+    (task_, turns) = next(pair for pair in traces() if pair[0].data["task"] == "find-animal")
+    assert WORLD.hindsight(looked_back(turns[:8], task_, False, OUT_OF_STEPS)).episode == (
+        "still to do: give the answer with red box"
+    )
+    lost = looked_back([*turns[:3], ("focus on air", "You focus on the air.", 0.0)], task_, False, WRONG_FOCUS)
+    assert WORLD.hindsight(lost).episode.startswith("do not focus on air")
+
+
+def test_every_milestone_has_its_advice():
+    assert {m.name for procedure in PROCEDURES.values() for m in procedure} | {"finish"} == set(ADVICE)
+
+
+def test_a_refused_command_is_told_what_the_phase_asks_for():
+    told = [("", "This room is called the hallway."), ("fly", "No known action matches that input.")]
+    assert WORLD.hindsight(looked_back(told, task("boil", 0), False, OUT_OF_STEPS)).steps == {
+        0: f"look for {read_goal(task('boil', 0).goal).target} and focus on it"
+    }
 
 
 def failed(actions, stop, detail="", score=0.0):

@@ -11,6 +11,8 @@ from tacit.environments.minihack.engine import EXTRA, REQUIRES
 from tacit.environments.minihack.examples import example_texts
 from tacit.environments.minihack.expert import Explorer
 from tacit.environments.minihack.failures import failure
+from tacit.environments.minihack.handbook import HANDBOOK
+from tacit.environments.minihack.hindsight import hindsight
 from tacit.environments.minihack.levels import COMPASS, MAX_STEPS
 from tacit.environments.minihack.observed import read
 from tacit.environments.minihack.panels import PANELS
@@ -50,6 +52,8 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=MiniHackTracker(),
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=12,

@@ -11,6 +11,8 @@ from tacit.environments.scienceworld.alphabet import ALPHABET
 from tacit.environments.scienceworld.examples import example_texts
 from tacit.environments.scienceworld.expert import SERVED, Gold
 from tacit.environments.scienceworld.failures import failure
+from tacit.environments.scienceworld.handbook import HANDBOOK
+from tacit.environments.scienceworld.hindsight import hindsight
 from tacit.environments.scienceworld.laboratory import EXTRA, REQUIRES, lacks
 from tacit.environments.scienceworld.observed import read_room
 from tacit.environments.scienceworld.panels import PANELS
@@ -42,6 +44,8 @@ ENVIRONMENT = Environment(
     tracker=ScienceTracker(),
     forms=FORMS,
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     action_tokens=40,
     slow=True,

@@ -65,9 +65,8 @@ class Laboratory:
         java = gateway.jvm.java
         # The simulator prints at every step, and nobody reads it.
         java.lang.System.setOut(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
-        drawing, numbering, _ = (
-            java.lang.Class.forName(name) for name in ("scala.util.Random$", "util.UniqueIdentifier$", THING)
-        )
+        names = ("scala.util.Random$", "util.UniqueIdentifier$", THING)  # the last only to have it read
+        drawing, numbering, _ = (java.lang.Class.forName(name) for name in names)
         self._drawing, self._numbers = (of.getField("MODULE$").get(None) for of in (drawing, numbering))
         self._generator = drawing.getSuperclass().getDeclaredField("self")
         self._generator.setAccessible(True)

@@ -1,7 +1,7 @@
 """One class of ScienceWorld's simulator, mended: things hash by their number.
 
-`EnvObject.equals` compares numbers, but `hashCode` is the JVM's own, drawn at random. So the order of things in a set differs from
-run to run; and where all hashes are made equal, a set is a list, and a step takes twice as long. Here the class is given
+`EnvObject.equals` compares numbers, but `hashCode` is the JVM's own, drawn at random. So the order of things in a set differs
+from run to run; and where all hashes are made equal, a set is a list, and a step takes longer. Here the class is given
 
     public int hashCode() { return (int) uuid; }
 

@@ -16,6 +16,8 @@ from tacit.environments.searchqa.alphabet import ALPHABET
 from tacit.environments.searchqa.expert import Oracle
 from tacit.environments.searchqa.failures import failure
 from tacit.environments.searchqa.files import FAMILIES
+from tacit.environments.searchqa.handbook import HANDBOOK
+from tacit.environments.searchqa.hindsight import hindsight
 from tacit.environments.searchqa.observed import read
 from tacit.environments.searchqa.panels import PANELS
 from tacit.environments.searchqa.prompt import FullWording, TerseWording
@@ -77,6 +79,8 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=SearchTracker(),
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=48,
