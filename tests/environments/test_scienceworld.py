@@ -244,6 +244,14 @@ def test_each_error_has_its_occasion(name, turns, errors):
     assert errors_of(name, turns)[-1] == errors
 
 
+def test_the_papers_nine_families_have_modules_of_their_own_within_table_6():
+    nine = "find_X lifespan conductivity measurement growth state_change power chemistry life_stages".split()
+    assert all(WORLD.skill_families[family] == (family,) and WORLD.handbook[family] for family in nine)
+    assert {kind.family for kind in TASKS.values() if kind.limit} == set(nine), "the tasks that ETO plays"
+    assert all(0.08 <= milestone.worth <= 2.0 for procedure in PROCEDURES.values() for milestone in procedure)
+    assert all(0.03 <= worth <= 0.25 for worth in ERRORS.values()) and SCORE_SHARE == pytest.approx(100 / 33)
+
+
 def test_every_error_has_one():
     told = {error for mark in test_each_error_has_its_occasion.pytestmark for case in mark.args[1] for error in case[2]}
     assert told == set(ERRORS)
