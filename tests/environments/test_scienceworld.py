@@ -245,11 +245,11 @@ def test_each_error_has_its_occasion(name, turns, errors):
 
 
 def test_the_papers_nine_families_have_modules_of_their_own_within_table_6():
-    nine = "find_X lifespan conductivity measurement growth state_change power chemistry life_stages".split()
+    nine = ["find_X", "lifespan", "conductivity", "measurement", "growth", "state_change", "power", "chemistry", "life_stages"]
     assert all(WORLD.skill_families[family] == (family,) and WORLD.handbook[family] for family in nine)
     assert {kind.family for kind in TASKS.values() if kind.limit} == set(nine), "the tasks that ETO plays"
     assert all(0.08 <= milestone.worth <= 2.0 for procedure in PROCEDURES.values() for milestone in procedure)
-    assert all(0.03 <= worth <= 0.25 for worth in ERRORS.values()) and SCORE_SHARE == pytest.approx(100 / 33)
+    assert all(0.03 <= worth <= 0.25 for worth in ERRORS.values()) and pytest.approx(100 / 33) == SCORE_SHARE
 
 
 def test_every_error_has_one():
