@@ -58,7 +58,7 @@ def list_worlds(names: Sequence[str]) -> Table:
         skills = str(len(world.alphabet.skills)) if world.alphabet else "-"
         experts = ", ".join(world.experts) or "-"
         splits, families = ", ".join(world.splits), ", ".join(world.families)
-        ready = "no" if world.missing else "yes"
+        ready = "no" if world.remedy else "yes"
         rows.append((name, world.summary, splits, families, str(world.max_steps), skills, experts, ready))
     return table("Worlds", columns, rows, numbers=("steps", "skills"))
 
@@ -66,7 +66,7 @@ def list_worlds(names: Sequence[str]) -> Table:
 def remedies(names: Sequence[str]) -> list[str]:
     """What would make ready those that are not; on lines of their own, since a command in a narrow column cannot be copied."""
     found = catalogue.find_worlds(names).items()
-    return [f"{name} {world.remedy}" for name, world in found if not isinstance(world, str) and world.missing]
+    return [f"{name} {world.remedy}" for name, world in found if not isinstance(world, str) and world.remedy]
 
 
 def list_methods() -> Table:

@@ -1,9 +1,11 @@
-"""Things of the user's own, named on the command line: `package.module:NAME` or `path/to/file.py:NAME`."""
+"""Things of the user's own, named on the command line (`package.module:NAME` or `path/to/file.py:NAME`), and files of theirs,
+named by an environment variable."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -12,6 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from tacit.core.errors import TacitError, unknown
+
+
+def path_named_by(variable: str, missing: str) -> Path:
+    """Where the user's files lie. Where the variable names nothing, `missing` is said: what is not there, and what to set."""
+    value = os.environ.get(variable, "")
+    if not value:
+        raise TacitError(missing)
+    return Path(value).expanduser()
 
 
 def find(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool], must_be: str) -> Any:

@@ -157,6 +157,8 @@ class Environment:
     """top-level modules it cannot be played without; they are imported when it is played, never before"""
     extra: str = ""
     """the extra of the distribution that brings them; empty where they come some other way"""
+    lacks: Callable[[], str] | None = None
+    """what else is not there, a program or a file, and how to get it: `Java: …`; empty where nothing is. Starts nothing"""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -168,12 +170,15 @@ class Environment:
         """What would make it ready: `needs nle: pip install …`; empty where nothing is missing."""
         missing = self.missing
         command = install(self.extra) if self.extra else f"`pip install {' '.join(missing)}`"
-        return f"needs {' and '.join(missing)}: {command}" if missing else ""
+        modules = f"{' and '.join(missing)}: {command}" if missing else ""
+        parts = [part for part in (modules, self.lacks() if self.lacks else "") if part]
+        return f"needs {', and '.join(parts)}" if parts else ""
 
     def check_ready(self) -> None:
-        """Refused, with the command that would help, where what it requires is not installed."""
-        if self.missing:
-            raise TacitError(f"world {self.name!r} is not ready here: it {self.remedy}.")
+        """Refused, with the command that would help, where what it requires is not there."""
+        remedy = self.remedy
+        if remedy:
+            raise TacitError(f"world {self.name!r} is not ready here: it {remedy}.")
 
     @property
     def skill_families(self) -> Mapping[str, tuple[str, ...]]:

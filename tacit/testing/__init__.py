@@ -1,1 +1,1 @@
-"""What others test their own pieces with: suites written against the protocols. They need pytest; nothing else here imports them."""
+"""Suites against the protocols, for whoever writes a piece of their own. They need pytest; nothing else here imports them."""

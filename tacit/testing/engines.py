@@ -8,8 +8,8 @@
         def settings(self, **wished):                         # your settings for what a test wishes for (`WISHES`)
             return Settings(device="cpu", **wished)
 
-What the engine says it cannot do (`Engine.capabilities`) is skipped, and nothing else. The truth is the same checkpoint in plain
-transformers and float64, on the CPU: log-probabilities, hidden states, one AdamW step after another.
+What the engine does not say it can do (`Engine.capabilities`) is skipped, and nothing else. The truth is the same checkpoint in
+plain transformers and float64, on the CPU: log-probabilities, hidden states, one AdamW step after another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ import pytest
 
 from tacit.core.batch import Batch
 from tacit.core.engine import (
-    ADAPTERS, DISTRIBUTIONS, ENTROPY, HIDDEN_STATES, LEARNING, REFERENCE, SAMPLING, SCORING, VALUES, Engine, ModelSource,
+    ADAPTERS,
+    DISTRIBUTIONS,
+    ENTROPY,
+    HIDDEN_STATES,
+    LEARNING,
+    REFERENCE,
+    SAMPLING,
+    SCORING,
+    VALUES,
+    Engine,
+    ModelSource,
 )  # fmt: skip
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import Critic, Encoder, Learner, Policy, Request, Sampler, Sampling, Scorer, Tokenizer
@@ -88,8 +98,11 @@ class EngineConformance:
     def rows(self, plain: PlainModel) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Ragged prompts and completions, a completion of one token and an empty one among them."""
         draw = np.random.default_rng(0)
-        token = lambda n: draw.integers(2, plain.vocabulary, size=n)  # noqa: E731
-        return [token(n) for n in (5, 31, 12, 12, 3, 20, 1, 9)], [token(n) for n in (4, 7, 1, 12, 0, 5, 9, 2)]
+
+        def tokens(*lengths: int) -> list[np.ndarray]:
+            return [draw.integers(2, plain.vocabulary, size=(n,)) for n in lengths]
+
+        return tokens(5, 31, 12, 12, 3, 20, 1, 9), tokens(4, 7, 1, 12, 0, 5, 9, 2)
 
     @pytest.fixture()
     def batch(self, rows: tuple[list[np.ndarray], list[np.ndarray]]) -> Batch:
@@ -131,13 +144,13 @@ class EngineConformance:
     def test_log_probabilities_are_the_models(self, checkpoint, plain, rows, temperature: float) -> None:
         self.need(SCORING)
         with self.policy(checkpoint) as policy:
-            found = policy.logprobs(*rows, temperature=temperature)
-        self.near(found, plain.logprobs(*rows, temperature=temperature))
+            found = policy.logprobs(rows[0], rows[1], temperature)
+        self.near(found, plain.logprobs(rows[0], rows[1], temperature))
 
     def test_distributions_are_the_models(self, checkpoint, plain, rows) -> None:
         self.need(DISTRIBUTIONS)
         with self.policy(checkpoint) as policy:
-            whole, few = policy.distributions(*rows), policy.distributions(*rows, top_k=3)
+            whole, few = policy.distributions(*rows), policy.distributions(rows[0], rows[1], 3)
         for (ids, logps), (best, best_logps), truth in zip(whole, few, plain.distributions(*rows), strict=True):
             assert ids.shape == logps.shape == truth.shape and best.shape == (len(truth), 3)
             for t in range(len(truth)):

@@ -30,7 +30,7 @@ from tacit.core.types import Completion, Group, Prompt, Step, StopReason, Trajec
 from tacit.engines.chat.client import ChatClient
 from tacit.engines.chat.policy import ChatPolicy
 from tacit.engines.local.passes.models import TextCodec
-from tacit.environments import get_environment
+from tacit.environments import WORLDS, get_environment
 from tacit.methods import get_method
 from tacit.rollout.fitting import fit
 from tacit.rollout.retelling import playing, told
@@ -71,7 +71,12 @@ def _trajectory(task, turns):
     return Trajectory(task, tuple(steps), last.success, float(last.success), stop, last.observation, detail=last.label)
 
 
-@pytest.mark.parametrize("name", ["alfworld", "cooking", "countdown", "sokoban", "textcraft", "webshop"])
+MINIHACK = get_environment("minihack")
+UNLESS_HERE = pytest.mark.skipif(bool(MINIHACK.remedy), reason=f"minihack {MINIHACK.remedy}")
+RULED = ["alfworld", "cooking", "countdown", "searchqa", "sokoban", "textcraft", "webshop"]
+
+
+@pytest.mark.parametrize("name", [*RULED, pytest.param("minihack", marks=UNLESS_HERE)])
 def test_the_rules_say_something_of_every_episode(name):
     world = get_environment(name)
     episodes = by_expert(name, noise=0.0) + by_expert(name, noise=0.9)
@@ -85,7 +90,13 @@ def test_the_rules_say_something_of_every_episode(name):
     assert any(world.hindsight(t).steps for t in failed)
 
 
-@pytest.mark.parametrize("name", ["alfworld", "textcraft", "webshop"])
+def test_every_world_has_rules_and_a_handbook_of_its_families():
+    for world in map(get_environment, WORLDS):
+        assert world.hindsight is not None and world.handbook[""], world.name
+        assert set(world.handbook) <= {"", *world.families}, world.name
+
+
+@pytest.mark.parametrize("name", ["alfworld", "searchqa", "textcraft", "webshop"])
 def test_a_success_is_told_what_was_done_and_a_failure_what_should_have_been(name):
     world = get_environment(name)
     achieved = ("progress.option", "progress.ready") if name == "webshop" else ("progress.subgoal",)
@@ -138,6 +149,27 @@ def test_a_failed_purchase_is_told_the_product_that_was_meant():
     told = [(world.hindsight(t).episode, t.task.data["goal"]) for t in lost]
     assert any(goal["product"].lower() in text for text, goal in told)
     assert all(value in text for text, goal in told for _, value in goal["options"])
+
+
+def test_an_unanswered_question_is_told_the_searches_that_find_its_answer():
+    """What is told of a failure, done in its order: it wins, and each search brings a passage the question hangs on."""
+    world = get_environment("searchqa")
+    for trajectory in by_expert("searchqa", 0.0, steps=1):
+        told = world.hindsight(trajectory)
+        assert told.steps[0].startswith("answer ") and trajectory.task.data["answers"][0] in told.steps[0]
+        live, actions = world.make(), told.episode.partition(": ")[2].split("; ")
+        live.reset(trajectory.task)
+        *_, last = [live.step(action) for action in actions]
+        assert last.success and len(actions) == len(trajectory.task.data["titles"]) + 1
+
+
+@UNLESS_HERE
+def test_a_walk_is_told_in_its_order():
+    for trajectory in by_expert("minihack", 0.0, steps=120):
+        if trajectory.success:
+            told = [part.split(" ") for part in MINIHACK.hindsight(trajectory).episode.split(", ")]
+            walked = [word for word, *times in told for _ in range(int(times[0]) if times else 1)]
+            assert walked == [step.action for step in trajectory.steps if step.effective]
 
 
 def test_a_failed_household_is_told_where_the_thing_was():

@@ -30,6 +30,16 @@ def test_what_is_missing_is_named_with_the_command_that_brings_it():
         ELSEWHERE.check_ready()
 
 
+def test_what_is_no_module_is_named_too():
+    lacking = replace(HERE, lacks=lambda: "a browser: `apt install one`")
+    assert lacking.missing == () and lacking.remedy == "needs a browser: `apt install one`"
+    assert replace(lacking, requires=("no_such_engine",)).remedy == (
+        "needs no_such_engine: `pip install no_such_engine`, and a browser: `apt install one`"
+    )
+    with pytest.raises(TacitError, match="not ready here: it needs a browser"):
+        lacking.check_ready()
+
+
 def test_it_can_be_looked_at_but_not_played(not_ready):
     assert find_world("countdown") is ELSEWHERE
     with pytest.raises(TacitError, match="not ready here"):

@@ -29,7 +29,7 @@ from tacit.environments.minihack.world import parse_action
 
 ENVIRONMENT = get_environment("minihack")
 ROOT = Path(__file__).resolve().parents[2]
-played = pytest.mark.skipif(bool(ENVIRONMENT.missing), reason=f"minihack {ENVIRONMENT.remedy}")
+played = pytest.mark.skipif(bool(ENVIRONMENT.remedy), reason=f"minihack {ENVIRONMENT.remedy}")
 HOSTILE = [
     "",
     " ",

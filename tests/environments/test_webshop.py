@@ -260,8 +260,12 @@ def test_the_hidden_queries_of_the_original_are_words():
 def test_any_text_is_answered(actions):
     live = WORLD.make()
     live.reset(TASK)
-    for action in actions:
-        if live.step(action).done:
+    for number, action in enumerate(actions, 1):
+        transition = live.step(action)
+        assert transition.observation.text and 0.0 <= transition.score <= 1.0
+        assert transition.done or transition.observation.actions, "there is always something to do"
+        assert transition.effective or not transition.done or number == WORLD.max_steps, "what is refused ends nothing"
+        if transition.done:
             break
 
 

@@ -54,7 +54,7 @@ def prompts(world, wording):
 @pytest.mark.parametrize(("name", "wording"), WORDS)
 def test_words_change_only_with_their_version(name, wording):
     world = get_environment(name)
-    if world.missing:
+    if world.remedy:
         pytest.skip(f"{name} {world.remedy}")
     told = list(prompts(world, world.wording(wording)))
     here = hashlib.sha256("\n\n\n".join(told).encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Packaged bases: tiny policies that can already read our worlds, to start from (`--model tiny-base`).
 
 A base is a directory of `bases/`: a transformers checkpoint in bfloat16 and `base.json`, which says how it was made, from how
-much text, how well it reads, and the hash of its files. `tacit prepare base DIR` makes one anew. `tiny-base-1` is the first there
-was, of three worlds and without notes: figures made with it are repeated with it. No torch is imported here.
+much text, how well it reads, and the hash of its files. `tacit prepare base DIR` makes one anew. `tiny-base-1` is the first
+there was, of three worlds and without notes: figures made with it are repeated with it. No torch is imported here.
 """
 
 from __future__ import annotations

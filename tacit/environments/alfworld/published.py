@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import lzma
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
+from tacit.core.finding import path_named_by
 from tacit.core.types import Task
 from tacit.environments.alfworld.game import FAMILIES, PUBLISHED_TYPES
 from tacit.environments.alfworld.pddl import parse_problem
@@ -122,13 +122,11 @@ def published_tasks(
 
 def data_root() -> Path:
     """The directory that ALFWORLD_DATA names."""
-    value = os.environ.get(DATA_VARIABLE, "")
-    if not value:
-        raise TacitError(
-            f"published ALFWorld games are not found: set {DATA_VARIABLE} to the directory that alfworld-download filled "
-            "(it holds json_2.1.1) or that holds train.jsonl.xz, or use a generated split."
-        )
-    return Path(value).expanduser()
+    return path_named_by(
+        DATA_VARIABLE,
+        f"published ALFWorld games are not found: set {DATA_VARIABLE} to the directory that alfworld-download filled "
+        "(it holds json_2.1.1) or that holds train.jsonl.xz, or use a generated split.",
+    )
 
 
 def read_game_file(path: Path) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tacit.core.examples import texts_of_play
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment
 from tacit.environments.cooking.alphabet import ALPHABET
@@ -34,17 +35,7 @@ def place(action: str, observation: Observation) -> str:
 
 def example_texts(seed: int) -> list[str]:
     """Both wordings along the expert's episodes, for training a tiny tokenizer."""
-    world, wordings, texts = CookingWorld(), (TerseWording(), FullWording()), []
-    for task in tasks("train", 100, seed):
-        expert, observation, done, number = Explorer(task), world.reset(task), False, 1
-        texts += [wording.task(task) for wording in wordings]
-        while not done:
-            action = expert.act(observation)
-            texts += [wording.now(number, observation, False) for wording in wordings]
-            texts += [wording.turn(number, observation, action) for wording in wordings]
-            transition = world.step(action)
-            observation, done, number = transition.observation, transition.done, number + 1
-    return [text for text in texts if text]
+    return texts_of_play(CookingWorld(), tasks("train", 100, seed), Explorer, (TerseWording(), FullWording()))
 
 
 ENVIRONMENT = Environment(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+from tacit.core.examples import texts_of_play
 from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.environments.minihack.alphabet import ALPHABET
 from tacit.environments.minihack.engine import EXTRA, REQUIRES
-from tacit.environments.minihack.examples import example_texts
 from tacit.environments.minihack.expert import Explorer
 from tacit.environments.minihack.failures import failure
+from tacit.environments.minihack.handbook import HANDBOOK
+from tacit.environments.minihack.hindsight import hindsight
 from tacit.environments.minihack.levels import COMPASS, MAX_STEPS
 from tacit.environments.minihack.observed import read
 from tacit.environments.minihack.panels import PANELS
@@ -25,6 +27,11 @@ def place(action: str, observation: Observation) -> str:
     """The square one stands on, where an episode begins or a direction was taken."""
     here = read(observation.text).here
     return f"{here[0]},{here[1]}" if here and (not action or action in COMPASS) else ""
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    return texts_of_play(MiniHackWorld(), tasks("train", 60, seed), Explorer, (TerseWording(), FullWording()))
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
@@ -50,6 +57,8 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=MiniHackTracker(),
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=12,

@@ -10,12 +10,15 @@ from pathlib import Path
 from random import Random
 
 from tacit.core.errors import unknown
+from tacit.core.examples import texts_of_play
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment
 from tacit.environments.searchqa.alphabet import ALPHABET
 from tacit.environments.searchqa.expert import Oracle
 from tacit.environments.searchqa.failures import failure
 from tacit.environments.searchqa.files import FAMILIES
+from tacit.environments.searchqa.handbook import HANDBOOK
+from tacit.environments.searchqa.hindsight import hindsight
 from tacit.environments.searchqa.observed import read
 from tacit.environments.searchqa.panels import PANELS
 from tacit.environments.searchqa.prompt import FullWording, TerseWording
@@ -50,18 +53,8 @@ def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
 
 
 def example_texts(seed: int) -> list[str]:
-    """Both wordings along the oracle's episodes, for training a tiny tokenizer."""
-    world, wordings, texts = SearchWorld(), (TerseWording(), FullWording()), []
-    for task in tasks("train", 320, seed):
-        expert, observation, done, number = Oracle(task), world.reset(task), False, 1
-        texts += [wording.task(task) for wording in wordings]
-        while not done:
-            action = expert.act(observation)
-            texts += [wording.now(number, observation, False) for wording in wordings]
-            texts += [*(wording.turn(number, observation, action) for wording in wordings), action]
-            transition = world.step(action)
-            observation, done, number = transition.observation, transition.done, number + 1
-    return [text for text in texts if text]
+    """Both wordings along the oracle's episodes, and what it says, for training a tiny tokenizer."""
+    return texts_of_play(SearchWorld(), tasks("train", 320, seed), Oracle, (TerseWording(), FullWording()), bare=True)
 
 
 ENVIRONMENT = Environment(
@@ -77,6 +70,8 @@ ENVIRONMENT = Environment(
     alphabet=ALPHABET,
     tracker=SearchTracker(),
     failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,
     action_tokens=48,

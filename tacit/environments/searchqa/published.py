@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tacit.core.errors import TacitError
+from tacit.core.finding import path_named_by
 from tacit.core.types import Task
 from tacit.environments.searchqa.answers import normalised
 from tacit.environments.searchqa.files import FAMILIES, Asked, Loaded, read_passages, read_questions
@@ -63,13 +64,11 @@ def published_tasks(
 
 def data_root() -> Path:
     """What SEARCHQA_DATA names."""
-    value = os.environ.get(DATA_VARIABLE, "")
-    if not value:
-        raise TacitError(
-            f"there are no question files: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "
-            "hotpotqa_train_corpus.json, or to one question file, or use a generated split (train, test, hard)."
-        )
-    return Path(value).expanduser()
+    return path_named_by(
+        DATA_VARIABLE,
+        f"there are no question files: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "
+        "hotpotqa_train_corpus.json, or to one question file, or use a generated split (train, test, hard).",
+    )
 
 
 def chosen_retriever() -> str:

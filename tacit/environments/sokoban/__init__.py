@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tacit.core.examples import texts_of_play
 from tacit.core.types import Observation, StopReason, Trajectory
 from tacit.core.world import Environment
 from tacit.environments.sokoban.alphabet import ALPHABET
@@ -37,19 +38,8 @@ def place(action: str, observation: Observation) -> str:
 
 def example_texts(seed: int) -> list[str]:
     """Both wordings and the state block along the expert's episodes, for training a tiny tokenizer."""
-    world, wordings, tracker, texts = SokobanWorld(), (TerseWording(), FullWording()), SokobanTracker(), []
-    for task in tasks("train", 60, seed):
-        expert, observation, done, number = Solver(task), world.reset(task), False, 1
-        state = tracker.start(task, observation)
-        texts += [wording.task(task) for wording in wordings]
-        while not done:
-            action = expert.act(observation)
-            texts += [wording.turn(number, observation, action) for wording in wordings]
-            texts.append(tracker.render(state))
-            transition = world.step(action)
-            state = tracker.update(state, action, transition)
-            observation, done, number = transition.observation, transition.done, number + 1
-    return [text for text in texts if text]
+    wordings = (TerseWording(), FullWording())
+    return texts_of_play(SokobanWorld(), tasks("train", 60, seed), Solver, wordings, SokobanTracker(), present=False)
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tacit.core.examples import texts_of_play
 from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.environments.textcraft.alphabet import ALPHABET
@@ -22,20 +23,8 @@ from tacit.environments.textcraft.world import MAX_STEPS, TextCraftWorld
 
 def example_texts(seed: int) -> list[str]:
     """Both wordings and the state block along the expert's episodes, for training a tiny tokenizer."""
-    world, wordings, tracker, texts = TextCraftWorld(), (TerseWording(), FullWording()), CraftTracker(), []
-    for task in tasks("train", 100, seed):
-        expert, observation, done, number = Crafter(task), world.reset(task), False, 1
-        state = tracker.start(task, observation)
-        texts += [wording.task(task) for wording in wordings]
-        while not done:
-            action = expert.act(observation)
-            texts += [wording.now(number, observation, False) for wording in wordings]
-            texts += [wording.turn(number, observation, action) for wording in wordings]
-            texts.append(tracker.render(state))
-            transition = world.step(action)
-            state = tracker.update(state, action, transition)
-            observation, done, number = transition.observation, transition.done, number + 1
-    return [text for text in texts if text]
+    wordings = (TerseWording(), FullWording())
+    return texts_of_play(TextCraftWorld(), tasks("train", 100, seed), Crafter, wordings, CraftTracker())
 
 
 def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from tacit.core.types import Observation, Task
 from tacit.environments.webshop.goals import Goal
 from tacit.environments.webshop.pages import PER_PAGE
@@ -15,7 +17,9 @@ LOOK = 4
 """steps to look at a product and come back: its page, its features, and twice back"""
 
 
-class _Remembering:
+class _Remembering(ABC):
+    """Keeps what has been seen of the visit, and decides from that."""
+
     def __init__(self, task: Task) -> None:
         self._task, self._action, self._turn = task, "", 0
         self._visit: Visit | None = None
@@ -29,8 +33,8 @@ class _Remembering:
         self._action = self._choose(self._visit)
         return self._action
 
-    def _choose(self, visit: Visit) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _choose(self, visit: Visit) -> str: ...
 
 
 class Shopper(_Remembering):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
+from tacit.core.finding import path_named_by
 from tacit.environments.webshop.catalogue import Catalogue, Wanted
 from tacit.environments.webshop.product import Product, Review
 
@@ -35,13 +35,11 @@ _log = logging.getLogger(__name__)
 
 def published() -> Catalogue:
     """The catalogue of the files that WEBSHOP_DATA names now, read once in each process."""
-    value = os.environ.get(DATA_VARIABLE, "")
-    if not value:
-        raise TacitError(
-            f"WebShop's own products are not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
-            "items_ins_v2_1000.json (the data folder that WebShop's setup.sh fills), or use a generated split."
-        )
-    return load_catalogue(str(Path(value).expanduser()))
+    missing = (
+        f"WebShop's own products are not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
+        "items_ins_v2_1000.json (the data folder that WebShop's setup.sh fills), or use a generated split."
+    )
+    return load_catalogue(str(path_named_by(DATA_VARIABLE, missing)))
 
 
 @lru_cache(2)
