@@ -98,7 +98,7 @@ class Complementary(GRPO):
             if self.actor == "fixed":
                 raise TacitError("actor = fixed with extraction = none: nothing would learn. Leave one of them out.")
             return ()
-        experience = Experience(self.manager(tools), self.merge_every)
+        experience = tools.shared("experience", self.shared(), lambda: Experience(self.manager(tools), self.merge_every))
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
@@ -108,6 +108,12 @@ class Complementary(GRPO):
             *split,
             *(still if self.actor == "fixed" else ()),
         )
+
+    def shared(self) -> tuple[Any, ...]:
+        """The settings of what all worlds of a run have together: bank, extractor and what is between them."""
+        names = ("extraction", "embedding", "encoder", "capacity", "candidates", "diversity", "recency", "merge_every")
+        extractor = [name for name in vars(self) if name.startswith("extractor_")]
+        return tuple((name, getattr(self, name)) for name in (*names, *extractor, "background"))
 
     def manager(self, tools: Tools):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
@@ -129,6 +135,7 @@ class Complementary(GRPO):
                 trained=self.extraction == "trained",
             )
             bank = Bank(place, embedding.name, embedding.dimensions, self.capacity)
+            bank.clear()  # a run killed before its first checkpoint begins again; from one on, the bank comes back with it
             return Manager(
                 bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
             )

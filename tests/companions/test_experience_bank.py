@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.companions.experience.bank import Bank, normalised
+from tacit.companions.experience.bank import Bank
 from tacit.companions.experience.embedding import Ngrams, Remembered
 from tacit.companions.experience.entries import LONGEST, Call, Origin
+from tacit.companions.experience.matrix import normalised
 from tacit.companions.experience.retrieval import Diversity, retrieve, score
 from tacit.core.errors import TacitError
 

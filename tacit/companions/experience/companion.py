@@ -22,6 +22,8 @@ GUIDED = "experience"
 
 
 class Experience:
+    """One for all worlds of a run: they share the bank, and whatever was learned in one may guide in another."""
+
     name = "experience"
 
     def __init__(self, manager: Callable[[], Manager], merge_every: int = 5) -> None:
@@ -41,23 +43,30 @@ class Experience:
     def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         """Who was guided by what, with what result; and all episodes are to be distilled, whatever their outcome."""
         bank, self.step = self.manager.bank, moment.iteration
-        rewards: dict[int, list[float]] = {}
         for group in groups:
             for trajectory in group.trajectories:
                 entry = entry_of(trajectory.condition)
                 if entry is not None:
                     bank.happened("guided", [entry], self.step, trajectory.task.id, trajectory.success)
-                    rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
                 place = f"{trajectory.task.id}/{trajectory.seed}"
                 self.manager.submit(Request(trajectory, entry, moment, place))
+        return self._by_half(groups)
+
+    def _reward(self, groups: Sequence[Group]) -> None:
+        """r̄(m) = mean of ±1 over the episodes m guided in this iteration, in whichever world: one sample for each entry."""
+        rewards: dict[int, list[float]] = {}
+        for group in groups:
+            for trajectory in group.trajectories:
+                if (entry := entry_of(trajectory.condition)) is not None:
+                    rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
         for entry, earned in rewards.items():
-            call = bank.call(entry)
+            call = self.manager.bank.call(entry)
             if call is not None:
                 self.manager.extractor.buffer.append(Sample(entry, float(np.mean(earned)), call))
-        return self._by_half(groups)
 
     def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         manager = self.manager
+        self._reward(groups)
         manager.work()
         metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
         if trained:
