@@ -32,8 +32,16 @@ from tacit.core.protocols import LossTerm, Policy
 from tacit.core.types import PLAIN, ActionStyle, Condition, Group, Observation, Prompt, Task, Transition
 
 
+class Pending(Protocol):
+    """A turn that somebody else than the world will answer."""
+
+    def result(self) -> Transition: ...
+
+
 class Reader(Protocol):
-    """One episode's context: told of every turn, asked for the next prompt."""
+    """One episode's context: told of every turn, asked for the next prompt.
+
+    One that knows somebody to ask has `ask(action) -> Pending | None` beside these: None where the action is the world's."""
 
     def read(self, observation: Observation) -> Prompt: ...
 

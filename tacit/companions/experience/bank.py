@@ -82,6 +82,8 @@ class Bank:
     def happened(self, kind: str, ids: Sequence[int], step: int, task: str = "", success: bool | None = None) -> None:
         """`retrieved`, `guided` (an episode that ended with `success`) or `trained`; counted, and kept for explaining."""
         events = [Happened(number, kind, step, task, success) for number in ids]
+        if not events:
+            return
         with self._writing:
             with self._disk.transaction():
                 for event in events:

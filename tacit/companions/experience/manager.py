@@ -61,6 +61,7 @@ class Manager:
         self.search_seconds: list[float] = []
         self._queue: queue.Queue[Request | None] = queue.Queue(waiting)
         self._failure: BaseException | None = None
+        self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
         if self._thread is not None:
             self._thread.start()
@@ -128,7 +129,7 @@ class Manager:
             vectors = self.embedding(fresh)
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
         except TacitError as error:
-            self._refused(str(error))
+            self.refused(str(error))
             return list(old)
         return [*stays.values(), *(entry.id for entry in made)]
 
@@ -182,7 +183,7 @@ class Manager:
 
     def _apply(self, request: Request, distilled: Distilled) -> None:
         if distilled.problem:
-            self._refused(distilled.problem)
+            self.refused(distilled.problem)
             return
         trajectory, step = request.trajectory, request.moment.iteration
         task = trajectory.task
@@ -207,9 +208,9 @@ class Manager:
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
                 self.counts["updated" if old else "added"] += 1
             except TacitError as error:
-                self._refused(str(error))
+                self.refused(str(error))
 
-    def _refused(self, why: str) -> None:
+    def refused(self, why: str) -> None:
         self.counts["refused"] += 1
         self.last_refusal = why
 
