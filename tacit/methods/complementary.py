@@ -112,7 +112,7 @@ class Complementary(GRPO):
                 raise TacitError("actor = fixed with extraction = none: nothing would learn. Leave one of them out.")
             return ()
         asked = Asked(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
-        made = lambda: Experience(self.manager(tools), self.merge_every, asked)  # noqa: E731
+        made = partial(Experience, self.manager(tools), self.merge_every, asked)
         experience = tools.shared("experience", self.shared(), made)
         may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
