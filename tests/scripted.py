@@ -144,9 +144,13 @@ class Kit(NoTools):
 
     def __init__(self, policy, place: Path) -> None:
         self._policy, self._place = policy, place
+        self._shared: dict = {}
 
     def policy(self, name: str):
         return lambda: self._policy
 
     def directory(self, name: str) -> Path:
         return self._place / name
+
+    def shared(self, name: str, like, make):
+        return self._shared.setdefault(name, make())

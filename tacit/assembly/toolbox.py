@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
-from tacit.core.tools import Encode
+from tacit.core.tools import Encode, Thing
 from tacit.core.world import Environment
 from tacit.engines import get_engine
 from tacit.engines.models.sources import TEXTS_SEED
@@ -26,6 +26,7 @@ class Toolbox:
         self._layers: set[int] = set()
         self._asked: dict[str, None] = {}
         self._helping: dict[str, Policy | None] = {}
+        self._shared: dict[str, tuple[Hashable, Any]] = {}
         self.policies: dict[str, Policy] = {}
         """those beside the trained one, by name; here once `open` has loaded them"""
 
@@ -53,6 +54,17 @@ class Toolbox:
 
     def directory(self, name: str) -> Path:
         return self.recipe.out / name
+
+    def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
+        if name not in self._shared:
+            self._shared[name] = (like, make())
+        known, thing = self._shared[name]
+        if known != like:
+            raise TacitError(
+                f"the worlds of a run share its {name}, and [worlds.…] would have it made differently: say those settings "
+                "outside [worlds]."
+            )
+        return thing
 
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)

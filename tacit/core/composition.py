@@ -30,7 +30,8 @@ from typing import Any, Literal
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
 
-Piece = Literal["rewards", "credits", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"]
+Piece = Literal["context", "rewards", "credits", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"]
+# Terms of the context are what is put around it: each a function from a context to a context.
 SINGLE = ("conditions", "selection", "hidden_layer")
 """pieces a method has one of"""
 
@@ -76,6 +77,8 @@ def compose(
     pieces: dict[str, Any] = {}
     for part in parts.values():
         pieces[part.piece] = (*pieces.get(part.piece, ()), *part.terms)
+    for put_around in pieces.pop("context", ()):
+        context = put_around(context)
     for piece in SINGLE:
         found = pieces.pop(piece, ())
         if len(found) > 1:

@@ -32,8 +32,16 @@ from tacit.core.protocols import LossTerm, Policy
 from tacit.core.types import PLAIN, ActionStyle, Condition, Group, Observation, Prompt, Task, Transition
 
 
+class Pending(Protocol):
+    """A turn that somebody else than the world will answer."""
+
+    def result(self) -> Transition: ...
+
+
 class Reader(Protocol):
-    """One episode's context: told of every turn, asked for the next prompt."""
+    """One episode's context: told of every turn, asked for the next prompt.
+
+    One that knows somebody to ask has `ask(action) -> Pending | None` beside these: None where the action is the world's."""
 
     def read(self, observation: Observation) -> Prompt: ...
 
@@ -115,7 +123,8 @@ class Column(Protocol):
 
 class Companion(Protocol):
     """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update.
-    One that knows nothing but the present batch says `remembers = False`."""
+    One that several worlds share observes each of them by itself, and learns once, from all of them. One that knows nothing but
+    the present batch says `remembers = False`."""
 
     @property
     def name(self) -> str:
@@ -153,6 +162,15 @@ class Alike:
 def measured_under(method: Method) -> Mapping[str, Callable[[Task], Condition]]:
     """The conditions an evaluation of the method is made under, beside the plain one."""
     return getattr(method.conditions, "measured", {})
+
+
+def companions_of(methods: Sequence[Method]) -> list[tuple[Companion, list[int]]]:
+    """Every companion once, with the places of the methods that have it: worlds of a run may share one."""
+    found: dict[int, tuple[Companion, list[int]]] = {}
+    for place, method in enumerate(methods):
+        for companion in method.companions:
+            found.setdefault(id(companion), (companion, []))[1].append(place)
+    return list(found.values())
 
 
 NOT_GREEDY = Bound(lambda v: v > 0, "must be above 0 in training: greedy episodes of one task are all the same")

@@ -3,16 +3,17 @@ a tool is a way to the thing, opened once the run starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
 
+Thing = TypeVar("Thing")
 Encode = Callable[[Sequence[str]], np.ndarray]
 """N texts -> [N, D]"""
 
@@ -47,6 +48,11 @@ class Tools(Protocol):
         """A place of its own in the run directory, for what must outlive a kill between two checkpoints."""
         ...
 
+    def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
+        """One for all the worlds of a run, made for the first that asks. `like` is what it is made from: a world that would
+        have it otherwise is refused."""
+        ...
+
     def check_layer(self, layer: int) -> None:
         """Have it said, once the model is loaded, if it has no such layer."""
         ...
@@ -67,6 +73,9 @@ class NoTools:
 
     def directory(self, name: str) -> Path:
         return Path(name)
+
+    def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
+        return make()
 
     def check_layer(self, layer: int) -> None:
         pass

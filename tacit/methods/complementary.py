@@ -17,19 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from tacit.companions.experience.bank import CAPACITY, Bank
-from tacit.companions.experience.companion import Experience, Halves
+from tacit.companions.experience.companion import GUIDED, Experience, Halves
+from tacit.companions.experience.counsel import Asked
 from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
 from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.manager import Manager
 from tacit.companions.experience.operations import Style
 from tacit.companions.experience.retrieval import Diversity
+from tacit.contexts.asking import Asking
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
-from tacit.core.tools import Base, Tools
+from tacit.core.tools import NO_TOOLS, Base, Tools
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
@@ -80,34 +83,54 @@ class Complementary(GRPO):
     """α: how an entry that was trained on before counts less"""
     extractor_cooldown: Count = 1
     """δ: iterations within which an entry is not trained on again"""
+    search_and_ask: Literal["refined", "plain", "none"] = "refined"
+    """guided agents may ask in mid-episode: the extractor refines what is found, it is told as it is, or nobody asks"""
+    query_batch: AtLeastOne = 16
+    """B: questions that are answered together"""
+    query_wait: NotNegative = 0.001
+    """t_max: seconds that a question waits for others, in the background"""
+    search_workers: AtLeastOne = 4
+    """W: threads that answer, in the background"""
     background: bool = False
     """distil while episodes are played: faster, and no longer the same every time"""
 
     def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        """A tiny extractor writes lines, not JSON, and not many of them."""
+        """A tiny extractor writes lines, not JSON, and not many of them; a tiny actor has never seen anybody ask."""
         settings, notes = super().fitted(base, said)
-        wanted: dict[str, Any] = {"extractor_style": "terse", "extractor_tokens": 64} if base.small else {}
+        wanted: dict[str, Any] = (
+            {"extractor_style": "terse", "extractor_tokens": 64, "search_and_ask": "none"} if base.small else {}
+        )
         own = {name: value for name, value in wanted.items() if name not in said and getattr(self, name) != value}
         if not own:
             return settings, notes
         told = ", ".join(f"{name} = {value}" for name, value in own.items())
-        return replace(settings, **own), (*notes, f"for an extractor of that size, {told}")
+        return replace(settings, **own), (*notes, f"for an actor and an extractor of that size, {told}")
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         if self.extraction == "none":
             if self.actor == "fixed":
                 raise TacitError("actor = fixed with extraction = none: nothing would learn. Leave one of them out.")
             return ()
-        experience = Experience(self.manager(tools), self.merge_every)
+        asked = Asked(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
+        made = partial(Experience, self.manager(tools), self.merge_every, asked)
+        experience = tools.shared("experience", self.shared(), made)
+        may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (
             replaces("conditions", "how it is told", Halves(experience, self.guided)),
             adds("companions", "experience", experience),
+            *([] if self.search_and_ask == "none" else [adds("context", "somebody to ask", may_ask)]),
             *split,
             *(still if self.actor == "fixed" else ()),
         )
+
+    def shared(self) -> tuple[Any, ...]:
+        """The settings of what all worlds of a run have together: bank, extractor and what is between them."""
+        names = {"extraction", "embedding", "encoder", "capacity", "candidates", "diversity", "recency", "merge_every"}
+        names |= {"search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
+        return tuple((n, value) for n, value in vars(self).items() if n in names or n.startswith("extractor_"))
 
     def manager(self, tools: Tools):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
@@ -128,7 +151,9 @@ class Complementary(GRPO):
                 cooldown=self.extractor_cooldown,
                 trained=self.extraction == "trained",
             )
-            bank = Bank(place, embedding.name, embedding.dimensions, self.capacity)
+            # built only to be looked at (no tools), it must not touch what lies in some directory of that name
+            bank = Bank(None if tools is NO_TOOLS else place, embedding.name, embedding.dimensions, self.capacity)
+            bank.clear()  # a run killed before its first checkpoint begins again; from one on, the bank comes back with it
             return Manager(
                 bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
             )

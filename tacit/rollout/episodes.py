@@ -16,7 +16,7 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError
-from tacit.core.method import Conditions, Context, Reader
+from tacit.core.method import Conditions, Context, Pending, Reader
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import (
@@ -120,10 +120,14 @@ def rollout(
             meant = {slot: episodes[slot].understand(turns[slot], written) for slot in sorted(turns)}
             for slot, act in meant.items():
                 onlooker.turn(turns[slot], act is not None and act.valid)
-            acting |= {slot: (turns[slot], act) for slot, act in meant.items() if act is not None}
-            answers.begin([(slot, act.action) for slot, act in meant.items() if act is not None])
-            go_on = [slot for slot, act in meant.items() if act is None]
-            for slot, answer in answers.ready(wait=not waiting):
+            asked = {slot: (act, pending) for slot, act in meant.items() if act and (pending := episodes[slot].ask(act))}
+            now = {slot: (turns[slot], act) for slot, act in meant.items() if act and episodes[slot].stop is None}
+            acting |= {slot: turn for slot, turn in now.items() if slot not in asked}
+            answers.begin([(slot, act.action) for slot, (_, act) in now.items() if slot not in asked])
+            go_on = [slot for slot in meant if slot not in acting]
+            for slot, (act, pending) in asked.items():  # while the worlds were thinking
+                episodes[slot].told(turns[slot], act, pending)
+            for slot, answer in answers.ready(wait=not waiting and not go_on):
                 episodes[slot].answered(*acting.pop(slot), answer)
                 go_on.append(slot)
 
@@ -174,6 +178,20 @@ class _Episode:
         with self._ending_with("reading the action"):
             return written.parse(completion.text)
         return None
+
+    def ask(self, act: Parsed) -> Pending | None:
+        """Where the action is put to somebody else than the world."""
+        ask = getattr(self.reader, "ask", None)
+        with self._ending_with("asking"):
+            return ask(act.action) if ask is not None else None
+        return None
+
+    def told(self, completion: Completion, act: Parsed, pending: Pending) -> None:
+        answer = None
+        with self._ending_with("asking"):
+            answer = pending.result()
+        if answer is not None:
+            self.answered(completion, act, answer)
 
     def answered(self, completion: Completion, act: Parsed, answer: Transition | Broken) -> None:
         if isinstance(answer, Broken):

@@ -23,7 +23,7 @@ from tacit.core.batch import Batch
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import NonFiniteLoss
 from tacit.core.iteration import Iteration
-from tacit.core.method import Explained, Method, Schedule
+from tacit.core.method import Explained, Method, Schedule, companions_of
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
@@ -113,10 +113,10 @@ class Loop:
                 lr, seed = self.schedule.lr_at(moment), moment.derive("update")
                 metrics |= {**update(Batch.concatenate(batches), method, policy, seed, lr), "lr": lr}
 
-        for ground, groups in zip(self.playgrounds, collected.groups, strict=True):
-            with timed(seconds, "companions"):
-                for companion in ground.method.companions:
-                    metrics |= self._named(ground, companion.learn(groups, policy, moment))
+        with timed(seconds, "companions"):
+            for companion, places in companions_of([ground.method for ground in self.playgrounds]):
+                learned = companion.learn([g for place in places for g in collected.groups[place]], policy, moment)
+                metrics |= learned if len(places) > 1 else self._named(self.playgrounds[places[0]], learned)
         metrics |= {f"seconds_{phase}": spent for phase, spent in seconds.items()}
         flat = [g for here in collected.played for g in here], [g for here in collected.groups for g in here]
         return Iteration(*flat, rewards, credits, metrics, marks)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
-from tacit.core.method import Companion, Method, measured_under
+from tacit.core.method import Companion, Method, companions_of, measured_under
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
@@ -322,12 +322,11 @@ class Trainer:
         )
 
     def _companions(self) -> dict[str, Companion]:
-        """By the name of their directory in a checkpoint; with several worlds each has its own."""
-        several = len(self.practices) > 1
+        """By the name of their directory in a checkpoint; with several worlds each has its own, but for those they share."""
+        alone = len(self.practices) == 1
         return {
-            f"{practice.name}/{companion.name}" if several else companion.name: companion
-            for practice in self.practices
-            for companion in practice.method.companions
+            companion.name if alone or len(places) > 1 else f"{self.practices[places[0]].name}/{companion.name}": companion
+            for companion, places in companions_of([practice.method for practice in self.practices])
         }
 
     def _restore(self) -> None:

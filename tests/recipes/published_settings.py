@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tacit.assembly.values import to_data
+from tacit.engines import get_engine
+
+LocalSettings = get_engine("local").settings
 Sourced = dict[str, tuple[Any, str]]
 
 VERL_AGENT: Sourced = {
@@ -152,6 +156,118 @@ IN_THE_SHOP: Sourced = {
 MEAN_NORM: Sourced = {
     "method.std": ("none", "script of WebShop: gigpo.mode=mean_norm"),
     "method.step_std": ("none", "script of WebShop: gigpo.mode=mean_norm"),
+}
+
+
+MIXTURE: Sourced = VERL_AGENT | {
+    "model": ("Qwen/Qwen2.5-7B-Instruct", "§4.1"),
+    "split": ("train", "ours: MiniHack's and Sokoban's levels are made; [worlds] has the published ones"),
+    "tasks": (2048, "16 × 128: as many as are met of a third of the groups"),
+    "families": ("", "[worlds] has the paper's"),
+    "max_steps": (30, "C.2: a maximum interaction count of 30"),
+    "max_tokens": (4096, "C.2: maximum output tokens per step"),
+    "method.history": (-1, "C.2: sequences of up to 32,768 tokens hold the whole episode"),
+    "method.chat": (True, "C.1: the protocol of GEM, a conversation"),
+    "method.state_block": (False, "§2.1: none"),
+    "method.wording": ("full", "instead of the code's prompts: ours"),
+    "method.style": ("tags", "code: <think> and <answer>; ours has <action>"),
+    "method.thinking": (False, "code: thoughts are in tags of the prompt's own"),
+    "method.admissible": (True, "ours: not stated"),
+    "method.outcome": ("success", "C.1: binary"),
+    "method.success_reward": (1.0, "C.1: 1 for success; a failure in ALFWorld earns 0 here, there −1"),
+    "method.invalid_penalty": (0.1, "code: format_penalty; there it also ends the episode"),
+    "method.std": ("population", "Eq. 5; the code leaves it out"),
+    "method.over": ("trajectories", "Eq. 5"),
+    "method.clip_low": (0.2, "C.2: Figure 3's ε"),
+    "method.clip_high": (0.2, "C.2: Figure 3's ε"),
+    "method.kl": (0.0, "C.2: no KL"),
+    "method.entropy": (0.0, "code: none"),
+    "method.extraction": ("trained", "§2.3"),
+    "method.actor": ("trained", "§2.3"),
+    "method.advantage": ("split", "Eq. 5"),
+    "method.guided": (0.5, "§2.3: K/2 each"),
+    "method.embedding": ("sentence", "C.2"),
+    "method.encoder": ("Qwen/Qwen3-Embedding-0.6B", "C.2; instead of its last token's state: the mean of them"),
+    "method.capacity": (20_000, "code: first in, first out"),
+    "method.candidates": (16, "code"),
+    "method.diversity": (0.4, "code: λ of Eq. 6"),
+    "method.recency": (1, "instead of 300 s: a clock cannot be repeated"),
+    "method.merge_every": (5, "C.2"),
+    "method.extractor_style": ("json", "code: JSON in an answer"),
+    "method.extractor_tokens": (4096, "ours: not stated; a thought comes first"),
+    "method.extractor_batch": (64, "C.2: the training buffer"),
+    "method.extractor_lr": (1e-6, "C.2"),
+    "method.extractor_clip": (0.1, "C.2"),
+    "method.extractor_decay": (0.5, "code: α of Eq. 7"),
+    "method.extractor_cooldown": (1, "code: δ of Eq. 7"),
+    "method.search_and_ask": ("refined", "§3.2.2"),
+    "method.query_batch": (16, "C.2: B"),
+    "method.query_wait": (0.001, "C.2: t_max"),
+    "method.search_workers": (4, "C.2"),
+    "method.background": (True, "§3.1: a background track"),
+    "schedule.groups": (48, "C.2: 384 episodes in groups of 8"),
+    "schedule.group_size": (8, "C.2"),
+    "schedule.iterations": (128, "C.2"),
+    "schedule.lr": (1e-6, "C.2: constant"),
+    "schedule.warmup": (0.0, "C.2: constant"),
+    "schedule.decay": ("none", "C.2: constant"),
+    "schedule.temperature": (1.0, "ours: not stated"),
+    "schedule.top_p": (1.0, "ours: not stated"),
+    "schedule.epochs": (1, "code"),
+    "schedule.minibatches": (1, "ours: the micro-batch of 96 is how a step is computed"),
+    "schedule.minibatch_rows": (0, "by minibatches"),
+    "sft.steps": (0, "§4.1: from the instruction-tuned model"),
+    "evaluation.split": ("", "[worlds] has them"),
+    "evaluation.tasks": (0, "[worlds] has them"),
+    "evaluation.every": (16, "ours: not stated"),
+    "evaluation.untrained": (True, "ours: not stated"),
+    "evaluation.temperature": (0.4, "ours: not stated"),
+    "evaluation.top_p": (1.0, "ours: not stated"),
+    "evaluation.top_k": (0, "ours: not stated"),
+    "evaluation.repeats": (1, "ours: not stated"),
+    "evaluation.patience": (0, "C.2: 128 steps"),
+    "evaluation.max_steps": (30, "C.2: as in training"),
+    "engine.lora_rank": (0, "C.2: Megatron, all parameters"),
+    "engine.clip_norm": (1.0, "ours: not stated"),
+    "engine.weight_decay": (0.01, "ours: not stated"),
+    "engine.betas": ([0.9, 0.999], "ours: not stated; AdamW's own"),
+    "worlds.webshop": (
+        {"split": "published_train", "evaluation": {"split": "published_test", "tasks": 128}},
+        "C.1: 1,000 products; goals are ours, and their number",
+    ),
+    "worlds.alfworld": (
+        {"tasks": 1466, "split": "published_train", "evaluation": {"split": "valid_unseen", "tasks": 134}},
+        "C.1: 1,466 instances, 134 held out",
+    ),
+}
+ON_LEVELS = {"split": "test", "tasks": 128}
+"""ours: not stated"""
+THREE_TASKS: Sourced = MIXTURE | {
+    "world": ("minihack,webshop,alfworld", "C.3; 128 episodes of each"),
+    "worlds.minihack": ({"families": "room", "evaluation": ON_LEVELS}, "C.3: Room-Ultimate-5x5"),
+}
+SIX_TASKS: Sourced = MIXTURE | {
+    "world": ("minihack=0.5,sokoban=0.1666667,webshop=0.1666667,alfworld=0.1666666", "C.3; a sixth of the 384 each"),
+    "worlds.minihack": (
+        {"families": "room,maze,keyroom", "evaluation": ON_LEVELS},
+        "C.3: Room-Ultimate-5x5, MazeWalk-9x9, KeyRoom-Dark-S5",
+    ),
+    "worlds.sokoban": ({"families": "two_boxes", "evaluation": ON_LEVELS}, "C.1: 6 × 6, two boxes"),
+}
+WITH_EXTRACTOR: Sourced = {
+    "policies.extractor": (
+        {
+            "model": "Qwen/Qwen3-4B-Thinking-2507",
+            "engine": {"name": "local", **to_data(LocalSettings(gradient_checkpointing=True))},
+        },
+        "§4.1; where and how it is held is ours",
+    )
+}
+COMPLEMENTARY_ROWS: dict[str, Sourced] = {
+    "baseline": {"method.extraction": ("none", "Table 1: without experience")},
+    "static-online": WITH_EXTRACTOR | {"method.extraction": ("static", "Table 1: Static Online Exp.")},
+    "experience-only": WITH_EXTRACTOR | {"method.actor": ("fixed", "Table 1: Exp. Only")},
+    "complementary": WITH_EXTRACTOR,
 }
 
 
@@ -427,6 +543,10 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
             ("no-routing", "additive", "Table 3; OPID's code: additive"),
         )
     },
+    "complementary-table1": {("three-tasks", method): THREE_TASKS | own for method, own in COMPLEMENTARY_ROWS.items()},
+    "complementary-figure9d": {
+        ("six-tasks", method): SIX_TASKS | COMPLEMENTARY_ROWS[method] for method in ("baseline", "complementary")
+    },
     "constant-context-table1": {("alfworld", ""): CONSTANT_CONTEXT},
     "constant-context-table1-webshop": {("webshop", ""): SHOPPING},
     "constant-context-table3-webshop": {
@@ -458,6 +578,8 @@ SEEDS = {
     "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),
     "opid-table1-3b": ([0], "ours: not stated"),
     "opid-tables23": ([0], "ours: not stated"),
+    "complementary-table1": ([0], "ours: not stated"),
+    "complementary-figure9d": ([0], "ours: not stated"),
     "constant-context-table1": ([42], "Table 5: training seed"),
     "constant-context-table1-webshop": ([42], "Table 5: training seed"),
     "constant-context-table3-webshop": ([42], "Table 5: training seed"),

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from tacit.companions.experience.counsel import Asked, Counsel, asked_for
 from tacit.companions.experience.entries import Call
 from tacit.companions.experience.extractor import Sample
 from tacit.companions.experience.manager import Manager, Request
+from tacit.contexts.asking import ASKED, ENTRY, Told
 from tacit.core.errors import TacitError
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
-from tacit.core.types import PLAIN, Condition, Group, Task
+from tacit.core.types import PLAIN, Condition, Group, Task, Trajectory
 
 GUIDED = "experience"
 """the condition of an episode that was given an entry"""
 
 
 class Experience:
+    """One for all worlds of a run: they share the bank, and whatever was learned in one may guide in another."""
+
     name = "experience"
 
-    def __init__(self, manager: Callable[[], Manager], merge_every: int = 5) -> None:
-        self._make = manager
+    def __init__(self, manager: Callable[[], Manager], merge_every: int = 5, asked: Asked | None = None) -> None:
+        """`asked`: how questions in mid-episode are answered."""
+        self._make, self._asked = manager, asked or Asked()
         self._manager: Manager | None = None
+        self._counsel: Counsel | None = None
         self.merge_every = merge_every
-        self.step = 1
-        """the iteration that is being played"""
+        self.step, self.seed = 1, 0
+        """the iteration that is being played, and the seed of the run"""
 
     @property
     def manager(self) -> Manager:
@@ -38,26 +45,41 @@ class Experience:
             self._manager = self._make()
         return self._manager
 
+    def ask(self, question: str) -> Future[Told]:
+        """search_and_ask: the answer is there when somebody waits for it."""
+        if self._counsel is None:
+            self._counsel = Counsel(self.manager, self._asked)
+        self._counsel.step, self._counsel.seed = self.step, self.seed
+        return self._counsel.ask(question)
+
     def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         """Who was guided by what, with what result; and all episodes are to be distilled, whatever their outcome."""
-        bank, self.step = self.manager.bank, moment.iteration
+        bank, self.step, self.seed = self.manager.bank, moment.iteration, moment.seed
+        episodes = [trajectory for group in groups for trajectory in group.trajectories]
+        for trajectory in episodes:
+            bank.happened("retrieved", asked_for(trajectory), self.step)
+            bank.happened("guided", guides_of(trajectory), self.step, trajectory.task.id, trajectory.success)
+            place = f"{trajectory.task.id}/{trajectory.seed}"
+            self.manager.submit(Request(trajectory, entry_of(trajectory.condition), moment, place))
+        questions = [step for trajectory in episodes for step in trajectory.steps if ASKED in step.signals]
+        told = {"asked": len(questions), "answered": sum(ENTRY in step.signals for step in questions)}
+        return {**self._by_half(groups), **{f"experience/{name}": float(number) for name, number in told.items()}}
+
+    def _reward(self, groups: Sequence[Group]) -> None:
+        """r̄(m) = mean of ±1 over the episodes m guided in this iteration, in whichever world: one sample for each entry."""
         rewards: dict[int, list[float]] = {}
         for group in groups:
             for trajectory in group.trajectories:
-                entry = entry_of(trajectory.condition)
-                if entry is not None:
-                    bank.happened("guided", [entry], self.step, trajectory.task.id, trajectory.success)
+                for entry in guides_of(trajectory):
                     rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
-                place = f"{trajectory.task.id}/{trajectory.seed}"
-                self.manager.submit(Request(trajectory, entry, moment, place))
         for entry, earned in rewards.items():
-            call = bank.call(entry)
+            call = self.manager.bank.call(entry)
             if call is not None:
                 self.manager.extractor.buffer.append(Sample(entry, float(np.mean(earned)), call))
-        return self._by_half(groups)
 
     def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         manager = self.manager
+        self._reward(groups)
         manager.work()
         metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
         if trained:
@@ -103,6 +125,7 @@ class Experience:
             "buffer": [[s.entry, s.reward, s.call.version] for s in manager.extractor.buffer],
             "counts": dict(manager.counts),
             "step": self.step,
+            "seed": self.seed,
         }
         (directory / "state.json").write_text(json.dumps(known), encoding="utf-8")
 
@@ -117,7 +140,13 @@ class Experience:
             ]
         manager.counts.clear()
         manager.counts.update(known["counts"])
-        self.step = known["step"]
+        self.step, self.seed = known["step"], known.get("seed", 0)
+
+
+def guides_of(trajectory: Trajectory) -> list[int]:
+    """The entries that guided an episode: the one it began with, and those it asked for."""
+    first = entry_of(trajectory.condition)
+    return list(dict.fromkeys([*([] if first is None else [first]), *asked_for(trajectory)]))
 
 
 def entry_of(condition: Condition) -> int | None:

@@ -5,6 +5,8 @@
     search  the batch, embedded with what is known already taken from memory                W workers beside each other
 
 A batch that cannot be searched tells those who asked for it, and nobody else. Closing answers whoever has asked before.
+
+`InOrder` is the same in one thread: queries wait until somebody wants an answer, and are then searched as they came.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Desk(Generic[Answer]):
 
     def _work(self) -> None:
         while batch := self._gather():
-            self._answer([(query, future) for query, future in batch if future.set_running_or_notify_cancel()])
+            _answer(self._search, [(query, future) for query, future in batch if future.set_running_or_notify_cancel()])
 
     def _gather(self) -> list[tuple[str, Future[Answer]]]:
         """The next batch; empty when the desk is closed and nobody waits any more."""
@@ -89,14 +91,46 @@ class Desk(Generic[Answer]):
                 self.batches.append(len(batch))
         return batch
 
-    def _answer(self, batch: Sequence[tuple[str, Future[Answer]]]) -> None:
-        if not batch:
-            return
-        try:
-            found = self._search([query for query, _ in batch])
-            for (_, future), answer in zip(batch, found, strict=True):
-                future.set_result(answer)
-        except BaseException as error:  # told to those who asked
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
+
+class InOrder(Generic[Answer]):
+    """The same without a thread or a clock: who is answered together depends on the order of asking alone."""
+
+    def __init__(self, search: Callable[[Sequence[str]], Sequence[Answer]], size: int = 16) -> None:
+        self._search, self._size = search, size
+        self._waiting: list[tuple[str, Future[Answer]]] = []
+
+    def ask(self, query: str) -> Future[Answer]:
+        future = _Awaited(self)
+        self._waiting.append((query, future))
+        return future
+
+    def answer_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for first in range(0, len(waiting), self._size):
+            _answer(self._search, waiting[first : first + self._size])
+
+    def close(self) -> None:
+        self.answer_all()
+
+
+class _Awaited(Future[Answer]):
+    def __init__(self, desk: InOrder[Answer]) -> None:
+        super().__init__()
+        self._desk = desk
+
+    def result(self, timeout: float | None = None) -> Answer:
+        self._desk.answer_all()
+        return super().result(timeout)
+
+
+def _answer(search: Callable[[Sequence[str]], Sequence[Answer]], batch: Sequence[tuple[str, Future[Answer]]]) -> None:
+    if not batch:
+        return
+    try:
+        found = search([query for query, _ in batch])
+        for (_, future), answer in zip(batch, found, strict=True):
+            future.set_result(answer)
+    except BaseException as error:  # told to those who asked
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(error)

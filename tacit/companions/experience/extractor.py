@@ -11,13 +11,15 @@ moved on, and a ratio taken against itself would always be one.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from tacit.companions.experience.asking import distilling, merging
-from tacit.companions.experience.entries import Call, Usage
+from tacit.companions.experience.asking import advising, distilling, merging
+from tacit.companions.experience.entries import LONGEST, Call, Usage
 from tacit.companions.experience.operations import Malformed, Operation, Style, read_operations
 from tacit.core.batch import Batch
 from tacit.core.moment import Moment
@@ -64,13 +66,15 @@ class Extractor:
     trained: bool = True
     """False: static extraction"""
     buffer: list[Sample] = field(default_factory=list)
+    _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """one at a time: distilling in the background, answering questions, learning"""
 
     def distil(self, requests: Sequence[tuple[Trajectory, str]], moment: Moment, place: str) -> list[Distilled]:
         """(episode, the entry that guided it, or nothing) -> operations, in order."""
         policy = self.policy()
         room = 3 * max(64, policy.context_limit - self.max_tokens)
         prompts = [policy.encode_prompt(distilling(t, entry, self.style, room)) for t, entry in requests]
-        calls = self._write(policy, prompts, moment, place)
+        calls = self._write(policy, prompts, [moment.derive("extractor", place, i) for i in range(len(prompts))])
         found = []
         for (_, entry), (text, call) in zip(requests, calls, strict=True):
             if call is None:
@@ -85,16 +89,22 @@ class Extractor:
     def merge(self, texts: Sequence[str], moment: Moment, place: str) -> tuple[list[str], Call | None]:
         """Fewer entries that say the same; the old ones where the answer cannot be used."""
         policy = self.policy()
-        ((text, call),) = self._write(policy, [policy.encode_prompt(merging(texts, self.style))], moment, place)
+        prompt = policy.encode_prompt(merging(texts, self.style))
+        ((text, call),) = self._write(policy, [prompt], [moment.derive("extractor", place, 0)])
         merged = read_merged(text, self.style, len(texts)) if call is not None else None
         return (list(texts), None) if merged is None else (merged, call)
 
-    def _write(
-        self, policy: Policy, prompts: Sequence[np.ndarray], moment: Moment, place: str
-    ) -> list[tuple[str, Call | None]]:
+    def advise(self, asked: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[str]:
+        """(question, the entry found for it) -> what the entry means for whoever asks; empty where the answer is of no use."""
+        policy = self.policy()
+        prompts = [policy.encode_prompt(advising(question, entry, self.style)) for question, entry in asked]
+        return [read_advice(text, self.style) if call else "" for text, call in self._write(policy, prompts, seeds)]
+
+    def _write(self, policy: Policy, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> list[tuple[str, Call | None]]:
         fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
-        requests = [Request(prompts[i], moment.derive("extractor", place, i)) for i in fits]
-        sampled = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
+        requests = [Request(prompts[i], seeds[i]) for i in fits]
+        with self._busy:
+            sampled = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
         found: list[tuple[str, Call | None]] = [("", None)] * len(prompts)
         for i, completion in zip(fits, sampled, strict=True):
             call = Call(prompts[i], completion.tokens, completion.logprobs, completion.version)
@@ -110,9 +120,9 @@ class Extractor:
         rewards = np.array([sample.reward for sample in taken])
         weights = np.array([reweighted(usage.get(sample.entry), step, self.decay, self.cooldown) for sample in taken])
         advantages = weights * (rewards - rewards.mean())
-        metrics = policy.update(
-            extractor_batch(taken, advantages, self.temperature), (ClippedWeight(self.clip, self.clip),), self.lr
-        )
+        batch = extractor_batch(taken, advantages, self.temperature)
+        with self._busy:
+            metrics = policy.update(batch, (ClippedWeight(self.clip, self.clip),), self.lr)
         told = {f"experience/extractor_{name}": metrics[name] for name in ("loss", "grad_norm", "clipped") if name in metrics}
         told |= {"experience/extractor_reward": float(rewards.mean()), "experience/buffer": float(len(self.buffer))}
         return told, [sample.entry for sample in taken]
@@ -145,13 +155,29 @@ def read_merged(answer: str, style: Style, most: int) -> list[str] | None:
     if style == "terse":
         found = [line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("entry:")]
     else:
-        first, last = answer.find("{"), answer.rfind("}")
-        try:
-            listed = json.loads(answer[first : last + 1]).get("entries")
-        except (ValueError, AttributeError, RecursionError):
-            return None
+        listed = _object_in(answer).get("entries")
         if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
             return None
         found = [text.strip() for text in listed]
     found = [text for text in found if text]
     return found if 1 <= len(found) <= most else None
+
+
+def read_advice(answer: str, style: Style) -> str:
+    """Empty where it says nothing that could be handed on."""
+    if style == "terse":
+        told = next((line.strip() for line in answer.splitlines() if line.strip()), "")
+    else:
+        said = _object_in(answer).get("advice")
+        told = said.strip() if isinstance(said, str) else ""
+    return told if len(told) <= LONGEST else ""
+
+
+def _object_in(answer: str) -> Mapping[str, Any]:
+    """The JSON object of an answer; an empty one where there is none."""
+    first, last = answer.find("{"), answer.rfind("}")
+    try:
+        found = json.loads(answer[first : last + 1])
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

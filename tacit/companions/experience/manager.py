@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacit.companions.experience.bank import Bank
 from tacit.companions.experience.embedding import Embedding, Remembered
@@ -61,6 +61,7 @@ class Manager:
         self.search_seconds: list[float] = []
         self._queue: queue.Queue[Request | None] = queue.Queue(waiting)
         self._failure: BaseException | None = None
+        self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
         if self._thread is not None:
             self._thread.start()
@@ -123,15 +124,12 @@ class Manager:
         gone = [i for i in old if i not in stays.values()]
         if not fresh and not gone:
             return list(old)
-        first = self.bank.entries[old[0]].origin
-        origin = Origin(
-            first.world, first.family, first.task, first.episode, first.success, moment.iteration, "merge", tuple(gone)
-        )
+        origin = merged_origin([self.bank.entries[i].origin for i in old], moment.iteration, gone)
         try:
             vectors = self.embedding(fresh)
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
         except TacitError as error:
-            self._refused(str(error))
+            self.refused(str(error))
             return list(old)
         return [*stays.values(), *(entry.id for entry in made)]
 
@@ -185,7 +183,7 @@ class Manager:
 
     def _apply(self, request: Request, distilled: Distilled) -> None:
         if distilled.problem:
-            self._refused(distilled.problem)
+            self.refused(distilled.problem)
             return
         trajectory, step = request.trajectory, request.moment.iteration
         task = trajectory.task
@@ -210,8 +208,18 @@ class Manager:
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
                 self.counts["updated" if old else "added"] += 1
             except TacitError as error:
-                self._refused(str(error))
+                self.refused(str(error))
 
-    def _refused(self, why: str) -> None:
+    def refused(self, why: str) -> None:
         self.counts["refused"] += 1
         self.last_refusal = why
+
+
+def merged_origin(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> Origin:
+    """Of the first, as far as all come from there: what was made of several worlds belongs to none of them."""
+    first = origins[0]
+    alike = {name: all(getattr(o, name) == getattr(first, name) for o in origins) for name in ("world", "family")}
+    if not alike["world"]:
+        return Origin(step=step, operation="merge", made_from=tuple(gone))
+    family = first.family if alike["family"] else ""
+    return replace(first, family=family, step=step, operation="merge", made_from=tuple(gone), call=None)

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tacit.companions.experience.bank import Bank, read_only
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.disk import read_only
 from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
 from tacit.core.errors import TacitError
 from tacit.core.tools import Encode

@@ -1,0 +1,173 @@
+"""A bank on disk: SQLite with a write-ahead log. Every entry that ever was, with its vector, its origin and the call that wrote
+it; who was guided by it, with what result; when it was trained on. Whoever writes holds the bank's lock."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.companions.experience.entries import Call, Entry, Origin
+from tacit.core.errors import TacitError
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, prompt BLOB, completion BLOB, logprobs BLOB, version INTEGER);
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY, text TEXT NOT NULL, vector BLOB NOT NULL, origin TEXT NOT NULL, call INTEGER REFERENCES calls(id),
+    retired TEXT);
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY, entry INTEGER NOT NULL, kind TEXT NOT NULL, step INTEGER NOT NULL, task TEXT, success INTEGER);
+CREATE INDEX IF NOT EXISTS events_of ON events(entry);
+"""
+
+
+class Happened(NamedTuple):
+    """Something that happened to an entry."""
+
+    entry: int
+    kind: str
+    """`retrieved`, `guided` (an episode that ended with `success`) or `trained`"""
+    step: int
+    task: str = ""
+    success: bool | None = None
+
+
+class Disk:
+    """`path` None keeps it in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._base = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+            self._base.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;" + _TABLES)
+        except sqlite3.DatabaseError as error:
+            raise TacitError(f"cannot open the experience bank {path}: {error}.") from error
+
+    def close(self) -> None:
+        self._base.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is written within is on disk, all of it or nothing, once this is over."""
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
+
+    def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None) -> Entry:
+        origin = replace(origin, call=self._add_call(call) if call is not None else origin.call)
+        row = (text, vector_D.tobytes(), json.dumps(asdict(origin)), origin.call)
+        cursor = self._base.execute("INSERT INTO entries (text, vector, origin, call) VALUES (?, ?, ?, ?)", row)
+        return Entry(int(cursor.lastrowid or 0), text, origin)
+
+    def retire(self, entry: int, why: str) -> None:
+        self._base.execute("UPDATE entries SET retired = ? WHERE id = ?", (why or "removed", entry))
+
+    def note(self, event: Happened) -> None:
+        row = (*event[:4], None if event.success is None else int(event.success))
+        self._base.execute("INSERT INTO events (entry, kind, step, task, success) VALUES (?, ?, ?, ?, ?)", row)
+
+    def living(self) -> Iterator[tuple[Entry, np.ndarray]]:
+        """Oldest first."""
+        rows = self._base.execute("SELECT id, text, vector, origin FROM entries WHERE retired IS NULL ORDER BY id").fetchall()
+        for number, text, vector, origin in rows:
+            told = json.loads(origin)
+            yield (
+                Entry(number, text, Origin(**{**told, "made_from": tuple(told["made_from"])})),
+                np.frombuffer(vector, np.float32),
+            )
+
+    def events(self) -> Iterator[Happened]:
+        """In the order in which they happened."""
+        rows = self._base.execute("SELECT entry, kind, step, task, success FROM events ORDER BY number")
+        for entry, kind, step, task, success in rows:
+            yield Happened(entry, kind, step, task, None if success is None else bool(success))
+
+    def call(self, entry: int) -> Call | None:
+        row = self._base.execute(
+            "SELECT prompt, completion, logprobs, version FROM calls JOIN entries ON calls.id = entries.call "
+            "WHERE entries.id = ?",
+            (entry,),
+        ).fetchone()
+        if row is None:
+            return None
+        prompt, completion = (np.frombuffer(blob, np.int64) for blob in row[:2])
+        return Call(prompt, completion, np.frombuffer(row[2], np.float32), row[3])
+
+    def explain(self, entry: int) -> dict[str, Any]:
+        row = self._base.execute("SELECT text, origin, retired FROM entries WHERE id = ?", (entry,)).fetchone()
+        if row is None:
+            raise TacitError(f"there is no entry {entry} in {self.path or 'the bank'}.")
+        events = self._base.execute(
+            "SELECT kind, step, task, success FROM events WHERE entry = ? ORDER BY number", (entry,)
+        ).fetchall()
+        origin = json.loads(row[1])
+        before = [self._base.execute("SELECT id, text, retired FROM entries WHERE id = ?", (n,)) for n in origin["made_from"]]
+        after = self._base.execute(
+            "SELECT entries.id FROM entries, json_each(entries.origin, '$.made_from') AS old WHERE old.value = ?", (entry,)
+        )
+        return {
+            "id": entry,
+            "text": row[0],
+            "origin": origin,
+            "retired": row[2],
+            "replaced": [dict(zip(("id", "text", "retired"), found, strict=True)) for rows in before for found in rows],
+            "replaced_by": [number for (number,) in after],
+            "events": [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events],
+        }
+
+    def check_meta(self, wanted: Mapping[str, str]) -> None:
+        """What the bank says of itself: written where it is new, else it has to be the same."""
+        found = dict(self._base.execute("SELECT key, value FROM meta").fetchall())
+        if not found:
+            self._base.executemany("INSERT INTO meta VALUES (?, ?)", wanted.items())
+            return
+        for key, value in wanted.items():
+            if found.get(key) != value:
+                raise TacitError(
+                    f"the experience bank {self.path} was made with {key} {found.get(key)!r}, and this is {value!r}: vectors "
+                    "of two models cannot be compared. Name another bank, or export it and import it here (tacit bank)."
+                )
+
+    def clear(self) -> None:
+        for table in ("events", "entries", "calls"):
+            self._base.execute(f"DELETE FROM {table}")
+
+    def save_to(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._base.execute("VACUUM INTO ?", (str(path),))
+
+    def restore_from(self, path: Path) -> None:
+        source = read_only(path)
+        try:
+            source.backup(self._base)
+        finally:
+            source.close()
+
+    def _add_call(self, call: Call) -> int:
+        row = (
+            np.asarray(call.prompt, np.int64).tobytes(),
+            np.asarray(call.completion, np.int64).tobytes(),
+            np.asarray(call.logprobs, np.float32).tobytes(),
+            call.version,
+        )
+        cursor = self._base.execute("INSERT INTO calls (prompt, completion, logprobs, version) VALUES (?, ?, ?, ?)", row)
+        return int(cursor.lastrowid or 0)
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """Without a trace. Nobody has a bank open that has no write-ahead log beside it: then not even a lock is taken."""
+    log = path.with_name(f"{path.name}-wal")
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{'' if log.exists() else '&immutable=1'}", uri=True)

@@ -1,0 +1,41 @@
+"""Somebody who writes into a bank without end, in an order that is known, and says when each write is acknowledged."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.embedding import Ngrams
+from tacit.companions.experience.entries import Origin
+
+EMBED = Ngrams(3, 16)
+
+
+def opened(path: Path | None) -> Bank:
+    return Bank(path, EMBED.name, EMBED.dimensions, 12)
+
+
+def apply(bank: Bank, number: int) -> None:
+    """Write number `number`: it depends on that and on what is in the bank, and on nothing else."""
+    living = list(bank.entries)
+    fresh = (f"entry {number}", EMBED([f"entry {number}"])[0], Origin(step=number), None)
+    if number % 4 == 1:
+        bank.happened("guided", living[-2:], number, "t", number % 8 == 1)
+    elif number % 4 == 2 and len(living) > 4:
+        bank.replace(living[1:4], [fresh], "merged")
+    else:
+        bank.replace(living[-1:] if number % 4 == 3 else (), [fresh], "updated")
+
+
+def contents(bank: Bank) -> list:
+    return [(e.id, e.text, e.origin, vars(bank.usage[e.id])) for e in bank.entries.values()]
+
+
+def write_without_end(path: str, first: int, pipe: int) -> None:
+    bank, number = opened(Path(path)), first
+    os.write(pipe, b"open\n")
+    while True:
+        apply(bank, number)
+        os.write(pipe, f"{number}\n".encode())
+        number += 1

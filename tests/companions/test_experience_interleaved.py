@@ -1,0 +1,146 @@
+"""Queries, writes, merges and crashes, interleaved line by line: every read is of a whole bank, and so is what a crash leaves.
+
+Entries come in pairs (`left 7`, `right 7`), and every change is of whole pairs; a pair's vectors are made from its number. So
+any half of anything shows.
+"""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count, takewhile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy
+from turns import TurnLock, Turns
+
+import tacit.companions.experience as package
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.manager import Manager
+from tacit.core.moment import Moment
+
+FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "disk", "matrix", "retrieval", "manager")]
+DIMENSIONS = 8
+
+
+class Numbered:
+    """The vector of a text is that of the number in it."""
+
+    name, dimensions = "numbered", DIMENSIONS
+
+    def __call__(self, texts):
+        return np.stack([vector_of(text) for text in texts])
+
+
+def vector_of(text: str) -> np.ndarray:
+    vector = np.random.default_rng(int(text.split()[-1])).normal(size=DIMENSIONS).astype(np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def newest_pairs(prompt: str, seed: int) -> str:
+    """A merge that keeps the newer half of the pairs it is shown, whole."""
+    numbers = sorted({int(line.split()[-1]) for line in prompt.splitlines()[:-1]})
+    kept = numbers[len(numbers) // 2 :]
+    return "\n".join(f"entry: {side} {number}" for number in kept for side in ("left", "right"))
+
+
+def whole(texts) -> bool:
+    """Pairs, and nothing but pairs."""
+    sides: dict[str, set[str]] = {}
+    for text in texts:
+        side, number = text.split()
+        sides.setdefault(number, set()).add(side)
+    return all(found == {"left", "right"} for found in sides.values())
+
+
+def play(place: Path, seed: int) -> dict[str, int]:
+    turns = Turns(seed, FILES)
+    bank = Bank(place / "bank.sqlite", "numbered", DIMENSIONS, capacity=12)
+    bank._writing = TurnLock(turns)
+    extractor = Extractor(lambda: ScriptedPolicy(newest_pairs), "terse", max_tokens=64)
+    manager = Manager(bank, Numbered(), extractor)
+    texts: dict[int, str] = {}
+    """id -> text of every entry that ever was acknowledged or found"""
+    acknowledged: list[tuple[set[int], set[int]]] = []
+    """ids that each acknowledged change made, and those it took away"""
+    handed: list[int] = []
+    """ids that were handed out, once that was acknowledged"""
+    over: list[bool] = []
+    """when everything is written"""
+    seen = dict.fromkeys(("reads", "searches", "crashes", "left"), 0)
+
+    def pair(number: int, old: list[int]):
+        origin = Origin(task=str(number), made_from=tuple(old))
+        return [(f"{side} {number}", vector_of(f"{side} {number}"), origin, None) for side in ("left", "right")]
+
+    def write() -> None:
+        for number in range(20):
+            before = set(bank.entries)
+            if number % 5 == 4:
+                manager.merge(Moment(0, number), chunk=4)
+            else:
+                old = sorted(before)[2:4] if number % 3 == 2 and len(before) >= 6 else []
+                bank.replace(old, pair(number, old), "updated")
+            after = set(bank.entries)
+            acknowledged.append((after - before, before - after))
+        over.append(True)
+
+    def read() -> None:
+        while not over:
+            snapshot = bank.snapshot()
+            turns.pause()
+            for row, number in zip(snapshot.vectors_ND, snapshot.ids, strict=True):
+                texts.setdefault(number, bank.explain(number)["text"])
+                np.testing.assert_allclose(row, vector_of(texts[number]), atol=1e-6)
+            assert whole(texts[number] for number in snapshot.ids) and len(snapshot.ids) <= 12
+            seen["reads"] += bool(snapshot.ids)
+
+    def search() -> None:
+        for number in takewhile(lambda _: not over, count()):
+            turns.pause()
+            (found,) = manager.search([f"left {number % 12}"], step=number)
+            if found is not None:
+                handed.append(found.id)
+                assert bank.explain(found.id)["text"] == found.text
+                seen["searches"] += 1
+
+    def crash() -> None:
+        """What lies on disk between two lines of the others is what a kill would leave there."""
+        for number in takewhile(lambda _: not over, count()):
+            for _ in range(3):
+                turns.pause()
+            changes, retrieved = list(acknowledged), list(handed)
+            for file in place.glob("bank.sqlite*"):
+                shutil.copy(file, place / file.name.replace("bank", f"crash{number}"))
+            left = Bank(place / f"crash{number}.sqlite", "numbered", DIMENSIONS, capacity=12)
+            assert whole(entry.text for entry in left.entries.values())
+            assert left.entries.keys().isdisjoint(n for entry in left.entries.values() for n in entry.origin.made_from)
+            for made, gone in changes:
+                assert gone.isdisjoint(left.entries) and all(left.explain(entry)["id"] == entry for entry in made)
+            for entry in set(retrieved):
+                events = left.explain(entry)["events"]
+                assert [event["kind"] for event in events].count("retrieved") >= retrieved.count(entry)
+            seen["crashes"] += 1
+            seen["left"] += len(left)
+            left.close()
+
+    turns.play([write, read, read, search, crash])
+    assert whole(entry.text for entry in bank.entries.values()) and turns.lines > 1000
+    bank.close()
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_interleaving_reads_and_leaves_whole_banks(seed, tmp_path):
+    seen = play(tmp_path, seed)
+    assert seen["reads"] > 4 and seen["searches"] > 4 and seen["crashes"] > 4 and seen["left"]
+
+
+def test_the_same_seed_is_the_same_interleaving(tmp_path):
+    first, again, other = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    for place in (first, again, other):
+        place.mkdir()
+    assert play(first, 3) == play(again, 3) != play(other, 4)

@@ -1,0 +1,84 @@
+"""Threads that take turns: one runs at a time, and who goes on is drawn after every line of the files that are watched.
+
+The same seed gives the same interleaving, down to the line, so whatever goes wrong in one goes wrong again.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+
+class Turns:
+    def __init__(self, seed: int, files: Sequence[Path], often: float = 0.5) -> None:
+        """`often`: how likely a turn ends at a line."""
+        self._rng, self._files, self._often = Random(seed), {str(file) for file in files}, often
+        self._mine = threading.local()
+        self._back = threading.Semaphore(0)
+        self.lines = 0
+        """at which somebody else could have gone on"""
+
+    def play(self, actors: Sequence[Callable[[], None]]) -> None:
+        """All of them to their end; the first error is raised."""
+        going, errors = [], []
+        for actor in actors:
+            turn = threading.Semaphore(0)
+            thread = threading.Thread(target=self._act, args=(actor, turn, errors), daemon=True)
+            thread.start()
+            going.append((thread, turn))
+        while going and not errors:
+            thread, turn = self._rng.choice(going)
+            turn.release()
+            assert self._back.acquire(timeout=30), "somebody waits for what nobody will give"
+            going = [(each, own) for each, own in going if not getattr(each, "over", False)]
+        if errors:
+            raise errors[0]
+
+    def pause(self) -> None:
+        """Somebody else's turn."""
+        self._back.release()
+        self._mine.turn.acquire()
+
+    def _act(self, actor: Callable[[], None], turn: threading.Semaphore, errors: list[BaseException]) -> None:
+        self._mine.turn = turn
+        turn.acquire()
+        sys.settrace(self._enter)
+        try:
+            actor()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            sys.settrace(None)
+            threading.current_thread().over = True  # type: ignore[attr-defined]
+            self._back.release()
+
+    def _enter(self, frame, event, arg):
+        return self._line if frame.f_code.co_filename in self._files else None
+
+    def _line(self, frame, event, arg):
+        if event == "line":
+            self.lines += 1
+            if self._rng.random() < self._often:
+                self.pause()
+        return self._line
+
+
+class TurnLock:
+    """A lock that lets others go on while it is waited for."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._owner, self._depth = turns, None, 0
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        while self._owner not in (None, me):
+            self._turns.pause()
+        self._owner, self._depth = me, self._depth + 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None

@@ -1,0 +1,184 @@
+"""Several worlds of a run share one bank of experience, one extractor and its buffer; killed, they go on bit for bit."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted import Kit, ScriptedPolicy, solve_countdown
+
+from tacit.assembly.checks import prepare
+from tacit.assembly.recipe import Recipe
+from tacit.cli.main import main
+from tacit.companions.experience.companion import GUIDED
+from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.manager import merged_origin
+from tacit.companions.experience.operations import Operation
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.environments import get_environment
+from tacit.methods import get_method
+from tacit.rollout.worlds import InPlace
+from tacit.runs.directory import read_summary, saved_checkpoints
+from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+
+WORLDS = [get_environment("countdown"), get_environment("textcraft")]
+SETTINGS = {
+    "wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse", "extractor_tokens": 64,
+    "extractor_batch": 5, "merge_every": 3, "schedule": Schedule(groups=4, group_size=4, lr=1e-3),
+}  # fmt: skip
+
+
+def noting(prompt: str, seed: int) -> str:
+    lines = prompt.splitlines()
+    if lines[-1] == "merged:":
+        return "\n".join(sorted({line for line in lines if line.startswith("entry:")})[:4])
+    return f"add: when {lines[0][:40]} try {lines[1].partition(' > ')[0]}"
+
+
+def playing(prompt: str, seed: int) -> str:
+    return solve_countdown(prompt) if "[" not in prompt and " > " in prompt.splitlines()[-1] and seed % 3 else "inventory"
+
+
+def made(place: Path):
+    """(loop over both worlds, their one companion, the extractor)"""
+    extractor = ScriptedPolicy(noting)
+    kit = Kit(extractor, place)
+    methods = [replace(get_method("complementary")(), **SETTINGS).build(world, kit) for world in WORLDS]
+    grounds = [
+        Playground(method, world.tasks("train", 6, 0), InPlace(world.make), 12, 3, world.name, 0.5)
+        for world, method in zip(WORLDS, methods, strict=True)
+    ]
+    (first,), (second,) = (method.companions for method in methods)
+    assert first is second
+    return Loop(grounds, ScriptedPolicy(playing), iterations=6), first, extractor
+
+
+def contents(bank) -> list:
+    return [(e.id, e.text, e.origin, vars(bank.usage[e.id])) for e in bank.entries.values()]
+
+
+def test_worlds_write_into_one_bank_and_read_from_it(tmp_path):
+    loop, experience, extractor = made(tmp_path)
+    done = loop.iterate(1)
+    bank = experience.manager.bank
+    assert {entry.origin.world for entry in bank.entries.values()} == {"countdown", "textcraft"}
+    assert len(bank) == 16 == done.metrics["experience/added"], "every episode of both is distilled, once"
+    assert {name.partition("/")[0] for name in done.metrics if "success_free" in name} == {"countdown", "textcraft"}
+    for number in (2, 3, 4):
+        done = loop.iterate(number)
+    assert done.metrics["experience/merges"] == 1, "one merge for both"
+    assert extractor.updates and all(len(batch) == 5 for batch, _, _ in extractor.updates)
+    assert not [name for name in done.metrics if name.endswith("experience/entries") and name != "experience/entries"]
+
+
+def test_an_entry_that_guided_in_two_worlds_is_one_sample(tmp_path):
+    """Its reward is the mean over all whom it guided; before, each world had its own sample of it."""
+    loop, experience, _ = made(tmp_path)
+    loop.iterate(1)
+    manager = experience.manager
+    keep = next(iter(manager.bank.entries))
+    manager.bank.remove([number for number in manager.bank.entries if number != keep])
+    done = loop.iterate(2)
+    guided = [t for g in done.groups for t in g.trajectories if t.condition.name == GUIDED]
+    assert {t.task.world for t in guided} == {"countdown", "textcraft"} and {t.condition.entry for t in guided} == {str(keep)}
+    (sample,) = manager.extractor.buffer
+    assert sample.entry == keep and sample.reward == pytest.approx(np.mean([1.0 if t.success else -1.0 for t in guided]))
+
+
+def test_saved_and_found_again_both_go_on_as_they_would_have(tmp_path):
+    def run(cut: bool):
+        loop, experience, extractor = made(tmp_path / str(cut))
+        loop.iterate(1), loop.iterate(2)
+        if cut:
+            (tmp_path / "kept").mkdir()
+            experience.save(tmp_path / "kept")
+            drawn = dict(loop.drawn)
+            loop.iterate(3)  # and then the power goes
+            loop, experience, extractor = made(tmp_path / str(cut))
+            experience.load(tmp_path / "kept")
+            loop.drawn = drawn
+        updates = len(extractor.updates)
+        metrics = [loop.iterate(number).metrics for number in (3, 4, 5)]
+        told = [{k: v for k, v in m.items() if "seconds" not in k and "_ms" not in k and k != "loss"} for m in metrics]
+        batches = [[c.tolist() for c in batch.completions] for batch, _, _ in extractor.updates[updates:]]
+        return contents(experience.manager.bank), told, batches
+
+    assert run(cut=False) == run(cut=True)
+
+
+def test_what_was_made_of_several_worlds_belongs_to_none():
+    here, there = Origin("a", "x", "a/1", 3, True, 1), Origin("b", "y", "b/1", 4, True, 1)
+    assert merged_origin([here, there], 5, [7, 8]) == Origin(step=5, operation="merge", made_from=(7, 8))
+    assert merged_origin([here, replace(here, family="z")], 5, [7]) == Origin("a", "", "a/1", 3, True, 5, "merge", (7,))
+
+
+def test_worlds_cannot_have_it_made_differently(tmp_path):
+    document = {
+        "world": "countdown,textcraft", "method": "complementary", "model": "tiny-base", "out": str(tmp_path / "run"),
+        "worlds": {"countdown": {"method": {"capacity": 7}}},
+    }  # fmt: skip
+    with pytest.raises(TacitError, match="share its experience"):
+        prepare(Recipe.from_json(document))
+
+
+TRAIN = (
+    "train --world countdown,textcraft --model tiny --method complementary --iterations 3 --groups 2 --group-size 2 "
+    "--max-steps 2 --max-tokens 8 --tasks 4 --evaluation.tasks 2 --evaluation.max-steps 2 --no-evaluation.untrained "
+    "--extractor-tokens 12 --extractor-batch 1 --extractor-lr 1e-2 --merge-every 2 --checkpoint-every 1 --keep 9 --lr 1e-2 "
+    "--tiny.layers 1 --tiny.hidden 32 --engine.device cpu --engine.threads 1"
+)
+
+
+def on_disk(run: Path) -> list:
+    """All but the `version` of calls: an engine counts the loading of a checkpoint among the changes of its weights."""
+    base = sqlite3.connect(run / "experience" / "bank.sqlite")
+    calls = "(SELECT id, prompt, completion, logprobs FROM calls)"
+    found = [base.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in ("entries", "events", calls)]
+    base.close()
+    return found
+
+
+def extractor_weights(checkpoint: Path) -> dict[str, bytes]:
+    files = sorted((checkpoint / "policies" / "extractor").rglob("*.safetensors"))
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def taken_as_it_is():
+    """An untrained extractor babbles, and would be refused: here whatever it writes is an entry."""
+    with pytest.MonkeyPatch.context() as patch:
+        reading = "tacit.companions.experience.extractor.read_operations"
+        patch.setattr(reading, lambda answer, style, guided: (Operation("add", answer.strip() or "nothing"),))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, taken_as_it_is) -> Path:
+    path = tmp_path_factory.mktemp("shared-bank") / "run"
+    assert main([*TRAIN.split(), "--out", str(path)]) == 0
+    first, *_, last = saved_checkpoints(path).all()
+    assert [p.name for p in (last.path / "companions").iterdir()] == ["experience"]
+    assert all(on_disk(path)) and extractor_weights(first.path) != extractor_weights(last.path), "there is something to lose"
+    return path
+
+
+@pytest.mark.parametrize("left", [2, 1, 0])
+def test_a_killed_run_goes_on_bit_for_bit(left, tmp_path, whole):
+    """As after a kill: checkpoints up to some iteration, and a bank into which later ones have written already."""
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    for checkpoint in saved_checkpoints(run).all():
+        if checkpoint.step > left:
+            shutil.rmtree(checkpoint.path)
+    (run / "summary.json").unlink()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert read_summary(run)["digest"] == read_summary(whole)["digest"]
+    ours, theirs = (saved_checkpoints(place).newest().path for place in (run, whole))
+    assert extractor_weights(ours) == extractor_weights(theirs)
+    assert on_disk(run) == on_disk(whole)

@@ -1,0 +1,197 @@
+"""search_and_ask: an agent asks the bank in mid-episode, and reads the answer beside what it sees next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted import Kit, ScriptedPolicy, solve_countdown
+
+from tacit.companions.experience.companion import GUIDED
+from tacit.companions.experience.desk import InOrder
+from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.extractor import read_advice
+from tacit.contexts.asking import ASK, ASKED, ENTRY
+from tacit.core.method import Schedule, measured_under
+from tacit.core.protocols import Sampling
+from tacit.environments import get_environment
+from tacit.methods import get_method
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+
+WORLD = get_environment("countdown")
+TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse"}
+QUESTION = "which numbers go first?"
+
+
+def advising_extractor(prompt: str, seed: int) -> str:
+    return f"advice {seed % 97}: largest first" if prompt.endswith("advice:") else "return"
+
+
+def asking_once(prompt: str, seed: int) -> str:
+    """Asks where it may and has no answer yet; then solves it."""
+    if f"ask: {ASK}" in prompt and QUESTION not in prompt:
+        return f"{ASK} {QUESTION}"
+    return solve_countdown(next(line for line in prompt.splitlines() if " > " in line))
+
+
+def made(place: Path, extractor: Callable = advising_extractor, actor: Callable = asking_once, **settings):
+    """(loop, companion, actor, extractor) with two entries in the bank."""
+    helper, player = ScriptedPolicy(extractor), ScriptedPolicy(actor)
+    told = {**TERSE, "extractor_tokens": 32, "merge_every": 0, "kl": 0.0, **settings}
+    schedule = Schedule(groups=2, group_size=4, lr=1e-3)
+    method = replace(get_method("complementary")(**told), schedule=schedule).build(WORLD, Kit(helper, place))
+    (experience,) = method.companions
+    bank, embed = experience.manager.bank, experience.manager.embedding
+    for text in ("which numbers go first: the largest", "nothing of the kind"):
+        bank.add(text, embed([text])[0], Origin(world="countdown"))
+    loop = Loop([Playground(method, WORLD.tasks("train", 6, 0), InPlace(WORLD.make), 24, 6)], player, iterations=3)
+    return loop, experience, player, helper
+
+
+def guided_and_free(done):
+    episodes = [t for g in done.groups for t in g.trajectories]
+    return [t for t in episodes if t.condition.name == GUIDED], [t for t in episodes if t.condition.name != GUIDED]
+
+
+def test_the_guided_ask_and_read_the_answer_next(tmp_path):
+    loop, experience, _, helper = made(tmp_path)
+    done = loop.iterate(1)
+    guided, free = guided_and_free(done)
+    for trajectory in guided:
+        first, second = trajectory.steps[:2]
+        assert first.action == f"{ASK} {QUESTION}" and first.signals[ASKED] == 1.0 and int(first.signals[ENTRY]) == 1
+        assert f"<note>\n{QUESTION}\nadvice" in second.prompt.text and second.observation == first.observation
+        assert trajectory.success, "the world stood still while it asked"
+    assert not any(ASKED in step.signals or ASK in step.prompt.text for t in free for step in t.steps)
+    assert done.metrics["experience/asked"] == done.metrics["experience/answered"] == len(guided) == 4
+    batches = [asked for asked in helper.asked if asked[0][0].endswith("advice:")]
+    assert [len(asked) for asked in batches] == [4], "all of a round in one batch"
+    usage = experience.manager.bank.usage[1]
+    assert usage.wins == 4 and usage.retrieved >= 4, "what was asked for has guided, once in an episode"
+
+
+def test_what_was_asked_for_is_rewarded(tmp_path):
+    """Like what an episode began with: ±1, the mean over all that had it, whether by question or from the beginning."""
+
+    def extractor(prompt: str, seed: int) -> str:
+        if prompt.endswith("advice:"):
+            return "the largest"
+        return "add: which numbers go first depends" if f"{ASK} " in prompt else "add: something else altogether"
+
+    def actor(prompt: str, seed: int) -> str:
+        said = asking_once(prompt, seed)
+        return said if seed % 2 or said.startswith(ASK) else "hm"
+
+    loop, experience, _, _ = made(tmp_path, extractor, actor, diversity=0.0, recency=0)
+    loop.iterate(1)
+    bank = experience.manager.bank
+    bank.remove([1, 2])  # they were put there by hand, and nobody can be trained on them
+    guided, _ = guided_and_free(loop.iterate(2))
+    earned: dict[int, list[float]] = {}
+    for trajectory in guided:
+        asked = {int(step.signals[ENTRY]) for step in trajectory.steps if ENTRY in step.signals}
+        assert asked
+        for entry in {int(trajectory.condition.entry), *asked}:
+            earned.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
+    found = {sample.entry: sample.reward for sample in experience.manager.extractor.buffer}
+    assert found == {entry: pytest.approx(np.mean(rewards)) for entry, rewards in earned.items()}
+    assert len({trajectory.success for trajectory in guided}) == 2, "there is something to tell apart"
+
+
+def test_told_as_it_is_or_not_at_all(tmp_path):
+    loop, _, _, helper = made(tmp_path, search_and_ask="plain")
+    guided, _ = guided_and_free(loop.iterate(1))
+    assert all(f"{QUESTION}\nwhich numbers go first: the largest" in t.steps[1].prompt.text for t in guided)
+    assert not [asked for asked in helper.asked if asked[0][0].endswith("advice:")]
+    loop, *_ = made(tmp_path / "none", search_and_ask="none")
+    guided, _ = guided_and_free(loop.iterate(1))
+    assert guided and not any(ASK in step.prompt.text for t in guided for step in t.steps)
+
+
+def test_advice_that_says_nothing_is_counted_and_the_entry_told(tmp_path):
+    loop, experience, _, _ = made(tmp_path, extractor=lambda prompt, seed: " " if prompt.endswith("advice:") else "return")
+    guided, _ = guided_and_free(loop.iterate(1))
+    assert all("which numbers go first: the largest" in t.steps[1].prompt.text for t in guided)
+    assert experience.manager.counts["refused"] == 4
+
+
+def test_the_same_run_asks_and_hears_the_same(tmp_path):
+    def heard(place: Path, size: int) -> list[str]:
+        loop, *_ = made(place, query_batch=size)
+        return [step.prompt.text for number in (1, 2) for t in guided_and_free(loop.iterate(number))[0] for step in t.steps]
+
+    first = heard(tmp_path / "a", 16)
+    assert first == heard(tmp_path / "b", 16) and first == heard(tmp_path / "c", 1), "nor does it depend on the batch"
+
+
+def test_threads_answer_as_one_does(tmp_path):
+    def heard(place: Path, background: bool) -> list[str]:
+        loop, experience, *_ = made(place, background=background, query_batch=3)
+        texts = [step.prompt.text for t in guided_and_free(loop.iterate(1))[0] for step in t.steps]
+        experience.manager.close()
+        return texts
+
+    assert heard(tmp_path / "a", True) == heard(tmp_path / "b", False)
+
+
+def test_an_evaluation_asks_and_leaves_no_trace(tmp_path):
+    loop, experience, player, _ = made(tmp_path)
+    method, bank = loop.playgrounds[0].method, experience.manager.bank
+    before = {i: vars(u).copy() for i, u in bank.usage.items()}
+    plans = [EpisodePlan(task, 1, measured_under(method)[GUIDED](task)) for task in WORLD.tasks("test", 3, 0)]
+    played = rollout(plans, method.context, InPlace(WORLD.make), player, Sampling(1.0, max_tokens=24), 6)
+    assert all(ASKED in t.steps[0].signals and t.success for t in played)
+    assert {i: vars(u) for i, u in bank.usage.items()} == before
+
+
+FULL = {**TERSE, "wording": "full"}
+
+
+@pytest.mark.parametrize(
+    ("style", "written"),
+    [
+        ("tags", f"<think>hm</think><action>{ASK} {QUESTION}</action>"),
+        ("bare", f"{ASK} {QUESTION}"),
+        ("bare", f"{ASK}: {QUESTION}"),
+    ],
+)
+def test_in_each_style(style, written, tmp_path):
+    """Told in full, an agent asks as its style has it, and goes on."""
+
+    def actor(prompt: str, seed: int) -> str:
+        return written if "you may ask instead of acting" in prompt and f"\n{QUESTION}\n" not in prompt else "hm"
+
+    loop, _, _, _ = made(tmp_path, actor=actor, **{**FULL, "style": style})
+    guided, _ = guided_and_free(loop.iterate(1))
+    for trajectory in guided:
+        assert trajectory.steps[0].valid and ASKED in trajectory.steps[0].signals
+        assert f"{QUESTION}\nadvice" in trajectory.steps[1].prompt.text and trajectory.steps[1].action == "hm"
+        assert f"{QUESTION}\nadvice" in trajectory.steps[-1].prompt.text, "until the next question"
+        assert len([step for step in trajectory.steps if ASKED in step.signals]) == 1
+
+
+def test_questions_in_order_are_searched_together_when_somebody_waits():
+    searched: list[list[str]] = []
+    desk = InOrder(lambda asked: searched.append(list(asked)) or list(asked), size=2)
+    futures = [desk.ask(name) for name in "abc"]
+    assert searched == [] and [f.result() for f in futures] == ["a", "b", "c"] and searched == [["a", "b"], ["c"]]
+
+
+def test_advice_is_read_or_refused():
+    assert read_advice('Well: {"advice": " go "}', "json") == "go" and read_advice("\n go \nadd: x", "terse") == "go"
+    for answer in ("", "{}", '{"advice": 3}', '["advice"]', "{" * 5000, '{"advice": "' + "x" * 5000 + '"}'):
+        assert read_advice(answer, "json") == ""
+
+
+def test_a_method_that_is_only_looked_at_touches_no_bank(tmp_path, monkeypatch):
+    """Built without tools it has no directory: what lies under that name where somebody stands is not its own."""
+    monkeypatch.chdir(tmp_path)
+    method = get_method("complementary")(**TERSE).build(WORLD)
+    assert {c.name for c in method.conditions.assign(WORLD.tasks("train", 1, 0)[0], 4, 0)} == {"plain"}
+    assert not list(tmp_path.iterdir())
