@@ -1,7 +1,7 @@
 """`/v1/chat/completions` and `/v1/models`, as OpenAI's clients ask for them, over the same base and adapters.
 
-A model's own chat template makes one text of the messages. A tiny model has none: its messages are put below each other, so that
-a single one with a module's prompt is answered with the module's action. The base without a module goes by its own name.
+A model's own chat template makes one text of the messages. A tiny model has none: its messages are put below each other, so
+that a single one with a module's prompt is answered with the module's action. The base without a module goes by its own name.
 """
 
 from __future__ import annotations
