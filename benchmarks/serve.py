@@ -4,14 +4,14 @@
     python benchmarks/serve.py --modules modules/household       # yours
     python benchmarks/serve.py --sessions 32 --requests 2000 --json
 
-Each session plays an episode of its own in a household of the client's own, over and over, half of them by one module and half by
-another, until all together have asked for so many turns. A turn is one request: what is seen goes in, an action comes back.
-`server_cpu_ms` is what a turn takes of the server's processors, which says more than the clock on a machine that others use too.
+Each session plays an episode of its own in a household of the client's own, over and over, each family by its
+module, until all together have asked for so many turns. A turn is one request: what is seen goes in, an action comes back.
+`server_cpu_ms` is what a turn takes of the server's processors, which says more than the clock on a machine that others use.
 Every episode that came to its end must be, action for action, what `Agent` does alone with the same goal and seed. Then the
 server is killed in the middle of a load and started again.
 
-The modules it makes are adapters of rank 4 on a Llama of 0.15M parameters that has seen demonstrations of all families: they write
-actions of about five tokens, as trained ones do. Client and server share the machine.
+The modules it makes are adapters of rank 4 on a Llama of 0.15M parameters that has seen demonstrations of all families: they
+write actions of about five tokens, as trained ones do. Client and server share the machine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import shutil
 import statistics
 import tempfile
@@ -32,11 +33,13 @@ from tacit.cli.main import main as tacit
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules import Agent, find_modules
 
-SIZES = "--tiny.vocab 768 --tiny.hidden 64 --tiny.layers 2 --tiny.heads 2 --tiny.kv-heads 2 --tiny.intermediate 192".split()
-USUAL = (
+SIZES = shlex.split(
+    "--tiny.vocab 768 --tiny.hidden 64 --tiny.layers 2 --tiny.heads 2 --tiny.kv-heads 2 --tiny.intermediate 192"
+)
+USUAL = shlex.split(
     "--world alfworld --method constant_context --wording terse --iterations 0 --sft.lr 4e-3 --evaluation.split unseen "
     "--evaluation.tasks 4 --no-evaluation.untrained --evaluation.temperature 0.4 --engine.device cpu --engine.threads 1"
-).split()
+)
 
 
 def make_modules(place: Path) -> Path:

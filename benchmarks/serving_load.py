@@ -1,4 +1,4 @@
-"""Sessions that load a server over loopback: a plain HTTP client, and household episodes played in worlds of the client's own."""
+"""Sessions that load a server over loopback: a plain HTTP client, and episodes in households of the client's own."""
 
 from __future__ import annotations
 
