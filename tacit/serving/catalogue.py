@@ -111,6 +111,10 @@ class Catalogue:
                 await self._retire(offer)
             return changes
 
+    def check_fallback(self) -> None:
+        if self._fallback is not None and not any(router.fallback for router in self._routers.values()):
+            raise TacitError(f"fallback {self._fallback!r} is no module here; there are {', '.join(self.offers)}.")
+
     def choose(self, skill: str = "", world: str = "", family: str = "") -> Offer:
         """The module that was named, or the one for a family; without a family, the only one there is."""
         if skill:

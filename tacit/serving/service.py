@@ -49,10 +49,13 @@ class Service:
         try:
             changes = await self.catalogue.refresh()
             if changes.refused:
-                self.failure = TacitError("; ".join(changes.refused.values()).rstrip(".") + ".")
-                raise self.failure
+                raise TacitError("; ".join(changes.refused.values()).rstrip(".") + ".")
+            self.catalogue.check_fallback()
             self.ready = True
             yield self
+        except TacitError as error:
+            self.failure = error
+            raise
         finally:
             self.ready = False
             tidy.cancel()

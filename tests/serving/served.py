@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,18 +24,20 @@ class Served:
     def __init__(self, modules: Path, *flags: str, port: int = 0, token: str = TOKEN) -> None:
         words = [sys.executable, "-m", "tacit", "serve", str(modules), "--port", str(port), "--engine.device", "cpu"]
         environment = {**os.environ, "TACIT_SERVE_TOKEN": token, "NO_COLOR": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [*words, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-        )
+        self._log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([*words, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
         assert self.process.stdout is not None
-        said = []
         for line in self.process.stdout:
-            said.append(line)
             if line.startswith("http://"):
                 self.address = line.split("/#")[0].strip().rstrip("/")
                 self.port = int(self.address.rpartition(":")[2])
                 return
-        raise AssertionError(f"the server did not start (status {self.process.wait()}): {''.join(said)}")
+        raise AssertionError(f"the server did not start (status {self.process.wait()}): {self.complaints}")
+
+    @property
+    def complaints(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
 
     def send(
         self, method: str, path: str, body: bytes | str | None = None, token: str | None = TOKEN, **headers: str

@@ -35,7 +35,9 @@ def test_many_at_once_are_each_what_they_are_alone(modules: Path, server: Served
         told = [pool.submit(played, server, task, 4, i, temperature=temperature) for i, task in enumerate(tasks)]
         over_http = [episode.result() for episode in told]
     assert over_http == [alone(modules, task, 4, i, temperature) for i, task in enumerate(tasks)]
-    rows = re.findall(r'tacit_batch_rows_bucket\{le="1.0"\} (\S+)|tacit_batch_rows_count (\S+)', server.send("GET", "/metrics")[1])
+    rows = re.findall(
+        r'tacit_batch_rows_bucket\{le="1.0"\} (\S+)|tacit_batch_rows_count (\S+)', server.send("GET", "/metrics")[1]
+    )
     assert float(rows[1][1]) > float(rows[0][0]), "some of them shared a batch"
 
 
@@ -46,7 +48,9 @@ def test_a_turn_says_what_was_read_and_how_likely_the_action_was(server: Served)
     assert turn["state"].startswith("subgoal: ") and turn["state"] in turn["prompt"] and GOAL in turn["prompt"]
     assert 0 < turn["probability"] <= 1 and turn["prompt_tokens"] > 10 and turn["tokens"] > 0
     assert {a["action"] for a in turn["alternatives"]} == {"go to fridge 1", "look"}
-    assert sorted((a["probability"] for a in turn["alternatives"]), reverse=True) == [a["probability"] for a in turn["alternatives"]]
+    assert sorted((a["probability"] for a in turn["alternatives"]), reverse=True) == [
+        a["probability"] for a in turn["alternatives"]
+    ]
     kept = server.get(path)
     assert kept["turns"][0]["action"] == turn["action"] and kept["turns"][0]["observation"] == SEEN
 
@@ -56,7 +60,10 @@ def test_the_same_turn_asked_for_again_has_the_same_answer(server: Served) -> No
     first = server.post(f"{path}/observe", {"observation": SEEN, "turn": 1})
     assert server.post(f"{path}/observe", {"observation": SEEN, "turn": 1}) == first
     assert server.refusal(f"{path}/observe", {"observation": "Other.", "turn": 1})[0] == 409
-    assert server.refusal(f"{path}/observe", {"observation": SEEN, "turn": 3}) == (409, "turn 3 is out of order; the next one is turn 2.")
+    assert server.refusal(f"{path}/observe", {"observation": SEEN, "turn": 3}) == (
+        409,
+        "turn 3 is out of order; the next one is turn 2.",
+    )
     assert server.post(f"{path}/observe", {"observation": "The fridge 1 is closed.", "turn": 2})["turn"] == 2
 
 
