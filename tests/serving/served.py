@@ -24,7 +24,7 @@ class Served:
     def __init__(self, modules: Path, *flags: str, port: int = 0, token: str = TOKEN) -> None:
         words = [sys.executable, "-m", "tacit", "serve", str(modules), "--port", str(port), "--engine.device", "cpu"]
         environment = {**os.environ, "TACIT_SERVE_TOKEN": token, "NO_COLOR": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the server)
         self.process = subprocess.Popen([*words, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
         assert self.process.stdout is not None
         for line in self.process.stdout:

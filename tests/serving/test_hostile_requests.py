@@ -93,7 +93,7 @@ def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
     task = WORLD.tasks_of("seen", 1, 9, ("heat",))[0]
     expected = played(server, task, 4, 3)
     path, world = server.begin(task.goal, "heat", seed=3), WORLD.make()
-    told, actions = told_of(world.reset(task)), []
+    told, actions, before = told_of(world.reset(task)), [], server.complaints
     with ThreadPoolExecutor(4) as pool:
         for turn in range(4):
             floods = [pool.submit(flood, server.port, 1000 * turn + i, 625) for i in range(4)]
@@ -101,7 +101,7 @@ def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
             told = told_of(world.step(actions[-1]).observation)
             assert all(400 <= status < 500 for done in floods for status in done.result())
     assert actions == expected and server.get("/health")["status"] == "ok"
-    assert server.complaints == "", "nobody can fill its log"
+    assert server.complaints == before, "nobody can fill its log"
 
 
 def flood(port: int, seed: int, count: int) -> list[int]:
