@@ -9,15 +9,16 @@ none, of what a few draws come up with.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
-from tacit.core.actions import ActionFormat
+from tacit.core.errors import TacitError
 from tacit.core.protocols import Request
 from tacit.core.seeds import derive
 from tacit.core.types import Prompt
 from tacit.rollout.fitting import encode_action
 from tacit.serving.catalogue import Offer
 from tacit.serving.service import Service
-from tacit.serving.sessions import Session, Turn
+from tacit.serving.sessions import Session, Turn, answer_in_time
 
 MOST_LISTED, DRAWS = 100, 16
 
@@ -27,17 +28,14 @@ async def weigh(session: Session, turn: Turn, most: int, service: Service) -> No
     offer, request, prompt = session.offer, session.request, session.episode.prompt
     if turn.alternatives is not None or request is None or prompt is None or turn is not session.turns[-1]:
         return
-    listed, seed, temperature = (
-        turn.observation.actions[:MOST_LISTED],
-        session.episode.seed,
-        session.episode.sampling.temperature,
-    )
+    listed, seed = turn.observation.actions[:MOST_LISTED], session.episode.seed
+    temperature = session.episode.sampling.temperature or 1.0
 
     def work() -> list[tuple[str, float]]:
         meant = listed or _drawn(offer, request, seed, session)
-        return _scored(offer, prompt, request, offer.context.format, tuple(dict.fromkeys(meant)), temperature or 1.0)
+        return _scored(offer, prompt, request, tuple(dict.fromkeys(meant)), temperature)
 
-    found = await service.gathering.call(work)
+    found = await answer_in_time(lambda: service.gathering.call(work), service.settings, service.gathering)
     turn.alternatives = [{"action": action, "probability": value} for action, value in found[:most]]
 
 
@@ -48,10 +46,14 @@ def _drawn(offer: Offer, request: Request, seed: int, session: Session) -> tuple
 
 
 def _scored(
-    offer: Offer, prompt: Prompt, request: Request, form: ActionFormat, actions: tuple[str, ...], temperature: float
+    offer: Offer, prompt: Prompt, request: Request, actions: tuple[str, ...], temperature: float
 ) -> list[tuple[str, float]]:
-    written = [encode_action(prompt, action, form, offer.policy) for action in actions]
-    fits = [i for i, tokens in enumerate(written) if len(tokens) + len(request.prompt) <= offer.policy.context_limit]
-    rows = offer.policy.logprobs([request.prompt] * len(fits), [written[i] for i in fits], temperature)
-    scored = [(actions[i], math.exp(float(row.sum()))) for i, row in zip(fits, rows, strict=True)]
+    written = {}
+    for action in actions:
+        with suppress(TacitError):  # what the module's format cannot write, it cannot do
+            tokens = encode_action(prompt, action, offer.context.format, offer.policy)
+            if len(tokens) + len(request.prompt) <= offer.policy.context_limit:
+                written[action] = tokens
+    rows = offer.policy.logprobs([request.prompt] * len(written), list(written.values()), temperature)
+    scored = [(action, math.exp(float(row.sum()))) for action, row in zip(written, rows, strict=True)]
     return sorted(scored, key=lambda pair: -pair[1])

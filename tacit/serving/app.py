@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, FastAPI, Request
@@ -85,12 +84,8 @@ BY_ITSELF, GIVEN_UP = Step(), End()
 
 
 def make_app(service: Service, token: str | None) -> App:
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with service.running():
-            yield
-
-    app = FastAPI(title="Tacit", version=tacit.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    """`service` must be running while requests are answered."""
+    app = FastAPI(title="Tacit", version=tacit.__version__, docs_url=None, redoc_url=None)
     _explain_errors(app)
     _sessions(app, service)
     chat.add_routes(app, service)

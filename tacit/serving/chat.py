@@ -24,7 +24,7 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
 from tacit.serving.catalogue import Offer
-from tacit.serving.refusals import not_found, unusable
+from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
 
@@ -96,11 +96,12 @@ def add_routes(app: FastAPI, service: Service) -> None:
             prompt = _read(policy, asked)
             sampling = _sampling(asked, offer, service.settings.max_tokens)
             seed = asked.seed if asked.seed is not None else secrets.randbits(62)
-            wanted = [
-                service.gathering.sample(policy, sampling, Request(prompt, seed if not i else derive(seed, i)))
-                for i in range(asked.n)
-            ]
-            completions = await answer_in_time(asyncio.gather(*wanted), service.settings, service.gathering)
+            requests = [Request(prompt, derive(seed, i) if i else seed) for i in range(asked.n)]
+            completions = await answer_in_time(
+                lambda: asyncio.gather(*(service.gathering.sample(policy, sampling, request) for request in requests)),
+                service.settings,
+                service.gathering,
+            )
         written = sum(len(completion.tokens) for completion in completions)
         service.metrics.tokens(asked.model if not offer else offer.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
@@ -128,7 +129,7 @@ def _find(service: Service, name: str) -> tuple[Offer | None, LocalPolicy]:
         return None, service.catalogue.bare
     try:
         offer = service.catalogue.named(name)
-    except Exception:
+    except Refused:
         raise not_found(f"there is no model {name!r} here; there are {', '.join(names)}.") from None
     return offer, offer.policy
 

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from tacit.core.errors import TacitError
-from tacit.core.types import Observation, Task, Transition
+from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import Environment
 from tacit.rollout.worlds import Broken, InPlace
 from tacit.serving.catalogue import Offer
@@ -75,11 +75,14 @@ async def step(session: Session, sessions: Sessions, action: str | None) -> Turn
         except TimeoutError:
             sessions.end(session, "world_hang", f"no answer to {turn.action!r} within {WORLD_S:g} s")
             return turn
+        try:
+            answer = answer if isinstance(answer, Broken) else answer.in_plain_numbers()
+        except ValueError as error:
+            answer = Broken(StopReason.WORLD_ERROR, str(error))
         if isinstance(answer, Broken):
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
-        sessions.told(session, answer.in_plain_numbers())
-        turn.effective = answer.effective
+        sessions.told(session, answer)
         if session.open:
             sessions.next_turn(session, answer.observation)
     return turn

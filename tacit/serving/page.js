@@ -78,7 +78,7 @@
     find("again").hidden = shown.open || !shown.hosted;
     find("versus").textContent = rival || "";
     find("strip").replaceChildren(...turns.map((one, i) => {
-      const button = make("button", { type: "button", class: one.by === "hand" ? "hand" : one.action ? "plus" : "", "aria-label": `turn ${i + 1}`, "aria-current": i === at ? "step" : null }, i + 1);
+      const button = make("button", { type: "button", class: one.by === "hand" ? "hand" : one.acted ? "plus" : "", "aria-label": `turn ${i + 1}`, "aria-current": i === at ? "step" : null }, i + 1);
       button.addEventListener("click", () => { at = i; render(); });
       return button;
     }));
@@ -87,7 +87,7 @@
     find("where").textContent = turn ? `turn ${at + 1} of ${turns.length}` : "nothing was told yet";
     find("step").replaceChildren();
     if (!turn) return;
-    const facts = make("dl", { class: "facts" }, fact("acted", turn.action ? (turn.by === "hand" ? "by hand" : "the module") : "nobody yet"),
+    const facts = make("dl", { class: "facts" }, fact("acted", turn.acted ? (turn.by === "hand" ? "by hand" : "the module") : "nobody yet"),
       fact("tokens read", turn.prompt_tokens), fact("tokens written", turn.tokens));
     if (turn.probability != null) facts.append(fact("probability", share(turn.probability)));
     for (const [name, value] of Object.entries(turn.signals)) if (value) facts.append(fact(name.replaceAll("_", " "), value));
@@ -149,7 +149,7 @@
     for (let turn = 0; told.open && turn < most(); turn++) told = await ask("POST", `/sessions/${begun.session}/step`, {});
     if (told.open) await ask("POST", `/sessions/${begun.session}/end`, { outcome: "failure", note: "out of turns" });
     const its = await ask("GET", `/sessions/${begun.session}`);
-    const acted = (session) => session.turns.filter((turn) => turn.action).length;
+    const acted = (session) => session.turns.filter((turn) => turn.acted).length;
     rival = `The module alone: ${its.outcome} after ${acted(its)} turns. This episode: ${mine.outcome} after ${acted(mine)}.`;
     render();
   }

@@ -48,17 +48,21 @@ def find_token(file: Path | None, without: bool, host: str) -> str | None:
 
 def serve(service: Service, token: str | None, announce: Callable[[str], None]) -> int:
     """Until it is told to stop. `announce` is given the address once requests are answered."""
-    listener = listen(service.settings)
     # A malformed request is answered, not logged: whoever sends many must not fill a disk, or a pipe that nobody reads.
     config = uvicorn.Config(
-        make_app(service, token), log_level="error", access_log=False, lifespan="on", ws="none", server_header=False,
+        make_app(service, token), log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
         timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=30, backlog=2048,
     )  # fmt: skip
-    server = _Server(config, service, lambda: announce(_address(listener)))
-    with contextlib.closing(listener):
-        server.run(sockets=[listener])
-    if service.failure is not None:
-        raise service.failure
+
+    async def run(listener: socket.socket) -> None:
+        async with service.running():
+            await _Server(config, service, lambda: announce(_address(listener))).serve(sockets=[listener])
+
+    with (
+        contextlib.closing(listen(service.settings)) as listener,
+        asyncio.Runner(loop_factory=config.get_loop_factory()) as runner,
+    ):
+        runner.run(run(listener))
     return 0
 
 

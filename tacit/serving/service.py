@@ -38,8 +38,6 @@ class Service:
         self.metrics.read_off("requests_waiting", "requests that wait for the model", lambda: self.gathering.waiting)
         self.metrics.read_off("modules", "modules served", lambda: len(self.catalogue.offers))
         self.ready = False
-        self.failure: TacitError | None = None
-        """why it could not start"""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Service]:
@@ -53,9 +51,6 @@ class Service:
             self.catalogue.check_fallback()
             self.ready = True
             yield self
-        except TacitError as error:
-            self.failure = error
-            raise
         finally:
             self.ready = False
             tidy.cancel()

@@ -11,10 +11,10 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request
@@ -26,6 +26,7 @@ from tacit.serving.metrics import Metrics
 from tacit.serving.refusals import Refused, gone, not_found, out_of_turn, too_many, unusable
 from tacit.serving.settings import ServingSettings
 
+Answer = TypeVar("Answer")
 MODULE, HAND = "module", "hand"
 """who acted"""
 
@@ -40,6 +41,7 @@ class Turn:
     state: str
     """the tracker's block in the prompt; empty where the module reads none"""
     action: str = ""
+    acted: bool = False
     by: str = MODULE
     wrote: str = ""
     effective: bool = True
@@ -83,8 +85,9 @@ class Session:
         return not self.outcome
 
     @property
-    def answered(self) -> bool:
-        """the last turn has its action, whose result is not known yet"""
+    def unanswered(self) -> bool:
+        """it has acted, and what came of it is not known; where it is and no turn has begun since, what was seen could not be
+        read, and something else may be told"""
         return self.episode.action is not None
 
     def close(self, outcome: str, note: str = "") -> None:
@@ -171,18 +174,17 @@ class Sessions:
         if turn is not None and number is not None and number == turn.number:
             if transition.observation != turn.observation:
                 raise out_of_turn(f"turn {number} was already told something else; the next one is turn {number + 1}.")
-            return turn if session.answered else await self._act(session, turn)
+            return turn if turn.acted else await self._act(session, turn)
         following = turn.number + 1 if turn else 1
         if number is not None and number != following:
             raise out_of_turn(f"turn {number} is out of order; the next one is turn {following}.")
-        if turn is not None and not session.answered:
+        if turn is not None and not turn.acted:
             # Its answer never came (a time limit, a server in trouble): the same observation asks for it again.
             if transition.observation != turn.observation:
                 raise out_of_turn(f"turn {turn.number} has no action yet; ask for it again with what was seen then.")
             return await self._act(session, turn)
-        self.told(session, transition)
-        if turn is not None:
-            turn.effective = transition.effective
+        if turn is None or session.unanswered:
+            self.told(session, transition)
         if not session.open:
             return None
         return await self._act(session, self.next_turn(session, transition.observation))
@@ -202,9 +204,14 @@ class Sessions:
     def told(self, session: Session, transition: Transition) -> None:
         """What came of the last action."""
         if session.turns:
-            with _reading(session):
-                signals = session.episode.tell(transition)
-            session.turns[-1].signals = {**transition.signals, **signals}
+            try:
+                with _reading(session):
+                    signals = session.episode.tell(transition)
+            except Refused as error:  # its tracker may have counted half of the turn
+                self.end(session, "broken", str(error))
+                raise
+            turn = session.turns[-1]
+            turn.signals, turn.effective = {**transition.signals, **signals}, transition.effective
         if transition.done or transition.success:
             session.final = transition.observation
             self.end(session, "success" if transition.success else "failure", transition.label)
@@ -218,6 +225,8 @@ class Sessions:
             request = session.request = session.episode.ask(observation, session.offer.policy)
         assert session.episode.prompt is not None
         turn.prompt, turn.state, turn.prompt_tokens = session.episode.prompt.text, session.episode.block, len(request.prompt)
+        if session.turns:  # lists of actions are most of what a turn holds, and nobody chooses from an old one
+            session.turns[-1].observation = Observation(session.turns[-1].observation.text)
         session.turns.append(turn)
         return turn
 
@@ -225,7 +234,7 @@ class Sessions:
         """By hand."""
         turn = session.turns[-1]
         session.episode.action = turn.action = action
-        turn.by = HAND
+        turn.by, turn.acted = HAND, True
         self._metrics.turn(session.offer.name, HAND, turn.prompt_tokens, 0)
         return turn
 
@@ -236,12 +245,13 @@ class Sessions:
     async def _act(self, session: Session, turn: Turn) -> Turn:
         episode, offer, request = session.episode, session.offer, session.request
         assert request is not None
-        asked = self._gathering.sample(offer.policy, episode.sampling, request)
-        completion = await answer_in_time(asked, self._settings, self._gathering)
+        completion = await answer_in_time(
+            lambda: self._gathering.sample(offer.policy, episode.sampling, request), self._settings, self._gathering
+        )
         if not session.open:
             raise gone(f"session {session.name!r} was ended while it was thinking.")
         parsed = episode.take(completion)
-        turn.action, turn.valid, turn.wrote = parsed.action, parsed.valid, completion.text
+        turn.action, turn.acted, turn.valid, turn.wrote = parsed.action, True, parsed.valid, completion.text
         turn.tokens, turn.probability = len(completion.tokens), math.exp(float(completion.logprobs.sum()))
         self._metrics.turn(offer.name, MODULE, turn.prompt_tokens, turn.tokens)
         return turn
@@ -283,13 +293,12 @@ def _reading(session: Session) -> Iterator[None]:
         raise unusable(f"module {name} cannot read what it was told: {type(error).__name__}: {error}") from error
 
 
-async def answer_in_time(answer: Any, settings: ServingSettings, gathering: Gathering) -> Any:
+async def answer_in_time(ask: Callable[[], Awaitable[Answer]], settings: ServingSettings, gathering: Gathering) -> Answer:
     """What the model says, or a refusal where too many wait for it or it takes too long."""
     if gathering.waiting >= settings.waiting:
-        answer.close()
         raise too_many(f"{gathering.waiting} requests wait for the model; come back in a moment.")
     try:
         async with asyncio.timeout(settings.answer_s):
-            return await answer
+            return await ask()
     except TimeoutError:
         raise Refused(504, f"no answer within {settings.answer_s:g} s; ask again for the same turn.") from None

@@ -103,7 +103,7 @@ def _told(session: Session) -> dict[str, Any]:
         return {"saw": turn.observation.text, "did": turn.action}
 
     told = {"goal": session.episode.task.goal, "outcome": session.outcome, "note": session.note}
-    acted = [line(turn) for turn in session.turns if turn.action]
+    acted = [line(turn) for turn in session.turns if turn.acted]
     return told | {"turns": acted, "saw_last": session.final.text if session.final else ""}
 
 

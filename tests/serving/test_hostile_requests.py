@@ -72,6 +72,7 @@ def test_an_observation_that_no_module_can_read_leaves_its_session_open(server: 
     status, message = server.refusal(f"{path}/observe", long)
     assert status == 422 and ("do not fit" in message or "more than the bound" in message)
     assert server.get(path)["open"]
+    assert server.post(f"{path}/observe", {"observation": "You see a fridge 1.", "turn": 2})["turn"] == 2
 
 
 def test_curl_can_play(server: Served) -> None:

@@ -66,11 +66,14 @@ def test_an_episode_is_played_by_the_module_and_by_hand(browser, server: Served,
 
 
 def test_somebody_elses_session_can_be_watched_and_its_words_are_only_words(browser, server: Served) -> None:
-    path = server.begin(HOSTILE, "heat")
+    server.begin(HOSTILE, "heat")
+    path = server.begin("put a hot mug in cabinet.", "heat")
     browser.open(f"{server.address}/#token={TOKEN}")
     until(browser, f"{text('sessions')}.includes('onerror=alert(1)')")
-    browser.click("#sessions tr:first-child button")
-    until(browser, f"{text('goal')}.includes('</script><b>cabinet.</b>')")
+    assert browser.evaluate("document.querySelectorAll('#sessions img, #sessions b').length") == 0
+    show = "[...document.querySelectorAll('#sessions button')].find(b => b.textContent.includes('hot mug in cabinet')).click()"
+    browser.evaluate(show)
+    until(browser, f"{text('goal')}.includes('hot mug')")
     server.post(f"{path}/observe", {"observation": f"{SEEN} {HOSTILE}"})
     until(browser, f"{text('where')} === 'turn 1 of 1'")
     assert browser.evaluate("document.querySelectorAll('#viewer img, #viewer b b').length") == 0
