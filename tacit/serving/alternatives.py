@@ -18,7 +18,8 @@ from tacit.core.types import Prompt
 from tacit.rollout.fitting import encode_action
 from tacit.serving.catalogue import Offer
 from tacit.serving.service import Service
-from tacit.serving.sessions import Session, Turn, answer_in_time
+from tacit.serving.session import Session, Turn
+from tacit.serving.sessions import answer_in_time
 
 MOST_LISTED, DRAWS = 100, 16
 

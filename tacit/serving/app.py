@@ -19,7 +19,7 @@ from tacit.serving.alternatives import weigh
 from tacit.serving.guard import App, Guard, problem
 from tacit.serving.refusals import Refused
 from tacit.serving.service import Service
-from tacit.serving.sessions import Session, Turn
+from tacit.serving.session import Session, Turn
 
 KNOWN = ("observation", "actions")
 """of a turn, to whoever has just told it"""

@@ -11,7 +11,8 @@ from tacit.core.world import Environment
 from tacit.rollout.worlds import Broken, InPlace
 from tacit.serving.catalogue import Offer
 from tacit.serving.refusals import not_found, unusable
-from tacit.serving.sessions import Session, Sessions, Turn
+from tacit.serving.session import Session, Turn
+from tacit.serving.sessions import Sessions
 
 MOST_TASKS = 10_000
 """how far into a split one may ask"""

@@ -15,7 +15,8 @@ from tacit.serving.gathering import Gathering
 from tacit.serving.hosting import open_world_for, task_at
 from tacit.serving.metrics import Metrics
 from tacit.serving.refusals import Refused
-from tacit.serving.sessions import Session, Sessions
+from tacit.serving.session import Session
+from tacit.serving.sessions import Sessions
 from tacit.serving.settings import ServingSettings
 
 TIDY_S = 1.0

@@ -13,100 +13,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Request
 from tacit.core.types import Observation, Task, Transition
 from tacit.modules.episode import Episode, playing
 from tacit.serving.catalogue import Catalogue, Offer
 from tacit.serving.gathering import Gathering
 from tacit.serving.metrics import Metrics
 from tacit.serving.refusals import Refused, gone, not_found, out_of_turn, too_many, unusable
+from tacit.serving.session import HAND, MODULE, Session, Turn
 from tacit.serving.settings import ServingSettings
 
 Answer = TypeVar("Answer")
-MODULE, HAND = "module", "hand"
-"""who acted"""
-
-
-@dataclass
-class Turn:
-    """One turn, as it can be looked at."""
-
-    number: int
-    observation: Observation
-    prompt: str
-    state: str
-    """the tracker's block in the prompt; empty where the module reads none"""
-    action: str = ""
-    acted: bool = False
-    by: str = MODULE
-    wrote: str = ""
-    effective: bool = True
-    """the world did something with it"""
-    valid: bool = True
-    """what was written is an action in the module's format"""
-    probability: float | None = None
-    """of exactly what was written, at the temperature it was drawn at"""
-    prompt_tokens: int = 0
-    tokens: int = 0
-    alternatives: list[dict[str, Any]] | None = None
-    """the likeliest actions and their probabilities, where they were asked for"""
-    signals: dict[str, float] = field(default_factory=dict)
-    """what the tracker said of the action once its result was known"""
-
-    def to_json(self) -> dict[str, Any]:
-        told = {name: value for name, value in vars(self).items() if name not in ("number", "observation", "action")}
-        seen = {"observation": self.observation.text, "actions": list(self.observation.actions)}
-        return {"turn": self.number, "action": self.action, **seen, **told}
-
-
-class Session:
-    def __init__(self, name: str, offer: Offer, episode: Episode, release: Callable[[], None]) -> None:
-        self.name, self.offer, self.episode, self._release = name, offer, episode, release
-        self.turns: list[Turn] = []
-        self.outcome = ""
-        """empty while it is open"""
-        self.note = ""
-        self.began = self.touched = time.time()
-        self.final: Observation | None = None
-        """what was seen at the end"""
-        self.request: Request | None = None
-        """of the present turn"""
-        self.acting = False
-        """an answer is under way"""
-        self.world: Any = None
-        """its world, where it is played here (`hosting.Hosted`)"""
-
-    @property
-    def open(self) -> bool:
-        return not self.outcome
-
-    @property
-    def unanswered(self) -> bool:
-        """it has acted, and what came of it is not known; where it is and no turn has begun since, what was seen could not be
-        read, and something else may be told"""
-        return self.episode.action is not None
-
-    def close(self, outcome: str, note: str = "") -> None:
-        if self.open:
-            self.outcome, self.note = outcome, note
-            self._release()
-
-    def to_json(self, turns: bool = False) -> dict[str, Any]:
-        task, module = self.episode.task, self.offer.module
-        told: dict[str, Any] = {
-            "session": self.name, "module": self.offer.name, "digest": module.digest, "goal": task.goal, "family": task.family,
-            "task": task.id, "seed": self.episode.seed, "temperature": self.episode.sampling.temperature,
-            "open": self.open, "outcome": self.outcome, "note": self.note, "hosted": self.world is not None,
-            "turn": len(self.turns), "began": self.began, "touched": self.touched,
-        }  # fmt: skip
-        if turns:
-            told["turns"] = [turn.to_json() for turn in self.turns]
-            told["final"] = self.final.text if self.final else ""
-        return told
 
 
 class Sessions:
@@ -183,8 +102,7 @@ class Sessions:
             if transition.observation != turn.observation:
                 raise out_of_turn(f"turn {turn.number} has no action yet; ask for it again with what was seen then.")
             return await self._act(session, turn)
-        if turn is None or session.unanswered:
-            self.told(session, transition)
+        self.told(session, transition)
         if not session.open:
             return None
         return await self._act(session, self.next_turn(session, transition.observation))
@@ -202,8 +120,8 @@ class Sessions:
             session.touched = time.time()
 
     def told(self, session: Session, transition: Transition) -> None:
-        """What came of the last action."""
-        if session.turns:
+        """What came of the last action, where that is not known yet."""
+        if session.unanswered:
             try:
                 with _reading(session):
                     signals = session.episode.tell(transition)

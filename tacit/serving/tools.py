@@ -18,7 +18,7 @@ from tacit.core.types import Observation, Transition
 from tacit.serving import hosting
 from tacit.serving.catalogue import Offer
 from tacit.serving.service import Service
-from tacit.serving.sessions import Session, Turn
+from tacit.serving.session import Session, Turn
 
 INSTRUCTIONS = """Small models that each know one kind of work. A tool named after a module plays a whole episode of its own
 world and says how it went. For a world of your own: `begin` with the goal, then `observe` with what is seen there and do the
