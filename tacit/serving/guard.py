@@ -14,6 +14,8 @@ from tacit.serving.settings import LOOPBACK, ServingSettings
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
+HEARD_OUT = 1 << 24
+"""bytes of a request that is too large which are still waited for"""
 OPEN = ("/", "/health")
 """what may be read without a token: a page that knows nothing by itself, and whether somebody is here"""
 
@@ -48,7 +50,7 @@ class Guard:
                 await answer(sending, 408, f"the request did not arrive within {self._patience_s:g} s.")
                 return
             if body is None:
-                await answer(sending, 413, f"the request has more than {self._most} bytes, which is all that is read here.")
+                await answer(sending, 413, f"the request is too large; {self._most} bytes are read here at most.")
                 return
             await self._app(scope, _again(body, receive), sending)
         finally:
@@ -57,16 +59,18 @@ class Guard:
             self._metrics.request(f"{scope['method']} {path}"[:80] if route else "other", status, time.perf_counter() - began)
 
     async def _whole(self, receive: Any) -> bytes | None:
-        """The body; None where it is too large, whatever the headers said."""
-        pieces, size = [], 0
+        """The body; None where it is too large, whatever the headers said. Somewhat too large is read to its end and forgotten:
+        most clients look for an answer only once they have sent everything."""
+        pieces: list[bytes] = []
+        size = 0
         while True:
             message = await receive()
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            if size > self._most:
-                return None
-            if not message.get("more_body"):
-                return b"".join(pieces)
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size <= self._most:
+                pieces.append(piece)
+            if not message.get("more_body") or size > HEARD_OUT:
+                return b"".join(pieces) if size <= self._most else None
 
     def _refusal(self, scope: Any, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if self._token is None:
@@ -80,7 +84,7 @@ class Guard:
             if not hmac.compare_digest(given.strip(), self._token.encode()):
                 return 401, "this token is not the right one."
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self._most:
+        if not length.isdigit() or int(length) > HEARD_OUT:
             return 413, f"the request has {length.decode('latin-1')[:20]} bytes; {self._most} are read here at most."
         return None
 

@@ -33,7 +33,7 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [
-        ("/sessions", json.dumps({**BEGIN, "goal": "x" * 1_000_000}), 413, "262144 are read here at most"),
+        ("/sessions", json.dumps({**BEGIN, "goal": "x" * 1_000_000}), 413, "262144 bytes are read here at most"),
         ("/sessions", json.dumps({**BEGIN, "goal": "x" * 20_000}), 422, "goal: String should have at most 16384 characters"),
         ("/sessions", json.dumps({"family": "heat"}), 422, "needs a goal"),
         ("/sessions", json.dumps({**BEGIN, "family": "cook"}), 404, "unknown family 'cook'"),
