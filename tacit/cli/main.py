@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": ("tacit.cli.compare", "several methods × worlds × seeds from one file, ending in a table"),
     "play": ("tacit.cli.play", "watch a policy or the expert play, or play yourself"),
     "modules": ("tacit.cli.modules", "train, export, list and verify skill modules: a small adapter per kind of work"),
+    "serve": ("tacit.cli.serve", "serve skill modules: sessions over HTTP, chat completions, a page; tools over MCP"),
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
     "inspect": ("tacit.cli.inspection.inspect", "look into what a run has made"),
     "bank": ("tacit.cli.bank", "the experience bank of a run: list, search, explain, remove, export, import"),

@@ -65,6 +65,8 @@ class _StateBlockReader:
         self._exchange: Exchange | None = None
         """the same, in a conversation"""
         self._turns = 0
+        self.block = ""
+        """the state block that was read last"""
 
     def read(self, observation: Observation) -> Prompt:
         context, wording = self._context, self._context.wording
@@ -72,7 +74,7 @@ class _StateBlockReader:
             self._state = context.tracker.start(self._task, observation)
         self._observation = observation
         past = (self._before,) if context.one_step and self._before else ()
-        block = context.tracker.render(self._state) if context.block else ""
+        block = self.block = context.tracker.render(self._state) if context.block else ""
         if context.chat:
             now, alone = say(wording, self._turns + 1, observation, context.admissible), ""
         else:

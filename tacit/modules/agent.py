@@ -13,19 +13,17 @@ It keeps no transcript. What it remembers of an episode is what its context keep
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Request, Sampling
-from tacit.core.seeds import derive
+from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, World
 from tacit.engines.local.settings import EngineSettings
+from tacit.modules.episode import Episode, playing
 from tacit.modules.module import Module, find_modules
 from tacit.modules.router import Router
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.retelling import Telling
 from tacit.rollout.worlds import InPlace
 
 
@@ -35,9 +33,7 @@ class Agent:
     def __init__(self, router: Router, temperature: float | None = None) -> None:
         """`temperature` instead of the one each module was measured at; 0 is greedy."""
         self.router, self._temperature = router, temperature
-        self.prompt: Prompt | None = None
-        """what it read last"""
-        self._episode: _Episode | None = None
+        self._episode: Episode | None = None
 
     @classmethod
     def load(
@@ -72,43 +68,31 @@ class Agent:
         """the one that plays the present episode"""
         return self._now().module
 
+    @property
+    def prompt(self) -> Prompt | None:
+        """what it read last"""
+        return self._episode.prompt if self._episode else None
+
     def begin(self, task: Task | str, family: str = "", seed: int = 0) -> None:
         """A new episode: a task of the world, or only its goal and the family it belongs to. `seed` decides what is drawn."""
         if isinstance(task, str):
             task = Task(self.router.world.name, "", family or self._only_family(), "", 0, task)
         module = self.router.choose(task.family)
-        telling = Telling(self.router.context(module), task)
+        episode = Episode(module, self.router.context(module), task, self.sampling(module), seed)
         self.router.policy(module)  # loaded now, so that the first action does not wait
-        self._episode = _Episode(module, telling, self.sampling(module), seed)
-        self.prompt = None
+        self._episode = episode
 
     def act(self, observation: Observation | str) -> str:
         """The next action, as the world understands it. What cannot be understood is passed on as it was written."""
         episode = self._now()
-        if episode.action is not None:
-            raise TacitError(
-                f"the agent did {episode.action!r} and was not told what came of it: call observe(transition) first."
-            )
         seen = Observation(observation) if isinstance(observation, str) else observation
         policy = self.router.policy(episode.module)  # another episode may have put on another module meanwhile
-        self.prompt, tokens, fits = episode.telling.show(seen, policy, episode.sampling.max_tokens)
-        if not fits:
-            raise TacitError(
-                f"the prompt has {len(tokens)} tokens, and {episode.sampling.max_tokens} more for an action do not fit in the "
-                f"model's {policy.context_limit}; the world says too much in one turn for this module."
-            )
-        request = Request(tokens, derive(episode.seed, episode.telling.turns))
-        (completion,) = policy.sample([request], episode.sampling)
-        episode.action = self.router.context(episode.module).format.parse(completion.text).action
-        return episode.action
+        (completion,) = policy.sample([episode.ask(seen, policy)], episode.sampling)
+        return episode.take(completion).action
 
     def observe(self, transition: Transition) -> None:
         """What came of the last action."""
-        episode = self._now()
-        if episode.action is None:
-            raise TacitError("the agent has not acted since it was last told: call act(observation) first.")
-        episode.telling.record(episode.action, transition)
-        episode.action = None
+        self._now().tell(transition)
 
     def play(self, world: World, task: Task, seed: int = 0, max_steps: int = 0) -> Trajectory:
         """A whole episode, to its end or to the limit of steps that the module was measured with."""
@@ -119,10 +103,9 @@ class Agent:
         return played
 
     def sampling(self, module: Module) -> Sampling:
-        own = module.sampling if self._temperature is None else replace(module.sampling, temperature=self._temperature)
-        return replace(own, stop=tuple(dict.fromkeys((*self.router.context(module).format.stop, *own.stop))))
+        return playing(module, self.router.context(module), self._temperature)
 
-    def _now(self) -> _Episode:
+    def _now(self) -> Episode:
         if self._episode is None:
             raise TacitError("the agent has no task yet: call begin(task) first.")
         return self._episode
@@ -133,12 +116,3 @@ class Agent:
         if len(families) == 1:
             return families[0]
         raise TacitError(f"which kind of task is it? Say begin(goal, family=…), one of {', '.join(families)}.")
-
-
-class _Episode:
-    """What the agent keeps of the episode it is in."""
-
-    def __init__(self, module: Module, telling: Telling, sampling: Sampling, seed: int) -> None:
-        self.module, self.telling, self.sampling, self.seed = module, telling, sampling, seed
-        self.action: str | None = None
-        """done, but not yet answered"""

@@ -83,7 +83,7 @@ class Router:
         if self._policy is not None and module is self._active:
             return self._policy
         module.check_files()
-        shape = _shape(module)
+        shape = shape_of(module)
         if not module.adapter or self._policy is None or shape != self._shape:
             self._policy = None  # before the next one is loaded: there may be no room for two
             self._policy = self._open(module, shape)
@@ -117,7 +117,7 @@ class Router:
         return ", ".join(f"{name} ({', '.join(module.families)})" for name, module in self.modules.items())
 
 
-def _shape(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
+def shape_of(module: Module) -> tuple[int, float, tuple[str, ...]] | None:
     """Rank, scale and places of a LoRA adapter; None for a whole model."""
     if not module.adapter:
         return None

@@ -86,6 +86,11 @@ class Telling:
             return Shown(prompt, encode(prompt, tokenizer), True)
         return Shown(*fit(prompt, tokenizer, room))
 
+    @property
+    def block(self) -> str:
+        """The state block in what was shown last; empty where the context has none."""
+        return getattr(self._reader, "block", "")
+
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         self.turns += 1
         return self._reader.record(action, transition)

@@ -102,6 +102,14 @@ class LocalEngine:
         self.members[name] = Member(parameters, head, self.settings)
         return self.members[name]
 
+    def forget(self, name: str) -> None:
+        """Give up an adapter and everything that belongs to it; views of it are of no use any more."""
+        if self.adapters is None or name not in self.members or name == MAIN:
+            raise TacitError(f"adapter {name!r} cannot be given up: it is none here, or the one the policy began with.")
+        self.adapters.drop(name)
+        del self.members[name]
+        self._hashed = {key: known for key, known in self._hashed.items() if key[0] not in (None, name)}
+
     def activate(self, name: str | None) -> None:
         if self.adapters:
             self.adapters.activate(name)

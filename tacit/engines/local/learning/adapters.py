@@ -64,6 +64,12 @@ class Adapters:
         self.names.append(name)
         self._active = ""  # adding an adapter may have moved the switch: set it anew on the next use
 
+    def drop(self, name: str) -> None:
+        """Take an adapter off the model and give up its memory."""
+        self.peft.delete_adapter(name)
+        self.names.remove(name)
+        self._active = ""
+
     def activate(self, name: str | None) -> None:
         """Make this adapter the active one, or none: the bare base."""
         if name == self._active:

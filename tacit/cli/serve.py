@@ -1,0 +1,60 @@
+"""`tacit serve`: skill modules as a service, over HTTP or MCP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tacit.assembly.flags import Parser, options_of
+from tacit.assembly.recipe import section_options
+from tacit.cli.terminal import make_console, say
+from tacit.core.errors import TacitError, install
+from tacit.engines.local.settings import EngineSettings
+from tacit.serving.settings import ServingSettings
+
+SUMMARY_LINE = "Serve skill modules: sessions over HTTP, an OpenAI-compatible door, metrics and a page; or tools over MCP."
+ENGINE = ("device", "dtype", "threads", "max_batch")
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments, said = make_parser().parse(argv)
+    settings = ServingSettings(**{place[-1]: value for place, value in said.items() if place[0] == "serving"})
+    engine = replace(EngineSettings(), **{place[-1]: value for place, value in said.items() if place[0] == "engine"})
+    try:
+        from tacit.serving.running import find_token, serve
+        from tacit.serving.service import Service
+    except ImportError as error:
+        raise TacitError(f"`tacit serve` needs {error.name}: {install('serve')}.") from error
+    service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback)
+    if arguments.mcp:
+        from tacit.serving.tools import serve_tools
+
+        return serve_tools(service)
+    token = find_token(arguments.token_file, arguments.no_token, settings.host)
+    console = make_console()
+
+    def announce(address: str) -> None:
+        key = f"#token={token}" if token else ""
+        say(console, f"serving {', '.join(service.catalogue.offers)}\n{address}/{key}")
+        say(console, "^C stops; kill -HUP looks for new modules", style="dim")
+
+    return serve(service, token, announce)
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        "serve",
+        SUMMARY_LINE,
+        usage="tacit serve MODULES [MODULES …] [--port N] [--token-file FILE] [settings]",
+        epilog="The token is read from the file, else from $TACIT_SERVE_TOKEN; else a new one is made and shown.",
+    )
+    parser.add_argument("modules", type=Path, nargs="+", metavar="MODULES", help="skill modules, or directories of them")
+    parser.add_argument("--mcp", action="store_true", help="speak MCP over standard input and output instead of HTTP")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the bearer token")
+    parser.add_argument("--no-token", action="store_true", help="let any program on this machine ask; loopback only")
+    parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
+    parser.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
+    parser.add_options("server", options_of(ServingSettings, ("serving",)))
+    parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in ENGINE])
+    return parser

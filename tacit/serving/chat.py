@@ -1,0 +1,184 @@
+"""`/v1/chat/completions` and `/v1/models`, as OpenAI's clients ask for them, over the same base and adapters.
+
+A model's own chat template makes one text of the messages. A tiny model has none: its messages are put below each other, so
+that a single one with a module's prompt is answered with the module's action. The base without a module goes by its own name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from tacit.core.chat import Chat, Message
+from tacit.core.protocols import Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import Completion
+from tacit.serving.catalogue import Offer
+from tacit.serving.refusals import Refused, not_found, unusable
+from tacit.serving.service import Service
+from tacit.serving.sessions import answer_in_time
+
+if TYPE_CHECKING:
+    from tacit.engines.local.policy import LocalPolicy
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+MOST_CHOICES = 16
+
+
+class Part(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class Said(BaseModel):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+
+    def message(self) -> Message:
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
+        return Message("system" if self.role == "developer" else self.role, text)
+
+
+class Asked(BaseModel):
+    """What is not known here is refused rather than left out: an answer that ignores half of a question looks like one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[str, Field(max_length=200)]
+    messages: Annotated[list[Said], Field(min_length=1, max_length=1000)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=100)] = 1.0
+    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    logprobs: bool = False
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    user: str | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    began = int(time.time())
+
+    def card(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": began, "owned_by": "tacit"}
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [card(name) for name in _names(service)]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        offer, _ = _find(service, name)
+        return JSONResponse(card(offer.name if offer else name))
+
+    @app.post("/v1/chat/completions")
+    async def complete(asked: Asked) -> Response:
+        offer, policy = _find(service, asked.model)
+        with service.catalogue.using(offer) if offer else nullcontext():
+            prompt = _read(policy, asked)
+            sampling = _sampling(asked, offer, service.settings.max_tokens)
+            seed = asked.seed if asked.seed is not None else secrets.randbits(62)
+            requests = [Request(prompt, derive(seed, i) if i else seed) for i in range(asked.n)]
+            completions = await answer_in_time(
+                lambda: asyncio.gather(*(service.gathering.sample(policy, sampling, request) for request in requests)),
+                service.settings,
+                service.gathering,
+            )
+        written = sum(len(completion.tokens) for completion in completions)
+        service.metrics.tokens(asked.model if not offer else offer.name, len(prompt), written)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
+        head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
+        if asked.stream:
+            return StreamingResponse(_pieces(asked, head, completions, usage), media_type="text/event-stream")
+        choices = [
+            _choice(i, completion)
+            | {"message": {"role": "assistant", "content": _text(completion, asked.stops)}}
+            | {"logprobs": _logprobs(policy, completion) if asked.logprobs else None}
+            for i, completion in enumerate(completions)
+        ]
+        return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
+
+
+def _names(service: Service) -> list[str]:
+    """The modules, and the base they sit on."""
+    base = next((offer.module.base.model for offer in service.catalogue.offers.values() if offer.module.adapter), None)
+    return [*service.catalogue.offers, *([base] if base is not None else [])]
+
+
+def _find(service: Service, name: str) -> tuple[Offer | None, LocalPolicy]:
+    names = _names(service)
+    if service.catalogue.bare is not None and name == names[-1]:
+        return None, service.catalogue.bare
+    try:
+        offer = service.catalogue.named(name)
+    except Refused:
+        raise not_found(f"there is no model {name!r} here; there are {', '.join(names)}.") from None
+    return offer, offer.policy
+
+
+def _read(policy: LocalPolicy, asked: Asked) -> np.ndarray:
+    messages = tuple(said.message() for said in asked.messages)
+    if policy.engine.tokenizer.chat_template:
+        return policy.encode_chat(Chat(messages))
+    return policy.encode_prompt("\n".join(message.content for message in messages))
+
+
+def _sampling(asked: Asked, offer: Offer | None, most: int) -> Sampling:
+    length = (
+        asked.max_completion_tokens or asked.max_tokens or min(most, 64 if offer is None else offer.module.sampling.max_tokens)
+    )
+    if length > most:
+        raise unusable(f"max_tokens {length} is more than the {most} that may be asked for here.")
+    stop = (*asked.stops, *(offer.context.format.stop if offer else ()))
+    if any(not text for text in stop):
+        raise unusable("a stop string is empty and would end every completion at once; leave it out.")
+    return Sampling(asked.temperature, asked.top_p, asked.top_k, length, tuple(dict.fromkeys(stop)))
+
+
+def _text(completion: Completion, stops: tuple[str, ...]) -> str:
+    """Without what was asked to end it, which is OpenAI's way; ours keeps it."""
+    ends = [at for stop in stops if (at := completion.text.find(stop)) >= 0]
+    return completion.text[: min(ends)] if ends else completion.text
+
+
+def _choice(index: int, completion: Completion) -> dict[str, Any]:
+    return {"index": index, "finish_reason": "length" if completion.finish == "length" else "stop"}
+
+
+def _logprobs(policy: LocalPolicy, completion: Completion) -> dict[str, Any]:
+    tokens = zip(completion.tokens, completion.logprobs, strict=True)
+    told = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
+    return {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in told]}
+
+
+def _pieces(asked: Asked, head: dict[str, Any], completions: list[Completion], usage: dict[str, int]) -> Iterator[str]:
+    """The stream's form for an answer that comes in one piece: actions are short."""
+    for i, completion in enumerate(completions):
+        opening = {"role": "assistant", "content": _text(completion, asked.stops)}
+        yield _event({**head, "choices": [{"index": i, "delta": opening, "finish_reason": None}]})
+        yield _event({**head, "choices": [{**_choice(i, completion), "delta": {}}]})
+    if (asked.stream_options or {}).get("include_usage"):
+        yield _event({**head, "choices": [], "usage": usage})
+    yield "data: [DONE]\n\n"
+
+
+def _event(told: dict[str, Any]) -> str:
+    return f"data: {json.dumps({'object': 'chat.completion.chunk', **told})}\n\n"

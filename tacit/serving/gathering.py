@@ -1,0 +1,183 @@
+"""All that is asked of the model, gathered into batches by the one thread that touches it.
+
+Requests are handed in at the engine's desks (one for each set of weights and way of sampling). While a desk writes, others
+arrive; they join when it next looks up. So a batch is whatever came in meanwhile, and nobody waits for a clock. A completion
+depends on its request alone, so what a session is answered does not depend on who else asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.types import Completion
+from tacit.serving.refusals import Refused
+
+Result = TypeVar("Result")
+IDLE_DESKS = 8
+"""desks that are kept though nobody waits at them; whoever samples in a way of their own should not leave one each"""
+
+
+class DeskMaker(Protocol):
+    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk: ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Ask:
+    maker: DeskMaker
+    sampling: Sampling
+    request: Request
+    answer: asyncio.Future[Completion]
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    work: Callable[[], Any]
+    answer: asyncio.Future[Any]
+
+
+@dataclass(eq=False)
+class _Busy:
+    """A desk and who waits at it."""
+
+    maker: DeskMaker
+    desk: Desk
+    waiting: dict[int, asyncio.Future[Completion]] = field(default_factory=dict)
+
+
+class Gathering:
+    """`sample` and `call` are for the event loop it was started in; the rest is its own thread's."""
+
+    def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
+        """`watch` is told how many requests were under way whenever the model goes on."""
+        self._inbox: queue.SimpleQueue[_Ask | _Call | None] = queue.SimpleQueue()
+        self._desks: dict[tuple[int, Sampling], _Busy] = {}
+        self._watch = watch
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.waiting = 0
+        """requests that have no answer yet"""
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """What is under way is given up."""
+        if self._thread is not None:
+            self._inbox.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    async def sample(self, maker: DeskMaker, sampling: Sampling, request: Request) -> Completion:
+        return await self._answered(lambda answer: _Ask(maker, sampling, request, answer))
+
+    async def call(self, work: Callable[[], Result]) -> Result:
+        """Something else that touches the model: between two batches, on its thread."""
+        return await self._answered(lambda answer: _Call(work, answer))
+
+    async def _answered(self, made: Callable[[asyncio.Future[Any]], _Ask | _Call]) -> Any:
+        assert self._loop is not None
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self.waiting += 1
+        try:
+            self._inbox.put(made(answer))
+            return await answer
+        finally:
+            self.waiting -= 1
+
+    def _work(self) -> None:
+        while True:
+            busy = [desk for desk in self._desks.values() if desk.waiting]
+            if not self._take_in(wait=not busy):
+                return
+            for desk in [desk for desk in self._desks.values() if desk.waiting]:
+                self._go_on(desk)
+            self._close_idle()
+
+    def _take_in(self, wait: bool) -> bool:
+        """Everything that has arrived; False where it is time to stop."""
+        while True:
+            try:
+                item = self._inbox.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            if item is None:
+                self._give_up()
+                return False
+            self._begin(item)
+
+    def _begin(self, item: _Ask | _Call) -> None:
+        if item.answer.cancelled():
+            return
+        try:
+            if isinstance(item, _Call):
+                self._deliver([(item.answer, item.work(), None)])
+                return
+            key = (id(item.maker), item.sampling)
+            if key not in self._desks:
+                self._desks[key] = _Busy(item.maker, item.maker.desk(item.sampling))
+            desk = self._desks[key]
+            desk.waiting[desk.desk.submit(item.request)] = item.answer
+        except Exception as error:
+            self._deliver([(item.answer, None, error)])
+
+    def _go_on(self, desk: _Busy) -> None:
+        self._watch(len(desk.waiting))
+        try:
+            finished = desk.desk.wait()
+        except Exception as error:  # theirs alone: other desks have their own rows
+            lost = [(answer, None, error) for answer in desk.waiting.values()]
+            desk.waiting.clear()
+            self._drop(desk)
+            self._deliver(lost)
+            return
+        self._deliver([(desk.waiting.pop(ticket), completion, None) for ticket, completion in finished])
+
+    def _deliver(self, answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+        """All at once: waking the event loop costs more than what it is told."""
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop was closed under way; nobody is left to be told
+            self._loop.call_soon_threadsafe(_settle, answers)
+
+    def _close_idle(self) -> None:
+        idle = [desk for desk in self._desks.values() if not desk.waiting]
+        for desk in idle[: max(0, len(idle) - IDLE_DESKS)]:
+            self._drop(desk)
+
+    def forget(self, maker: DeskMaker) -> None:
+        """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
+        for desk in [desk for desk in self._desks.values() if desk.maker is maker]:
+            self._drop(desk)
+
+    def _drop(self, desk: _Busy) -> None:
+        desk.desk.close()
+        self._desks = {key: other for key, other in self._desks.items() if other is not desk}
+
+    def _give_up(self) -> None:
+        """Nobody is left waiting for an answer that will not come."""
+        lost = [answer for desk in self._desks.values() for answer in desk.waiting.values()]
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            lost += [item.answer] if item is not None else []
+        for desk in list(self._desks.values()):
+            self._drop(desk)
+        self._deliver([(answer, None, Refused(503, "the server is stopping; ask again once it is back.")) for answer in lost])
+
+
+def _settle(answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    for answer, result, error in answers:
+        if answer.done():  # whoever asked has gone
+            continue
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)

@@ -1,0 +1,89 @@
+"""Episodes in the modules' own worlds, played here: what the page and the tool over MCP act in."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, StopReason, Task, Transition
+from tacit.core.world import Environment
+from tacit.rollout.worlds import Broken, InPlace
+from tacit.serving.catalogue import Offer
+from tacit.serving.refusals import not_found, unusable
+from tacit.serving.session import Session, Turn
+from tacit.serving.sessions import Sessions
+
+MOST_TASKS = 10_000
+"""how far into a split one may ask"""
+WORLD_S = 30.0
+"""a world that takes longer is taken to hang"""
+
+
+class Hosted:
+    """A world of one episode. Worlds may be anybody's: one that raises or hangs ends its own session."""
+
+    def __init__(self, world: Environment) -> None:
+        self._pool = InPlace(world.make, WORLD_S)
+        self._thread = ThreadPoolExecutor(1, "world")
+
+    async def reset(self, task: Task) -> Observation | Broken:
+        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._pool.reset, [task]))[0]
+
+    async def step(self, action: str) -> Transition | Broken:
+        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._pool.step, [(0, action)]))[0]
+
+    def close(self) -> None:
+        self._thread.submit(self._pool.close)
+        self._thread.shutdown(wait=False)
+
+
+def task_at(offer: Offer, split: str, number: int, family: str) -> Task:
+    """The task of this number in a split, of the families the module serves or of the one named."""
+    world = offer.world
+    if family and family not in offer.module.families:
+        raise not_found(f"module {offer.name} is for {', '.join(offer.module.families)}, not for family {family!r}.")
+    if not 0 <= number < MOST_TASKS:
+        raise unusable(f"task {number}: tasks are counted from 0 to {MOST_TASKS - 1}.")
+    try:
+        tasks = world.tasks_of(world.split_to_measure(split), number + 1, 0, (family,) if family else offer.module.families)
+    except TacitError as error:
+        raise unusable(str(error)) from error
+    if number >= len(tasks):
+        raise not_found(f"split {split!r} of world {world.name!r} has {len(tasks)} such tasks; they are counted from 0.")
+    return tasks[number]
+
+
+async def open_world_for(session: Session, sessions: Sessions) -> None:
+    """The session sees the world's first observation; what it does then is somebody's to say."""
+    session.world = Hosted(session.offer.world)
+    first = await asyncio.wait_for(session.world.reset(session.episode.task), WORLD_S)
+    if isinstance(first, Broken):
+        sessions.end(session, first.reason.value, first.detail)
+        raise unusable(f"the world broke when the task was begun: {first.detail}")
+    sessions.told(session, Transition(first))
+    sessions.next_turn(session, first)
+
+
+async def step(session: Session, sessions: Sessions, action: str | None) -> Turn:
+    """One turn in the session's own world: the module's action, or the one given by hand."""
+    if session.world is None:
+        raise unusable(f"session {session.name!r} is played in a world of your own; tell it what is seen there (observe).")
+    with sessions.alone(session):
+        turn = await sessions.act(session) if action is None else sessions.acted(session, action)
+        try:
+            answer = await asyncio.wait_for(session.world.step(turn.action), WORLD_S)
+        except TimeoutError:
+            sessions.end(session, "world_hang", f"no answer to {turn.action!r} within {WORLD_S:g} s")
+            return turn
+        try:
+            answer = answer if isinstance(answer, Broken) else answer.in_plain_numbers()
+        except ValueError as error:
+            answer = Broken(StopReason.WORLD_ERROR, str(error))
+        if isinstance(answer, Broken):
+            sessions.end(session, answer.reason.value, answer.detail)
+            return turn
+        sessions.told(session, answer)
+        if session.open:
+            sessions.next_turn(session, answer.observation)
+    return turn

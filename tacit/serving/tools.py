@@ -1,0 +1,124 @@
+"""The modules as tools over MCP: one for each that acts in its own world until the episode is over, and three for a world of
+the caller's own, who is told what to do, does it, and tells what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+import tacit
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, Transition
+from tacit.serving import hosting
+from tacit.serving.catalogue import Offer
+from tacit.serving.service import Service
+from tacit.serving.session import Session, Turn
+
+INSTRUCTIONS = """Small models that each know one kind of work. A tool named after a module plays a whole episode of its own
+world and says how it went. For a world of your own: `begin` with the goal, then `observe` with what is seen there and do the
+action it answers with, again and again, and `end`."""
+
+
+def serve_tools(service: Service) -> int:
+    """Over standard input and output, until the client closes them."""
+
+    async def run() -> None:
+        async with service.running():
+            await make_tools(service).run_stdio_async()
+
+    asyncio.run(run())
+    return 0
+
+
+def make_tools(service: Service) -> MCPServer[Any]:
+    server: MCPServer[Any] = MCPServer("tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING")
+    if service.settings.worlds:
+        for offer in service.catalogue.offers.values():
+            families = ", ".join(offer.module.families)
+            told = f"Play one episode of {offer.world.name} ({offer.world.summary}) until it is over: {families}."
+            server.add_tool(_player(service, offer), _tool_name(offer), description=told)
+    for tool in (_begin(service), _observe(service), _end(service)):
+        server.add_tool(tool)
+    return server
+
+
+def _player(service: Service, offer: Offer) -> Callable[..., Awaitable[dict[str, Any]]]:
+    async def play(context: Context, number: int = 0, split: str = "", family: str = "", seed: int = 0) -> dict[str, Any]:
+        """`number`: which task of the split, from 0; `split` and `family`: the world's own where they are left out."""
+        with _explained():
+            session = await service.begin(skill=offer.name, family=family, split=split, number=number, seed=seed)
+            most = min(offer.module.max_steps, service.settings.turns)
+            while session.open:
+                turn = await hosting.step(session, service.sessions, None)
+                await context.report_progress(turn.number, most, turn.action)
+                if turn.number >= most:
+                    service.sessions.end(session, "limit", f"{most} turns")
+            return _told(session)
+
+    return play
+
+
+def _begin(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
+    async def begin(goal: str, family: str = "", skill: str = "", seed: int = 0) -> dict[str, Any]:
+        """Begin an episode in a world of your own. Say which kind of task it is (family) where there is more than one."""
+        with _explained():
+            session = await service.begin(goal, family=family, skill=skill, seed=seed)
+            return {"session": session.name, "module": session.offer.name}
+
+    return begin
+
+
+def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
+    async def observe(session: str, observation: str, done: bool = False, success: bool = False) -> dict[str, Any]:
+        """Say what is seen now, and whether that is the end. Answers with the next action, and with what the module read."""
+        with _explained():
+            found = service.sessions.still_open(session)
+            turn = await service.sessions.see(found, Transition(Observation(observation), done, success), None)
+            if turn is None:
+                return {"action": None, "outcome": found.outcome}
+            return {"action": turn.action, "turn": turn.number, "state": turn.state, "prompt": turn.prompt}
+
+    return observe
+
+
+def _end(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
+    async def end(session: str, success: bool = False) -> dict[str, Any]:
+        """End an episode before its world does."""
+        with _explained():
+            found = service.sessions.still_open(session)
+            service.sessions.end(found, "success" if success else "failure")
+            return _told(found)
+
+    return end
+
+
+def _told(session: Session) -> dict[str, Any]:
+    def line(turn: Turn) -> dict[str, Any]:
+        return {"saw": turn.observation.text, "did": turn.action}
+
+    told = {"goal": session.episode.task.goal, "outcome": session.outcome, "note": session.note}
+    acted = [line(turn) for turn in session.turns if turn.acted]
+    return told | {"turns": acted, "saw_last": session.final.text if session.final else ""}
+
+
+def _tool_name(offer: Offer) -> str:
+    """
+    >>> re.sub(r"[^A-Za-z0-9_-]", "_", "alfworld/heat")
+    'alfworld_heat'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "_", offer.name)[:64]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """A refusal is for the caller to read, not a failure of the server."""
+    try:
+        yield
+    except TacitError as error:
+        raise ToolError(str(error)) from error

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from served import served
+from small_modules import train_modules, write_recipe
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def modules(cache, tmp_path_factory) -> Path:
+    """Adapters for heat and for pick (and pick2). Not to be written to."""
+    directory = tmp_path_factory.mktemp("small")
+    assert train_modules(write_recipe(directory), directory / "modules", "--skills", "heat,pick", "--iterations", "0") == 0
+    return directory / "modules"
+
+
+@pytest.fixture(scope="module")
+def server(modules):
+    with served(modules) as found:
+        yield found

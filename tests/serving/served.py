@@ -1,0 +1,108 @@
+"""A real server for tests: `tacit serve` in a process of its own, and a way to ask it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tacit.core.types import Observation
+from tacit.environments import get_environment
+
+TOKEN = "a-token-for-tests"
+WORLD = get_environment("alfworld")
+
+
+class Served:
+    def __init__(self, modules: Path, *flags: str, port: int = 0, token: str = TOKEN) -> None:
+        words = [sys.executable, "-m", "tacit", "serve", str(modules), "--port", str(port), "--engine.device", "cpu"]
+        environment = {**os.environ, "TACIT_SERVE_TOKEN": token, "NO_COLOR": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the server)
+        self.process = subprocess.Popen([*words, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("http://"):
+                self.address = line.split("/#")[0].strip().rstrip("/")
+                self.port = int(self.address.rpartition(":")[2])
+                return
+        raise AssertionError(f"the server did not start (status {self.process.wait()}): {self.complaints}")
+
+    @property
+    def complaints(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def send(
+        self, method: str, path: str, body: bytes | str | None = None, token: str | None = TOKEN, **headers: str
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        told = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {}), **headers}
+        try:
+            connection.request(method, path, body, told)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        status, text = self.send(method, path, None if body is None else json.dumps(body))
+        return status, json.loads(text)
+
+    def get(self, path: str) -> Any:
+        status, told = self.ask("GET", path)
+        assert status == 200, told
+        return told
+
+    def post(self, path: str, body: Any = None) -> Any:
+        status, told = self.ask("POST", path, body)
+        assert status in (200, 201), told
+        return told
+
+    def refusal(self, path: str, body: Any = None) -> tuple[int, str]:
+        status, told = self.ask("POST", path, body)
+        assert status >= 400, told
+        return status, told["error"]["message"]
+
+    def begin(self, goal: str, family: str, **more: Any) -> str:
+        return f"/sessions/{self.post('/sessions', {'goal': goal, 'family': family, **more})['session']}"
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(60)
+        finally:
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@contextmanager
+def served(modules: Path, *flags: str, **more: Any) -> Iterator[Served]:
+    server = Served(modules, *flags, **more)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def played(server: Served, task: Any, steps: int, seed: int, **more: Any) -> list[str]:
+    """An episode in a world of one's own, over HTTP."""
+    world, actions = WORLD.make(), []
+    path, seen = server.begin(task.goal, task.family, seed=seed, **more), told_of(world.reset(task))
+    for _ in range(steps):
+        actions.append(server.post(f"{path}/observe", seen)["action"])
+        transition = world.step(actions[-1])
+        seen = {**told_of(transition.observation), "effective": transition.effective}
+    server.post(f"{path}/end", {"outcome": "failure"})
+    return actions
+
+
+def told_of(observation: Observation) -> dict[str, Any]:
+    return {"observation": observation.text, "actions": list(observation.actions)}

@@ -1,0 +1,69 @@
+"""The OpenAI client against a running server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openai
+import pytest
+from served import TOKEN, WORLD, Served
+
+from tacit.modules import Agent
+
+
+@pytest.fixture
+def client(server: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.address}/v1", api_key=TOKEN, max_retries=0, timeout=60)
+
+
+def prompt_of(modules: Path) -> tuple[str, str]:
+    """What the heat module reads first in a house, and what it then does, greedily."""
+    agent, task = Agent.load(modules, temperature=0.0), WORLD.tasks_of("seen", 1, 0, ("heat",))[0]
+    agent.begin(task)
+    action = agent.act(WORLD.make().reset(task))
+    assert agent.prompt is not None
+    return agent.prompt.text, action
+
+
+def test_the_models_are_the_modules_and_their_base(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["alfworld/heat", "alfworld/pick", "tiny"]
+    assert client.models.retrieve("alfworld/heat").id == "alfworld/heat"
+
+
+def test_a_modules_prompt_is_answered_with_its_action(client: openai.OpenAI, modules: Path) -> None:
+    prompt, action = prompt_of(modules)
+    ask = {"model": "heat", "messages": [{"role": "user", "content": prompt}], "temperature": 0}
+    answer = client.chat.completions.create(**ask, logprobs=True)
+    choice = answer.choices[0]
+    assert choice.message.content.strip() == action and choice.finish_reason in ("stop", "length")
+    assert answer.usage.completion_tokens == len(choice.logprobs.content) and choice.logprobs.content[0].logprob <= 0
+    assert "".join(token.token for token in choice.logprobs.content).strip() == action
+    pieces = [piece.choices[0].delta.content or "" for piece in client.chat.completions.create(**ask, stream=True)]
+    assert "".join(pieces) == choice.message.content
+    base = client.chat.completions.create(**{**ask, "model": "tiny"}, max_tokens=8)
+    assert base.usage.completion_tokens <= 8 and base.choices[0].message.content != choice.message.content
+
+
+def test_choices_differ_and_a_seed_repeats_them(client: openai.OpenAI) -> None:
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "room:"}], "max_tokens": 12, "n": 4, "seed": 3}
+    texts = [[c.message.content for c in client.chat.completions.create(**ask).choices] for _ in range(2)]
+    assert texts[0] == texts[1] and len(set(texts[0])) > 1
+
+
+def test_a_stop_string_is_not_part_of_the_answer(client: openai.OpenAI) -> None:
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "room:"}], "max_tokens": 40, "seed": 3}
+    whole = client.chat.completions.create(**ask).choices[0].message.content
+    stop = whole[3:5]
+    cut = client.chat.completions.create(**ask, stop=[stop]).choices[0].message.content
+    assert whole.startswith(cut) and stop not in cut
+
+
+def test_mistakes_come_as_the_clients_own_errors(client: openai.OpenAI, server: Served) -> None:
+    say = [{"role": "user", "content": "x"}]
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-9' here; there are alfworld/heat"):
+        client.chat.completions.create(model="gpt-9", messages=say)
+    with pytest.raises(openai.UnprocessableEntityError, match="max_tokens 100000 is more than the 512"):
+        client.chat.completions.create(model="heat", messages=say, max_tokens=100_000)
+    wrong = openai.OpenAI(base_url=f"{server.address}/v1", api_key="wrong", max_retries=0)
+    with pytest.raises(openai.AuthenticationError, match="not the right one"):
+        wrong.models.list()

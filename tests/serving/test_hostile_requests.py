@@ -1,0 +1,162 @@
+"""Whatever is sent: a clear status and message, and other sessions go on as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from served import TOKEN, WORLD, Served, played, served, told_of
+
+SEEN = "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a microwave 1, and a fridge 1."
+CHAT = {"model": "heat", "messages": [{"role": "user", "content": "x"}]}
+LONG_CHAT = {"model": "heat", "messages": [{"role": "user", "content": "x y " * 4000}]}
+BEGIN = {"goal": "put a hot mug in cabinet.", "family": "heat"}
+
+
+@pytest.mark.parametrize(("token", "says"), [(None, "a token is needed"), ("wrong", "not the right one"), ("", "is needed")])
+@pytest.mark.parametrize("path", ["/sessions", "/v1/models", "/metrics", "/modules", "/nowhere", "/openapi.json"])
+def test_without_the_token_nothing_is_told(server: Served, token: str | None, says: str, path: str) -> None:
+    status, text = server.send("GET", path, token=token)
+    assert status == 401 and says in json.loads(text)["error"]["message"]
+
+
+def test_health_and_the_page_are_open_to_all(server: Served) -> None:
+    assert server.send("GET", "/health", token=None) == (200, '{"status":"ok","version":"0.1.0"}')
+    assert server.send("GET", "/", token=None)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("/sessions", json.dumps({**BEGIN, "goal": "x" * 1_000_000}), 413, "262144 bytes are read here at most"),
+        ("/sessions", json.dumps({**BEGIN, "goal": "x" * 20_000}), 422, "goal: String should have at most 16384 characters"),
+        ("/sessions", json.dumps({"family": "heat"}), 422, "needs a goal"),
+        ("/sessions", json.dumps({**BEGIN, "family": "cook"}), 404, "unknown family 'cook'"),
+        ("/sessions", json.dumps({**BEGIN, "world": "nowhere"}), 404, "unknown world 'nowhere'"),
+        ("/sessions", json.dumps({**BEGIN, "skill": "cook"}), 404, "unknown module 'cook'"),
+        ("/sessions", json.dumps({"goal": "x"}), 422, "one of heat, pick, pick2"),
+        ("/sessions", json.dumps({**BEGIN, "temperature": -1}), 422, "temperature"),
+        ("/sessions", '{"goal": "x", "family": "heat", "temperature": NaN}', 422, "temperature"),
+        ("/sessions", json.dumps({**BEGIN, "colour": 1}), 422, "colour: Extra inputs"),
+        ("/sessions", '{"goal": "\\ud800", "family": "heat"}', 422, "goal"),
+        ("/sessions", '{"goal": ', 422, "it is no JSON (at character"),
+        ("/sessions", b"\xff\xfe\x00", 4, ""),
+        ("/sessions", "[" * 50_000, 4, ""),
+        ("/sessions", json.dumps([1]), 422, ""),
+        ("/sessions/x/observe", json.dumps({"observation": "y"}), 404, "there is no session 'x'"),
+        ("/nowhere", "{}", 404, "there is nothing at POST /nowhere"),
+        ("/health", "{}", 405, "is not something that can be asked"),
+
+        ("/v1/chat/completions", json.dumps({"model": "heat", "messages": []}), 422, "messages"),
+        ("/v1/chat/completions", json.dumps(LONG_CHAT), 422, "context of"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "max_tokens": 10**6}), 422, "max_tokens"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "stop": [""]}), 422, "stop"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "tools": []}), 422, "tools"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said(server: Served, path: str, body: str, status: int, says: str) -> None:
+    found, text = server.send("POST", path, body)
+    assert (found if status > 10 else found // 100) == status, text
+    assert says in json.loads(text)["error"]["message"]
+
+
+def test_an_observation_that_no_module_can_read_leaves_its_session_open(server: Served) -> None:
+    path = server.begin(BEGIN["goal"], "heat")
+    server.post(f"{path}/observe", {"observation": SEEN})
+    long = {"observation": "You see " + " ".join(f"x{i}" for i in range(1500))}
+    status, message = server.refusal(f"{path}/observe", long)
+    assert status == 422 and ("do not fit" in message or "more than the bound" in message)
+    assert server.get(path)["open"]
+    assert server.post(f"{path}/observe", {"observation": "You see a fridge 1.", "turn": 2})["turn"] == 2
+
+
+def test_curl_can_play(server: Served) -> None:
+    program = shutil.which("curl")
+    if program is None:
+        pytest.skip("no curl on this machine")
+
+    def curl(path: str, body: dict) -> dict:
+        words = [program, "-sS", "--max-time", "60", "-H", f"Authorization: Bearer {TOKEN}", "--json", json.dumps(body)]
+        return json.loads(subprocess.run([*words, server.address + path], capture_output=True, check=True).stdout)
+
+    session = curl("/sessions", BEGIN)["session"]
+    assert curl(f"/sessions/{session}/observe", {"observation": SEEN})["turn"] == 1
+    assert curl(f"/sessions/{session}/end", {"outcome": "success"})["outcome"] == "success"
+
+
+def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
+    """Bytes at random, half of requests, wrong lengths and types, over many connections, while an episode goes on."""
+    task = WORLD.tasks_of("seen", 1, 9, ("heat",))[0]
+    expected = played(server, task, 4, 3)
+    path, world = server.begin(task.goal, "heat", seed=3), WORLD.make()
+    told, actions, before = told_of(world.reset(task)), [], server.complaints
+    with ThreadPoolExecutor(4) as pool:
+        for turn in range(4):
+            floods = [pool.submit(flood, server.port, 1000 * turn + i, 625) for i in range(4)]
+            actions.append(server.post(f"{path}/observe", told)["action"])
+            told = told_of(world.step(actions[-1]).observation)
+            assert all(400 <= status < 500 for done in floods for status in done.result())
+    assert actions == expected and server.get("/health")["status"] == "ok"
+    assert server.complaints == before, "nobody can fill its log"
+
+
+def flood(port: int, seed: int, count: int) -> list[int]:
+    """The statuses that were answered, of so many malformed requests."""
+    noise, statuses = random.Random(seed), []
+    connection: socket.socket | None = None
+    for _ in range(count):
+        if connection is None:
+            connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        try:
+            connection.sendall(malformed(noise))
+            answer = read_answer(connection)
+        except OSError:
+            answer = b""
+        if answer:
+            statuses.append(int(answer.split()[1]))
+        if not answer or b"connection: close" in answer.lower():
+            connection.close()
+            connection = None
+    return statuses
+
+
+def malformed(noise: random.Random) -> bytes:
+    kind = noise.randrange(6)
+    if kind == 0:
+        return noise.randbytes(noise.randrange(4, 200)) + b"\r\n\r\n"
+    body = {
+        1: noise.randbytes(40),
+        2: b'{"goal": "put a hot mug in cabinet.", "family": ' + noise.randbytes(3),
+        3: json.dumps({"goal": noise.choice([None, 1, [], {}, "x"]), "family": noise.choice([[], 5, "cook", ""])}).encode(),
+        4: json.dumps({"observation": noise.choice([1, None, ["x"]]), "turn": "one"}).encode(),
+        5: b"[" * noise.randrange(1, 5000),
+    }[kind]
+    path = {4: "/sessions/none/observe"}.get(kind, noise.choice(["/sessions", "/v1/chat/completions"]))
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        piece = connection.recv(65536)
+        if not piece:
+            return answer
+        answer += piece
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    lengths = [int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    while lengths and len(rest) < lengths[0] and (piece := connection.recv(65536)):
+        rest += piece
+    return head
+
+
+def test_without_a_token_only_this_machine_is_answered(modules) -> None:
+    with served(modules, "--no-token") as server:
+        assert server.send("GET", "/modules", token=None)[0] == 200
+        status, text = server.send("GET", "/modules", token=None, host="evil.example:80")
+        assert status == 403 and "only this machine is answered" in text

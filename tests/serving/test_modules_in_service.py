@@ -1,0 +1,109 @@
+"""Modules are added, replaced and refused while the server runs; sessions keep what they began with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from served import WORLD, Served, played, served
+from small_modules import RECIPE, train_modules, write_recipe
+
+from tacit.cli.main import main
+
+GOAL, SEEN = "put a hot mug in cabinet.", "You are in the middle of a room. Looking quickly around you, you see a fridge 1."
+
+
+@pytest.fixture
+def shelf(modules: Path, tmp_path: Path) -> Path:
+    """A directory of one's own with one module in it."""
+    shutil.copytree(modules / "heat", tmp_path / "shelf" / "heat")
+    return tmp_path / "shelf"
+
+
+def put(source: Path, place: Path) -> None:
+    """As an export does: in one move."""
+    new = place.with_name(f".{place.name}.tmp")
+    shutil.copytree(source, new)
+    if place.exists():
+        shutil.rmtree(place)
+    new.rename(place)
+
+
+def test_added_replaced_and_removed_without_a_restart(modules: Path, shelf: Path) -> None:
+    task = WORLD.tasks_of("seen", 1, 3, ("heat",))[0]
+    with served(shelf) as server:
+        assert server.refusal("/sessions", {"goal": GOAL, "family": "pick"})[0] == 404
+        put(modules / "pick", shelf / "pick")
+        assert server.post("/modules/refresh") == {"added": ["alfworld/pick"], "replaced": [], "removed": [], "refused": {}}
+        server.begin(GOAL, "pick")
+        before = played(server, task, 3, 7)
+        old = server.begin(task.goal, "heat", seed=7)
+        # The other adapter, under heat's name: whoever began before keeps what they began with.
+        put(modules / "pick", shelf / "heat")
+        manifest = json.loads((shelf / "heat" / "module.json").read_text())
+        (shelf / "heat" / "module.json").write_text(json.dumps(manifest | {"skill": "heat", "families": ["heat"]}))
+        assert server.post("/modules/refresh")["replaced"] == ["alfworld/heat"]
+        world, seen, actions = WORLD.make(), WORLD.make().reset(task), []
+        world.reset(task)
+        for _ in range(3):
+            actions.append(server.post(f"{old}/observe", {"observation": seen.text, "actions": list(seen.actions)})["action"])
+            seen = world.step(actions[-1]).observation
+        assert actions == before
+        digests = {m["name"]: m["digest"] for m in server.get("/modules")["modules"]}
+        assert digests["alfworld/heat"] == digests["alfworld/pick"] != server.get(old)["digest"]
+        server.post(f"{old}/end")
+        assert played(server, task, 3, 7) == played(server, task, 3, 7)
+        shutil.rmtree(shelf / "pick")
+        assert server.post("/modules/refresh")["removed"] == ["alfworld/pick"]
+        assert server.refusal("/sessions", {"goal": GOAL, "family": "pick"})[0] == 404
+
+
+def test_a_changed_file_is_refused_and_the_module_served_as_before(modules: Path, shelf: Path) -> None:
+    with served(shelf) as server:
+        path = server.begin(GOAL, "heat")
+        weights = shelf / "heat" / "adapter_model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        refused = server.post("/modules/refresh")["refused"]
+        assert list(refused) == ["alfworld/heat"] and "adapter_model.safetensors is damaged (sha256" in refused["alfworld/heat"]
+        assert server.post(f"{path}/observe", {"observation": SEEN})["turn"] == 1
+        server.begin(GOAL, "heat")
+
+
+@pytest.fixture(scope="module")
+def stranger(cache, tmp_path_factory) -> Path:
+    """A module on another base."""
+    place = tmp_path_factory.mktemp("stranger")
+    recipe = write_recipe(place, RECIPE.replace("hidden = 32", "hidden = 48").replace("steps = 60", "steps = 2"))
+    assert train_modules(recipe, place / "modules", "--skills", "pick", "--iterations", "0") == 0
+    return place / "modules" / "pick"
+
+
+def test_a_module_for_another_base_is_refused(shelf: Path, stranger: Path, capsys) -> None:
+    with served(shelf) as server:
+        put(stranger, shelf / "pick")
+        refused = server.post("/modules/refresh")["refused"]
+        assert "this server holds 'tiny' with" in refused["alfworld/pick"], refused
+        server.begin(GOAL, "heat")
+    assert main(["serve", str(shelf), "--port", "0"]) == 2
+    assert "serve it by a server of its own" in capsys.readouterr().err
+
+
+def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path, capsys) -> None:
+    (shelf / "heat" / "adapter_config.json").write_text("{}")
+    assert main(["serve", str(shelf), "--port", "0"]) == 2
+    assert "adapter_config.json is damaged" in capsys.readouterr().err
+    assert main(["serve", str(shelf.parent / "nowhere")]) == 2
+    assert "there is no directory" in capsys.readouterr().err
+    assert main(["serve", str(modules), "--host", "0.0.0.0", "--no-token"]) == 2
+    assert "--no-token is for this machine alone" in capsys.readouterr().err
+    assert main(["serve", str(modules), "--fallback", "cook", "--port", "0"]) == 2
+    assert "fallback 'cook' is no module here" in capsys.readouterr().err
+    assert main(["serve", str(modules), "--sessions", "0"]) == 2
+    assert "--sessions 0 must be at least 1" in capsys.readouterr().err
+
+
+def test_a_taken_port_is_said(modules: Path, server: Served, capsys) -> None:
+    assert main(["serve", str(modules), "--port", str(server.port)]) == 2
+    assert f"cannot listen on 127.0.0.1 port {server.port}" in capsys.readouterr().err
