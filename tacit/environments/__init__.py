@@ -14,6 +14,7 @@ WORLDS = {
     "webshop": "tacit.environments.webshop:ENVIRONMENT",
     "searchqa": "tacit.environments.searchqa:ENVIRONMENT",
     "minihack": "tacit.environments.minihack:ENVIRONMENT",
+    "errands": "tacit.environments.errands:ENVIRONMENT",
 }
 REGISTRY = Registry(
     "world", "tacit.worlds", WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment"

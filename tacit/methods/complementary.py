@@ -20,16 +20,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 from tacit.companions.experience.bank import CAPACITY, Bank
+from tacit.companions.experience.beforehand import fill
 from tacit.companions.experience.companion import Experience, Halves
+from tacit.companions.experience.critic import Critic
 from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
 from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.internalising import Internalising
 from tacit.companions.experience.manager import Manager
 from tacit.companions.experience.operations import Style
 from tacit.companions.experience.retrieval import Diversity
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
-from tacit.core.tools import Base, Tools
+from tacit.core.tools import NO_TOOLS, Base, Tools
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
@@ -44,8 +47,13 @@ class Complementary(GRPO):
 
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 leaves it out"""
-    extraction: Literal["trained", "static", "none"] = "trained"
-    """the extractor learns (trained), only writes (static), or there is none: then it is GRPO"""
+    extraction: Literal["trained", "static", "offline", "none"] = "trained"
+    """the extractor learns (trained), only writes (static), or there is none: then the bank was made beforehand and stays as
+    it is (offline), or there is none either, and it is GRPO (none)"""
+    bank: str = ""
+    """the bank made beforehand: a run, a bank or JSON lines; empty: random episodes, told by the world's own hindsight"""
+    beforehand: AtLeastOne = 64
+    """how many random episodes such a bank is made of"""
     actor: Literal["trained", "fixed"] = "trained"
     """the actor learns, or stays as it is while the extractor learns (Exp. Only of Table 1)"""
     advantage: Literal["split", "joint"] = "split"
@@ -80,6 +88,12 @@ class Complementary(GRPO):
     """α: how an entry that was trained on before counts less"""
     extractor_cooldown: Count = 1
     """δ: iterations within which an entry is not trained on again"""
+    critic: bool = False
+    """ask the actor about each entry before it plays: accept, refine or reject (§B.1)"""
+    internalise: NotNegative = 0.0
+    """learning rate at which guided winners are imitated without their note (self-distillation, §4.3); 0 leaves it out"""
+    internalise_every: AtLeastOne = 1
+    """iterations between such steps"""
     background: bool = False
     """distil while episodes are played: faster, and no longer the same every time"""
 
@@ -94,24 +108,30 @@ class Complementary(GRPO):
         return replace(settings, **own), (*notes, f"for an extractor of that size, {told}")
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        if self.actor == "fixed" and self.extraction != "trained":
+            raise TacitError(f"actor = fixed with extraction = {self.extraction}: nothing would learn. Leave one of them out.")
+        if self.actor == "fixed" and self.internalise:
+            raise TacitError("actor = fixed with internalise: the actor would learn after all. Leave one of them out.")
         if self.extraction == "none":
-            if self.actor == "fixed":
-                raise TacitError("actor = fixed with extraction = none: nothing would learn. Leave one of them out.")
             return ()
-        experience = Experience(self.manager(tools), self.merge_every)
+        critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
+        experience = Experience(self.manager(world, tools), self.merge_every, self.extraction != "offline", critic)
+        inner = Internalising(self.context(world), self.internalise, self.internalise_every)
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (
             replaces("conditions", "how it is told", Halves(experience, self.guided)),
             adds("companions", "experience", experience),
+            *([adds("companions", "internalising", inner)] if self.internalise else ()),
             *split,
             *(still if self.actor == "fixed" else ()),
         )
 
-    def manager(self, tools: Tools):
+    def manager(self, world: Environment, tools: Tools):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
-        policy = tools.policy("extractor")
+        offline = self.extraction == "offline"
+        policy = NO_TOOLS.policy("extractor") if offline else tools.policy("extractor")
         place = tools.directory("experience") / "bank.sqlite"
         sentences = tools.sentences(self.encoder) if self.embedding == "sentence" else None
 
@@ -129,6 +149,8 @@ class Complementary(GRPO):
                 trained=self.extraction == "trained",
             )
             bank = Bank(place, embedding.name, embedding.dimensions, self.capacity)
+            if offline:
+                fill(bank, embedding, world, self.bank, self.beforehand)
             return Manager(
                 bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
             )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from tacit.companions.experience.entries import Call
+from tacit.companions.experience.critic import SCORES, Critic, Verdict, critic_reward
+from tacit.companions.experience.entries import Call, Entry
 from tacit.companions.experience.extractor import Sample
 from tacit.companions.experience.manager import Manager, Request
 from tacit.core.errors import TacitError
@@ -24,7 +25,11 @@ GUIDED = "experience"
 class Experience:
     name = "experience"
 
-    def __init__(self, manager: Callable[[], Manager], merge_every: int = 5) -> None:
+    def __init__(
+        self, manager: Callable[[], Manager], merge_every: int = 5, writes: bool = True, critic: Critic | None = None
+    ) -> None:
+        """`writes`: False where the bank was made beforehand and stays as it is. `critic`: asks the actor about its entries."""
+        self.writes, self.critic = writes, critic
         self._make = manager
         self._manager: Manager | None = None
         self.merge_every = merge_every
@@ -41,30 +46,41 @@ class Experience:
     def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         """Who was guided by what, with what result; and all episodes are to be distilled, whatever their outcome."""
         bank, self.step = self.manager.bank, moment.iteration
+        outcomes: dict[int, list[float]] = {}
         rewards: dict[int, list[float]] = {}
+        """with what the critic said, where there is one"""
         for group in groups:
             for trajectory in group.trajectories:
-                entry = entry_of(trajectory.condition)
+                entry, verdict = entry_of(trajectory.condition), verdict_of(trajectory.condition)
                 if entry is not None:
                     bank.happened("guided", [entry], self.step, trajectory.task.id, trajectory.success)
-                    rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
-                place = f"{trajectory.task.id}/{trajectory.seed}"
-                self.manager.submit(Request(trajectory, entry, moment, place))
-        for entry, earned in rewards.items():
+                    outcomes.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
+                if verdict is not None:
+                    weighed, said = verdict
+                    rewards.setdefault(weighed, []).append(critic_reward(said, trajectory.success))
+                if self.critic is not None:
+                    self.critic.saw(trajectory)
+                if self.writes:
+                    place = f"{trajectory.task.id}/{trajectory.seed}"
+                    self.manager.submit(Request(trajectory, entry, moment, place))
+        for entry, earned in (rewards if self.critic else outcomes).items() if self.writes else ():
             call = bank.call(entry)
             if call is not None:
                 self.manager.extractor.buffer.append(Sample(entry, float(np.mean(earned)), call))
-        return self._by_half(groups)
+        useful = {"experience/useful": float(np.mean([np.mean(own) > 0 for own in outcomes.values()]))} if outcomes else {}
+        return self._by_half(groups) | useful
 
     def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         manager = self.manager
-        manager.work()
-        metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
-        if trained:
-            manager.bank.happened("trained", trained, moment.iteration)
-        if self.merge_every and moment.iteration % self.merge_every == 0:
-            manager.finish()
-            manager.merge(moment)
+        metrics: dict[str, float] = {}
+        if self.writes:
+            manager.work()
+            metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
+            if trained:
+                manager.bank.happened("trained", trained, moment.iteration)
+            if self.merge_every and moment.iteration % self.merge_every == 0:
+                manager.finish()
+                manager.merge(moment)
         self.step = moment.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
         told = {
@@ -103,6 +119,7 @@ class Experience:
             "buffer": [[s.entry, s.reward, s.call.version] for s in manager.extractor.buffer],
             "counts": dict(manager.counts),
             "step": self.step,
+            "wins": self.critic.wins if self.critic else {},
         }
         (directory / "state.json").write_text(json.dumps(known), encoding="utf-8")
 
@@ -118,10 +135,20 @@ class Experience:
         manager.counts.clear()
         manager.counts.update(known["counts"])
         self.step = known["step"]
+        if self.critic is not None:
+            self.critic.wins = known.get("wins", {})
 
 
 def entry_of(condition: Condition) -> int | None:
-    return int(condition.entry) if condition.name == GUIDED and condition.entry.isdecimal() else None
+    """The entry that guided an episode; a rejected one did not."""
+    number = condition.entry.partition(" ")[0]
+    return int(number) if condition.name == GUIDED and number.isdecimal() else None
+
+
+def verdict_of(condition: Condition) -> tuple[int, Verdict] | None:
+    """(entry, what the actor said to it), where it was asked: `17 refine`."""
+    number, _, said = condition.entry.partition(" ")
+    return (int(number), said) if number.isdecimal() and said in SCORES else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -130,14 +157,30 @@ class Halves:
 
     experience: Experience = field(compare=False)
     share: float = 0.5
+    actor: Policy | None = field(default=None, compare=False)
+
+    def asking(self, policy: Policy) -> Halves:
+        """The same, with whoever is about to play at hand: a critic asks it."""
+        return replace(self, actor=policy) if self.experience.critic else self
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         guided = round(size * self.share)
         if self.share == 0.5 and size % 2:
             raise TacitError(f"group_size = {size} cannot be halved; take an even one.")
         found = self.experience.manager.search([task.goal] * guided, self.experience.step)
+        if self.actor is not None and self.experience.critic is not None:
+            return (*self._weighed(self.actor, self.experience.critic, task, found, seed), *[PLAIN] * (size - guided))
         told = [PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id)) for entry in found]
         return (*told, *[PLAIN] * (size - guided))
+
+    def _weighed(
+        self, actor: Policy, critic: Critic, task: Task, found: Sequence[Entry | None], seed: int
+    ) -> Sequence[Condition]:
+        there = [entry for entry in found if entry is not None]
+        told = []
+        for entry, (verdict, note) in zip(there, critic.weigh(actor, task, there, seed), strict=True):
+            told.append(Condition(GUIDED if note else PLAIN.name, note, f"{entry.id} {verdict}"))
+        return (*told, *[PLAIN] * (len(found) - len(there)))
 
     def condition(self, task: Task) -> Condition:
         """For an evaluation: an entry, and no trace of having asked for it."""

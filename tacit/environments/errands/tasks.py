@@ -1,0 +1,49 @@
+"""Errands: somebody wants a thing.
+
+    train       three of four pairs of person and thing, in town 0
+    test        the others, in the same town: what has been learned there about where things are holds here
+    elsewhere   any pair, each in a town of its own: for learning to read, to open and to take, and nothing about town 0
+
+A split of town 0 is finite: 432 errands and 144.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.errors import TacitError, unknown
+from tacit.core.types import Task
+from tacit.environments.errands.town import HOME, PEOPLE, THINGS
+
+NAME = "errands"
+SPLITS = ("train", "test", "elsewhere")
+FAMILY = "errand"
+TOWNS = 2**31
+
+
+def tasks(split: str, count: int, seed: int) -> list[Task]:
+    """`count` different errands of the split, or all it has; a larger count begins with the same ones."""
+    if split not in SPLITS:
+        raise unknown(f"split of world {NAME!r}", split, SPLITS)
+    if count < 0:
+        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    rng = Random(f"{NAME}/{split}/{seed}")
+    if split == "elsewhere":
+        towns = dict.fromkeys(rng.randrange(1, TOWNS) for _ in range(count))
+        while len(towns) < count:
+            towns[rng.randrange(1, TOWNS)] = None
+        return [make_task(rng.choice(PEOPLE), rng.choice(THINGS), town, split, seed) for town in towns]
+    pairs = [(person, thing) for person in PEOPLE for thing in THINGS if split_of(person, thing) == split]
+    rng.shuffle(pairs)
+    return [make_task(person, thing, HOME, split, seed) for person, thing in pairs[:count]]
+
+
+def make_task(person: str, thing: str, town: int = HOME, split: str = "own", seed: int = 0) -> Task:
+    """Any errand as a task; the id says all there is to know about it."""
+    place = f"{NAME}/{split}/{town}-{person}-{thing}"
+    return Task(NAME, place, FAMILY, split, seed, f"the {person} wants: {thing}", {"thing": thing, "town": town})
+
+
+def split_of(person: str, thing: str) -> str:
+    """The only split of town 0 in which this pair appears: of every thing, a quarter of those who want it are in `test`."""
+    return "test" if (PEOPLE.index(person) + THINGS.index(thing)) % 4 == 0 else "train"

@@ -1,0 +1,47 @@
+"""Towns: twelve doors, three things behind each. Where a thing is kept never changes, and cannot be guessed.
+
+town 0            the one that `train` and `test` are played in
+towns 1, 2, …     elsewhere, one for each errand there: nothing about town 0 can be learned in them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from random import Random
+
+DOORS = ("red", "blue", "green", "yellow", "black", "white", "brown", "grey", "pink", "gold", "silver", "orange")
+THINGS = (
+    *("lamp", "kite", "drum", "vase", "rope", "coin", "hat", "boot", "comb", "fork", "plate", "cup"),
+    *("book", "pen", "candle", "bell", "ring", "glove", "broom", "bucket", "mirror", "pillow", "clock", "key"),
+    *("apple", "bread", "cheese", "egg", "onion", "carrot", "honey", "salt", "fish", "plum", "nut", "pepper"),
+)
+PEOPLE = (
+    *("baker", "smith", "nurse", "sailor", "farmer", "tailor", "painter", "miller"),
+    *("judge", "singer", "hunter", "potter", "weaver", "barber", "porter", "writer"),
+)
+HOME = 0
+"""the town of `train` and `test`"""
+
+
+@lru_cache(maxsize=4096)
+def town(number: int) -> Mapping[str, tuple[str, ...]]:
+    """door -> what is behind it"""
+    things = list(THINGS)
+    Random(f"errands/town/{number}").shuffle(things)
+    each = len(THINGS) // len(DOORS)
+    return {door: tuple(things[i * each : (i + 1) * each]) for i, door in enumerate(DOORS)}
+
+
+def door_of(thing: str, number: int) -> str:
+    return next(door for door, things in town(number).items() if thing in things)
+
+
+def fact(thing: str, door: str) -> str:
+    """The shortest thing worth knowing: `lamp behind red`."""
+    return f"{thing} behind {door}"
+
+
+def is_true(text: str, number: int = HOME) -> bool:
+    """Whether a text is one fact, and holds in the town."""
+    return any(text.strip() == fact(thing, door) for door, things in town(number).items() for thing in things)
