@@ -31,7 +31,7 @@ class SupervisedSettings:
     """further episodes shown with a note in the prompt, written by the world's own hindsight, for policies too small to read
     one unshown (training/scribing.py)"""
     entries: Count = 0
-    """episodes shown as an experience extractor reads them, with the entry to be written, for extractors too small to be asked"""
+    """episodes shown as an experience extractor reads them, with the entry to write, for extractors too small to be asked"""
     astray: Share = 0.0
     """share of those notes and entries that are another episode's, so that both have something left to learn"""
     from_: str = ""

@@ -30,9 +30,7 @@ def fill(bank: Bank, embedding: Embedding, world: Environment, source: str, epis
     else:
         by_rule(bank, embedding, world, episodes)
     if not len(bank):
-        raise TacitError(
-            f"the bank made beforehand has no entries (from {source or 'random episodes'}): nobody would be guided."
-        )
+        raise TacitError(f"the bank made beforehand ({source or 'by rule'}) has no entries: nobody would be guided.")
 
 
 def from_file(bank: Bank, embedding: Embedding, source: Path) -> None:

@@ -29,10 +29,11 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
         raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
     rng = Random(f"{NAME}/{split}/{seed}")
     if split == "elsewhere":
-        towns = dict.fromkeys(rng.randrange(1, TOWNS) for _ in range(count))
-        while len(towns) < count:
-            towns[rng.randrange(1, TOWNS)] = None
-        return [make_task(rng.choice(PEOPLE), rng.choice(THINGS), town, split, seed) for town in towns]
+        found: dict[int, Task] = {}
+        while len(found) < count:
+            town = rng.randrange(1, TOWNS)
+            found.setdefault(town, make_task(rng.choice(PEOPLE), rng.choice(THINGS), town, split, seed))
+        return list(found.values())
     pairs = [(person, thing) for person in PEOPLE for thing in THINGS if split_of(person, thing) == split]
     rng.shuffle(pairs)
     return [make_task(person, thing, HOME, split, seed) for person, thing in pairs[:count]]

@@ -31,7 +31,7 @@ class ErrandsWorld:
             self._wanted, self._town = str(task.data["thing"]), int(task.data["town"])
         except (KeyError, ValueError, TypeError) as error:
             raise TacitError(
-                f"task {task.id!r} is no errand: its data must have a `thing` and the number of a `town`."
+                f"task {task.id!r} is no errand: its data needs a `thing` and a `town`, a number."
             ) from error
         if self._wanted not in THINGS:
             raise TacitError(f"task {task.id!r} wants {self._wanted!r}, which no town has.")
