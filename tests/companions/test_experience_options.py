@@ -39,7 +39,7 @@ def acting(prompt: str, seed: int) -> str:
     """Follows a note, takes what is wanted when it is there, and opens any door; accepts every second entry, refines some."""
     lines = prompt.splitlines()
     if lines[-1] == "accept, refine or reject:":
-        return ("accept", "reject", "refine: lamp behind red", "hm")[seed % 4]
+        return ("accept", "reject", "refine: mug behind red", "hm")[seed % 4]
     thing = lines[0].rpartition(": ")[2]
     if thing in lines[-1]:
         return f"take {thing}"
@@ -82,9 +82,9 @@ def test_an_offline_bank_from_a_file_or_another_run(tmp_path):
     again, _, _, _ = play(tmp_path / "second", extraction="offline", bank=str(tmp_path / "first"))
     assert {e.text for e in again.companions[0].manager.bank.entries.values()} == texts
     lines = tmp_path / "known.jsonl"
-    lines.write_text(json.dumps({"text": "lamp behind red"}) + "\n")
+    lines.write_text(json.dumps({"text": "mug behind red"}) + "\n")
     told, _, _, _ = play(tmp_path / "third", extraction="offline", bank=str(lines))
-    assert [e.text for e in told.companions[0].manager.bank.entries.values()] == ["lamp behind red"]
+    assert [e.text for e in told.companions[0].manager.bank.entries.values()] == ["mug behind red"]
 
 
 def test_a_bank_that_cannot_be_had_is_refused(tmp_path):
@@ -118,7 +118,7 @@ def build(place, **settings):
 
 def test_verdicts_and_rewards_by_hand():
     assert read_verdict("accept", "m") == ("accept", "m") == read_verdict(" Accept: yes\nmore", "m")
-    assert read_verdict("refine: lamp behind red", "m") == ("refine", "lamp behind red")
+    assert read_verdict("refine: mug behind red", "m") == ("refine", "mug behind red")
     assert read_verdict("reject", "m") == ("reject", "")
     for unread in ("", "refine:", "I think so", "\n\n"):
         assert read_verdict(unread, "m") == ("unread", "m")
@@ -136,10 +136,10 @@ def test_the_critic_is_told_its_success_and_asked_once_for_each_entry():
     for trajectory in group.trajectories:
         critic.saw(trajectory)
     policy = ScriptedPolicy(acting)
-    said = critic.weigh(policy, task, [Entry(1, "lamp behind red"), Entry(2, "kite behind blue")], 7)
+    said = critic.weigh(policy, task, [Entry(1, "mug behind red"), Entry(2, "bell behind blue")], 7)
     ((first, second),) = policy.asked
     assert len(said) == 2 and critic.rate(task) == 0.25 and first[1] != second[1]
-    assert first[0].splitlines() == [task.goal, "entry: lamp behind red", "success: 25%", "accept, refine or reject:"]
+    assert first[0].splitlines() == [task.goal, "entry: mug behind red", "success: 25%", "accept, refine or reject:"]
     assert critic.weigh(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [("unread", "word " * 60)]
 
 

@@ -21,7 +21,7 @@ class Resident:
 
 
 class Stranger:
-    """Opens doors in an order of its own, each once; with a `hint` (`lamp behind red`) about what is wanted, that door first.
+    """Opens doors in an order of its own, each once; with a `hint` (`mug behind red`) about what is wanted, that door first.
     It has learned nothing: what it wins without a hint is chance, and with a true one everything."""
 
     def __init__(self, task: Task, hint: str = "") -> None:

@@ -1,8 +1,4 @@
-"""What an errand teaches, by rule: one fact that was seen, and nothing that was not.
-
-Where the wanted thing was found, that; else one of the things behind the last door, which somebody else may want. Nothing
-where no door was opened.
-"""
+"""What an errand teaches, by rule: where the wanted thing was seen, and nothing where it was not."""
 
 from __future__ import annotations
 
@@ -22,7 +18,5 @@ def hindsight(trajectory: Trajectory) -> Skills:
     shown = [*(step.observation for step in trajectory.steps), trajectory.final]
     seen = {thing: door for door, things, _ in (read(o.text) for o in shown) for thing in things if door}
     steps = critical_steps(trajectory, Resident(trajectory.task), _TRACKER)
-    if not seen:
-        return Skills("", steps, f"{trajectory.task.goal}. No door was opened.")
-    thing = wanted if wanted in seen else list(seen)[-1 - trajectory.seed % 3]
-    return Skills(fact(thing, seen[thing]), steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")
+    told = fact(wanted, seen[wanted]) if wanted in seen else ""
+    return Skills(told, steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")

@@ -35,7 +35,7 @@ class FullWording:
 
 
 class TerseWording:
-    """`the baker wants: lamp`, and what is seen."""
+    """`wanted in the kitchen: mug`, and what is seen."""
 
     separator = "\n"
 

@@ -1,6 +1,6 @@
-"""Errands: somebody wants a thing.
+"""Errands: a thing is wanted somewhere.
 
-    train       three of four pairs of person and thing, in town 0
+    train       three of four pairs of place and thing, in town 0
     test        the others, in the same town: what has been learned there about where things are holds here
     elsewhere   any pair, each in a town of its own: for learning to read, to open and to take, and nothing about town 0
 
@@ -13,7 +13,7 @@ from random import Random
 
 from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Task
-from tacit.environments.errands.town import HOME, PEOPLE, THINGS
+from tacit.environments.errands.town import HOME, PLACES, THINGS
 
 NAME = "errands"
 SPLITS = ("train", "test", "elsewhere")
@@ -32,19 +32,19 @@ def tasks(split: str, count: int, seed: int) -> list[Task]:
         found: dict[int, Task] = {}
         while len(found) < count:
             town = rng.randrange(1, TOWNS)
-            found.setdefault(town, make_task(rng.choice(PEOPLE), rng.choice(THINGS), town, split, seed))
+            found.setdefault(town, make_task(rng.choice(PLACES), rng.choice(THINGS), town, split, seed))
         return list(found.values())
-    pairs = [(person, thing) for person in PEOPLE for thing in THINGS if split_of(person, thing) == split]
+    pairs = [(place, thing) for place in PLACES for thing in THINGS if split_of(place, thing) == split]
     rng.shuffle(pairs)
-    return [make_task(person, thing, HOME, split, seed) for person, thing in pairs[:count]]
+    return [make_task(place, thing, HOME, split, seed) for place, thing in pairs[:count]]
 
 
-def make_task(person: str, thing: str, town: int = HOME, split: str = "own", seed: int = 0) -> Task:
+def make_task(place: str, thing: str, town: int = HOME, split: str = "own", seed: int = 0) -> Task:
     """Any errand as a task; the id says all there is to know about it."""
-    place = f"{NAME}/{split}/{town}-{person}-{thing}"
-    return Task(NAME, place, FAMILY, split, seed, f"the {person} wants: {thing}", {"thing": thing, "town": town})
+    name = f"{NAME}/{split}/{town}-{place}-{thing}"
+    return Task(NAME, name, FAMILY, split, seed, f"wanted in the {place}: {thing}", {"thing": thing, "town": town})
 
 
-def split_of(person: str, thing: str) -> str:
-    """The only split of town 0 in which this pair appears: of every thing, a quarter of those who want it are in `test`."""
-    return "test" if (PEOPLE.index(person) + THINGS.index(thing)) % 4 == 0 else "train"
+def split_of(place: str, thing: str) -> str:
+    """The only split of town 0 in which this pair appears: of every thing, a quarter of the places it is wanted in are in `test`."""
+    return "test" if (PLACES.index(place) + THINGS.index(thing)) % 4 == 0 else "train"

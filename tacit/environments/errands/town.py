@@ -10,16 +10,21 @@ from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
 
-DOORS = ("red", "blue", "green", "yellow", "black", "white", "brown", "grey", "pink", "gold", "silver", "orange")
+DOORS = (
+    *("red", "green", "black", "white", "yellow", "purple"),
+    *("orange", "wooden", "glass", "frosted", "sliding", "plain"),
+)
 THINGS = (
-    *("lamp", "kite", "drum", "vase", "rope", "coin", "hat", "boot", "comb", "fork", "plate", "cup"),
-    *("book", "pen", "candle", "bell", "ring", "glove", "broom", "bucket", "mirror", "pillow", "clock", "key"),
-    *("apple", "bread", "cheese", "egg", "onion", "carrot", "honey", "salt", "fish", "plum", "nut", "pepper"),
+    *("apple", "banana", "bread", "carrot", "cheese", "egg", "lettuce", "milk", "onion", "potato", "tomato", "tuna"),
+    *("cup", "mug", "plate", "bowl", "fork", "spoon", "knife", "pan", "kettle", "ladle", "spatula", "box"),
+    *("book", "pencil", "candle", "vase", "statue", "watch", "pillow", "cloth", "laptop", "keychain", "bell", "soapbar"),
 )
-PEOPLE = (
-    *("baker", "smith", "nurse", "sailor", "farmer", "tailor", "painter", "miller"),
-    *("judge", "singer", "hunter", "potter", "weaver", "barber", "porter", "writer"),
+"""words that the packaged base has met elsewhere: it is to learn where things are, and not how they are spelled"""
+PLACES = (
+    *("kitchen", "bathroom", "bedroom", "livingroom", "corridor", "pantry", "backyard", "patio"),
+    *("pool", "desk", "sofa", "bed", "table", "shelf", "dresser", "armchair"),
 )
+"""where something is wanted"""
 HOME = 0
 """the town of `train` and `test`"""
 
@@ -38,7 +43,7 @@ def door_of(thing: str, number: int) -> str:
 
 
 def fact(thing: str, door: str) -> str:
-    """The shortest thing worth knowing: `lamp behind red`."""
+    """The shortest thing worth knowing: `mug behind red`."""
     return f"{thing} behind {door}"
 
 

@@ -62,7 +62,7 @@ class ErrandsWorld:
 
 
 def show(door: str, things: tuple[str, ...]) -> str:
-    """`behind red: lamp, kite, drum`, or the street"""
+    """`behind red: mug, bell, egg`, or the street"""
     return f"behind {door}: {', '.join(things)}" if door else STREET
 
 
