@@ -9,8 +9,9 @@
     M ← merge(M) every few iterations
 
 What differs from GRPO: how the members of a group are told, within whom they are compared, and a second policy beside it.
-`--extraction static` keeps the extractor as it is; `--extraction none` plays without experience, and is GRPO; `--actor fixed`
-trains the extractor alone.
+`--extraction static` keeps the extractor as it is; `--extraction offline` guides by a bank that was made beforehand and is never
+written to; `--extraction none` plays without experience, and is GRPO; `--actor fixed` trains the extractor alone. `--critic` lets
+the actor judge its entries (§B.1), `--internalise LR` lets it imitate its guided winners without their notes (§4.3).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Complementary(GRPO):
     it is (offline), or there is none either, and it is GRPO (none)"""
     bank: str = ""
     """the bank made beforehand: a run, a bank or JSON lines; empty: random episodes, told by the world's own hindsight"""
-    beforehand: AtLeastOne = 64
+    beforehand: AtLeastOne = 256
     """how many random episodes such a bank is made of"""
     actor: Literal["trained", "fixed"] = "trained"
     """the actor learns, or stays as it is while the extractor learns (Exp. Only of Table 1)"""
