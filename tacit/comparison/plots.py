@@ -1,4 +1,4 @@
-"""Pictures of a comparison: learning curves, when each seed first reached a threshold, and whatever numbers of practice the file
+"""Pictures of a comparison: learning curves, when each seed first reached a threshold, and numbers of practice the file
 asks for. PNG and SVG, one pair per world."""
 
 from __future__ import annotations

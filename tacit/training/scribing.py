@@ -73,9 +73,7 @@ class Scribe:
 
     def _teaches(self, trajectory: Trajectory) -> str:
         if self.world.hindsight is None:
-            raise TacitError(
-                f"world {self.world.name!r} has no hindsight to note by: leave sft.noted and sft.entries out."
-            )
+            raise TacitError(f"world {self.world.name!r} has no hindsight to note by: leave sft.noted and sft.entries out.")
         return " ".join(self.world.hindsight(trajectory).episode.split())
 
 

@@ -124,7 +124,10 @@ def test_verdicts_and_rewards_by_hand():
         assert read_verdict(unread, "m") == ("unread", "m")
     assert [critic_reward(v, True) for v in ("accept", "refine", "unread", "reject")] == [2.0, 1.5, 1.0, 0.0]
     assert [critic_reward(v, False) for v in ("accept", "refine", "unread", "reject")] == [0.0, -0.5, -1.0, 0.0]
-    assert verdict_of(Condition(GUIDED, "x", "17 refine")) == (17, "refine") and entry_of(Condition(GUIDED, "x", "17 refine")) == 17
+    assert (
+        verdict_of(Condition(GUIDED, "x", "17 refine")) == (17, "refine")
+        and entry_of(Condition(GUIDED, "x", "17 refine")) == 17
+    )
     rejected = Condition("plain", "", "17 reject")
     assert verdict_of(rejected) == (17, "reject") and entry_of(rejected) is None
     assert verdict_of(Condition(GUIDED, "x", "17")) is None and entry_of(Condition(GUIDED, "x", "17")) == 17
@@ -140,7 +143,9 @@ def test_the_critic_is_told_its_success_and_asked_once_for_each_entry():
     ((first, second),) = policy.asked
     assert len(said) == 2 and critic.rate(task) == 0.25 and first[1] != second[1]
     assert first[0].splitlines() == [task.goal, "entry: mug behind red", "success: 25%", "accept, refine or reject:"]
-    assert critic.weigh(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [("unread", "word " * 60)]
+    assert critic.weigh(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [
+        ("unread", "word " * 60)
+    ]
 
 
 def test_the_extractor_is_paid_what_critic_and_outcome_come_to(tmp_path):

@@ -77,7 +77,9 @@ def test_chance_is_one_in_six_and_one_true_entry_is_everything():
 
 
 def test_train_and_test_share_the_town_and_no_errand_and_elsewhere_is_elsewhere():
-    train, test, elsewhere = (ENVIRONMENT.tasks(split, 10_000 if split != "elsewhere" else 500, 3) for split in ENVIRONMENT.splits)
+    train, test, elsewhere = (
+        ENVIRONMENT.tasks(split, 10_000 if split != "elsewhere" else 500, 3) for split in ENVIRONMENT.splits
+    )
     assert (len(train), len(test)) == (432, 144)
     assert not {t.goal for t in train} & {t.goal for t in test}
     for split, tasks in (("train", train), ("test", test)):

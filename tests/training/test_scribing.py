@@ -52,7 +52,9 @@ def test_a_record_reads_as_the_extractor_will_read_it():
 
 def test_the_share_that_is_astray_is_wrong():
     def unseen(pairs):
-        return [f"> behind {answer.partition(' behind ')[2]}: " not in prompt for prompt, answer in pairs if " behind " in answer]
+        return [
+            f"> behind {answer.partition(' behind ')[2]}: " not in prompt for prompt, answer in pairs if " behind " in answer
+        ]
 
     wrong = unseen(show(entries=600, astray=0.5)[1])
     assert 0.3 < sum(wrong) / len(wrong) < 0.5, "half, but for those that another episode makes true"

@@ -6,7 +6,8 @@ from tacit.core.types import ActionStyle, Observation, Task
 from tacit.environments.errands.town import DOORS
 from tacit.environments.errands.world import MAX_STEPS, read
 
-RULES = f"""You run errands in a town. Everything is kept behind one of twelve doors, three things behind each, and nothing is moved.
+RULES = f"""You run errands in a town. Everything is kept behind one of twelve doors, three things behind each.
+Nothing is ever moved.
 Each turn, do one of these:
 open DOOR: see what is behind it. The doors: {", ".join(DOORS)}
 take THING: take one of the things you see

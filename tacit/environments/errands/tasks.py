@@ -46,5 +46,5 @@ def make_task(place: str, thing: str, town: int = HOME, split: str = "own", seed
 
 
 def split_of(place: str, thing: str) -> str:
-    """The only split of town 0 in which this pair appears: of every thing, a quarter of the places it is wanted in are in `test`."""
+    """The only split of town 0 in which this pair appears: a thing is wanted in twelve places of `train`, in four of `test`."""
     return "test" if (PLACES.index(place) + THINGS.index(thing)) % 4 == 0 else "train"

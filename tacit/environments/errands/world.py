@@ -30,9 +30,7 @@ class ErrandsWorld:
         try:
             self._wanted, self._town = str(task.data["thing"]), int(task.data["town"])
         except (KeyError, ValueError, TypeError) as error:
-            raise TacitError(
-                f"task {task.id!r} is no errand: its data needs a `thing` and a `town`, a number."
-            ) from error
+            raise TacitError(f"task {task.id!r} is no errand: its data needs a `thing` and a `town`, a number.") from error
         if self._wanted not in THINGS:
             raise TacitError(f"task {task.id!r} wants {self._wanted!r}, which no town has.")
         self._open = ""
