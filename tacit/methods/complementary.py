@@ -9,9 +9,9 @@
     M ← merge(M) every few iterations
 
 What differs from GRPO: how the members of a group are told, within whom they are compared, and a second policy beside it.
-`--extraction static` keeps the extractor as it is; `--extraction offline` guides by a bank that was made beforehand and stays as
-it is; `--extraction none` plays without experience, and is GRPO; `--actor fixed` trains the extractor alone. `--critic` lets the
-actor judge its entries (§B.1), `--internalise LR` lets it imitate its guided winners without their notes (§4.3).
+`--extraction static` keeps the extractor as it is; `--extraction offline` guides by a bank made beforehand, never written to;
+`--extraction none` plays without experience, and is GRPO; `--actor fixed` trains the extractor alone. `--critic` lets the actor
+judge its entries (§B.1), `--internalise LR` lets it imitate its guided winners without their notes (§4.3).
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ from tacit.training.settings import SupervisedSettings
 
 ANSWER_TOKENS = 64
 """room for an entry, as a tiny extractor has it"""
+LOST = 0.9
+"""share of random turns in every second record: an extractor reads of failures more often than of anything else"""
 WITH_ENTRY = 0.5
 """share of the records of an agent that had been given an entry; in half of them it is to be updated"""
 
@@ -53,7 +55,7 @@ class Scribe:
 
     def entry(self, task: Task, rng: Random, tokenizer: Tokenizer) -> Sample | None:
         """A record, and what is to be written down of it; None where it does not fit in the model."""
-        trajectory = self._episode(task, self.noise, rng)
+        trajectory = self._episode(task, rng.choice((self.noise, LOST)), rng)
         text = self._teaches(trajectory)
         if text and rng.random() < self.astray:
             text = self._teaches(self._episode(rng.choice(self.tasks), self.noise, rng)) or text

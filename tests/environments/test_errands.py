@@ -44,6 +44,7 @@ def won(player, tasks):
 def test_rules_by_hand():
     found = episode(MUG, f"open {DOOR}", "take mug")
     assert found.success and found.stop is StopReason.SUCCESS and len(found) == 2
+    assert found.steps[1].observation.text == f"behind {DOOR}: {', '.join(town(HOME)[DOOR])} | here it is"
     late = episode(MUG, f"open {OTHER}", f"open {DOOR}", "take mug")
     assert late.success and len(late) == 3
     refused = episode(MUG, "take mug", f"open {OTHER}", f"take {town(HOME)[OTHER][0]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tacit.core.types import ActionStyle, Observation, Task
 from tacit.environments.errands.town import DOORS
-from tacit.environments.errands.world import MAX_STEPS, read
+from tacit.environments.errands.world import HERE, MAX_STEPS, read
 
 RULES = f"""You run errands in a town. Everything is kept behind one of twelve doors, three things behind each.
 Nothing is ever moved.
@@ -57,4 +57,5 @@ class TerseWording:
 def _sentence(observation: Observation) -> str:
     door, things, refused = read(observation.text)
     why = f"Your last action was refused: {refused}. " if refused else ""
-    return why + (f"Behind the {door} door you see: {', '.join(things)}." if door else "You stand in the street.")
+    here = " Here it is." if observation.text.endswith(HERE) else ""
+    return why + (f"Behind the {door} door you see: {', '.join(things)}.{here}" if door else "You stand in the street.")

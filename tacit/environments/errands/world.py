@@ -1,7 +1,7 @@
 """Errands: fetch a thing from behind one of twelve doors, in a town where nothing ever moves.
 
     actions   open DOOR     shows the three things behind it; the door before falls shut
-              take THING    one of the things shown
+              take THING    one of the things shown; a remark says where the wanted one is among them
     success   the wanted thing is taken
     limit     three steps: two doors can be tried
 
@@ -18,6 +18,7 @@ from tacit.environments.errands.town import DOORS, THINGS, town
 
 MAX_STEPS = 3
 STREET = "street"
+HERE = "here it is"
 
 
 class ErrandsWorld:
@@ -55,7 +56,8 @@ class ErrandsWorld:
         return town(self._town)[self._open] if self._open else ()
 
     def _observe(self, refused: str = "") -> Observation:
-        text = show(self._open, self._shown) + (f" | {refused}" if refused else "")
+        remark = refused or (HERE if self._wanted in self._shown else "")
+        text = show(self._open, self._shown) + (f" | {remark}" if remark else "")
         return Observation(text, (*(f"open {d}" for d in DOORS if d != self._open), *(f"take {t}" for t in self._shown)))
 
 
@@ -67,7 +69,8 @@ def show(door: str, things: tuple[str, ...]) -> str:
 def read(text: str) -> tuple[str, tuple[str, ...], str]:
     """(the open door or nothing, what is behind it, why the last action was refused or nothing): the inverse of an
     observation's text."""
-    shown, _, refused = text.partition(" | ")
+    shown, _, remark = text.partition(" | ")
+    refused = "" if remark == HERE else remark
     if not shown.startswith("behind "):
         return "", (), refused
     door, _, things = shown.removeprefix("behind ").partition(": ")
