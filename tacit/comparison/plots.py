@@ -52,8 +52,8 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
     yield "learning", figure
 
     for name in found.get("metrics", ()):
-        told = [(i, m, [in_spans(c["practice"][name]) for c in cells if c["method"] == m]) for i, m in methods]
-        drawn = [s for i, m, own in told if (s := mean_series(m, own, i)).points]
+        by_method = [[in_spans(c["practice"][name]) for c in cells if c["method"] == m] for _, m in methods]
+        drawn = [s for (i, m), own in zip(methods, by_method, strict=True) if (s := mean_series(m, own, i)).points]
         if drawn:
             figure = Figure(figsize=(7.2, 4.2), layout="constrained")
             axes = figure.subplots()
