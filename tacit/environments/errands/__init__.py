@@ -31,7 +31,7 @@ def example_texts(seed: int) -> list[str]:
 
 ENVIRONMENT = Environment(
     name=NAME,
-    summary="errands in a town that never changes: what lies behind which of twelve doors must be remembered or guessed",
+    summary="errands in a town that never changes: what lies behind which of eight doors must be remembered or guessed",
     max_steps=MAX_STEPS,
     make=ErrandsWorld,
     tasks=tasks,

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 PANELS: dict[str, dict[int, str]] = {
     "train": {
-        16: "0d0d03bd9e4b7228",
-        128: "2c888f14c9fab39f",
-        256: "90420f126a7c15a1",
-        432: "d1f42695298c3667",
+        16: "2c6665be6fe42b0d",
+        128: "91918401f98fae5c",
+        256: "64b8961df481651e",
+        288: "3391c67715e4c7c2",
     },
     "test": {
-        16: "e3b3a12a1318ae31",
-        128: "3ad4b80612680539",
-        144: "8e820e60eac31816",
+        16: "daff7dd99ac86f68",
+        96: "a7f932b2c837fcbd",
     },
     "elsewhere": {
-        16: "85c3720eec588c04",
-        128: "dfa480065039f54c",
-        256: "e831081bf262eaec",
-        512: "d8369a1275eb8f15",
-        1024: "cd0e566c67f0e12d",
+        16: "3e5361fd706cf606",
+        128: "cdc7ae7f4ae8f6f6",
+        256: "8040a5068b6d8a38",
+        512: "033cb46daec9d39c",
+        1024: "14e4c33b29cbee4c",
     },
 }

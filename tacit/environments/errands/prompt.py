@@ -6,7 +6,7 @@ from tacit.core.types import ActionStyle, Observation, Task
 from tacit.environments.errands.town import DOORS
 from tacit.environments.errands.world import HERE, MAX_STEPS, read
 
-RULES = f"""You run errands in a town. Everything is kept behind one of twelve doors, three things behind each.
+RULES = f"""You run errands in a town. Everything is kept behind one of eight doors, three things behind each.
 Nothing is ever moved.
 Each turn, do one of these:
 open DOOR: see what is behind it. The doors: {", ".join(DOORS)}

@@ -1,4 +1,4 @@
-"""Towns: twelve doors, three things behind each. Where a thing is kept never changes, and cannot be guessed.
+"""Towns: eight doors, three things behind each. Where a thing is kept never changes, and cannot be guessed.
 
 town 0            the one that `train` and `test` are played in
 towns 1, 2, …     elsewhere, one for each errand there: nothing about town 0 can be learned in them
@@ -10,14 +10,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
 
-DOORS = (
-    *("red", "green", "black", "white", "yellow", "purple"),
-    *("orange", "wooden", "glass", "frosted", "sliding", "plain"),
-)
+DOORS = ("red", "green", "black", "white", "yellow", "purple", "orange", "wooden")
 THINGS = (
-    *("apple", "banana", "bread", "carrot", "cheese", "egg", "lettuce", "milk", "onion", "potato", "tomato", "tuna"),
-    *("cup", "mug", "plate", "bowl", "fork", "spoon", "knife", "pan", "kettle", "ladle", "spatula", "box"),
-    *("book", "pencil", "candle", "vase", "statue", "watch", "pillow", "cloth", "laptop", "keychain", "bell", "soapbar"),
+    *("apple", "bread", "carrot", "cheese", "egg", "lettuce", "milk", "tuna", "mug", "plate", "fork", "knife"),
+    *("kettle", "ladle", "box", "book", "candle", "vase", "statue", "watch", "pillow", "cloth", "laptop", "bell"),
 )
 """words that the packaged base has met elsewhere: it is to learn where things are, and not how they are spelled"""
 PLACES = (

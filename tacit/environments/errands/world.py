@@ -1,4 +1,4 @@
-"""Errands: fetch a thing from behind one of twelve doors, in a town where nothing ever moves.
+"""Errands: fetch a thing from behind one of eight doors, in a town where nothing ever moves.
 
     actions   open DOOR     shows the three things behind it; the door before falls shut
               take THING    one of the things shown; a remark says where the wanted one is among them
@@ -6,8 +6,8 @@
     limit     three steps: two doors can be tried
 
 Nothing in an episode says where the wanted thing is before its door is open, so who knows nothing of the town finds it once in
-six errands. What was behind a door yesterday is behind it today: who remembers always finds it, in two steps. That is the
-whole world: what decides is the same in all episodes, and one episode shows a twelfth or a sixth of it.
+four errands. What was behind a door yesterday is behind it today: who remembers always finds it, in two steps. That is the
+whole world: what decides is the same in all episodes, and one episode shows an eighth or a quarter of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ErrandsWorld:
             return Transition(self._observe())
         if verb == "take" and name in self._shown:
             if name == self._wanted:
-                return Transition(Observation(f"taken: {name}"), done=True, success=True, score=1.0)
+                return Transition(Observation(f"taken: {name}", self._observe().actions), done=True, success=True, score=1.0)
             return Transition(self._observe("that is not wanted"), effective=False)
         return Transition(self._observe("that is not here" if verb == "take" else "not an action"), effective=False)
 
