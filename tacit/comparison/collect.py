@@ -12,8 +12,10 @@ from tacit.comparison.plan import Plan, Planned
 from tacit.core.errors import TacitError
 from tacit.evaluation.curves import area, steps_to
 from tacit.runs.directory import read_summary, saved_checkpoints
+from tacit.runs.metrics import read_metrics
 
 Found = dict[str, Any]
+METRICS = "metrics.jsonl"
 FROM_SUMMARY = ("iterations", "episodes", "turns", "generated_tokens", "wall_s", "digest")
 
 
@@ -63,6 +65,7 @@ def read_cell(cell: Planned, plan: Plan, directory: Path, started: Found | None)
         "peak": max(practised or evaluations, key=lambda e: e["success"]) if final and cell.learns else None,
         "further": _further(summary.get("further", ()), start, final),
         "curve": [{"step": p["step"], "success": p["success"], "score": p["score"]} for p in points],
+        "practice": _practice(path, plan.metrics) if finished else {},
         "steps_to": [{"threshold": t, "step": steps_to(curve, t)} for t in plan.thresholds],
         "area": area(curve),
         "outcomes": _outcomes(final) if final else None,
@@ -95,6 +98,12 @@ def _evaluations(path: Path, status: str) -> list[Found]:
         return read_summary(path)["evaluations"]
     newest = saved_checkpoints(path).newest()
     return newest.state()["evaluations"] if newest else []
+
+
+def _practice(path: Path, names: Sequence[str]) -> dict[str, list[list[float]]]:
+    """name -> [iteration, value] wherever the run told it while it practised"""
+    told = [record for record in read_metrics(path / METRICS) if record["stage"] == "rl"] if names else []
+    return {name: [[r["step"], r[name]] for r in told if r.get(name) is not None] for name in names}
 
 
 def _further(measured: Sequence[Found], start: Found | None, final: Found | None) -> dict[str, Found]:

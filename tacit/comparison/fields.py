@@ -27,6 +27,12 @@ def read_thresholds(value: Any) -> tuple[float, ...]:
     return tuple(sorted(float(v) for v in value))
 
 
+def read_names(value: Any, key: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise TacitError(f"{key} must be a list of names, not {value!r}.")
+    return tuple(dict.fromkeys(value))
+
+
 def read_tables(document: Document, kind: str) -> dict[str, Document]:
     tables = document.get(kind)
     if not isinstance(tables, Mapping) or not tables:

@@ -3,6 +3,7 @@
     name = "step-credit"
     seeds = [0, 1, 2]
     thresholds = [0.5, 0.8]              success shares whose first iteration the table tells
+    metrics = ["reward"]                 what else is drawn over the iterations, by its name in metrics.jsonl
     unequal = ["invalid_penalty"]        settings in which columns may differ by their methods' defaults alone (fairness.py)
 
     [common]                             a document as for `tacit train --config`: what all runs share
@@ -46,6 +47,7 @@ from tacit.comparison.fields import (
     check_shared_settings,
     having,
     merge,
+    read_names,
     read_seeds,
     read_shared,
     read_table,
@@ -57,7 +59,7 @@ from tacit.comparison.grid import Grid, read_grid
 from tacit.comparison.unlearned import CONTEXT, PLAYS, compared, missing_here, played_document
 from tacit.core.errors import TacitError, unknown
 
-TOP = ("name", "description", "seeds", "thresholds", "unequal", "common", "worlds", "methods", "grid")
+TOP = ("name", "description", "seeds", "thresholds", "metrics", "unequal", "common", "worlds", "methods", "grid")
 SECTIONS = ("schedule", "sft", "engine", "policies")
 """sections of a document that a method may have its own of; the rest must be alike or nothing is compared"""
 THRESHOLDS = (0.25, 0.5, 0.75)
@@ -132,6 +134,8 @@ class Plan:
     differences: Mapping[str, Sequence[Difference]] = field(default_factory=dict)
     """by world: settings that its columns do not share"""
     grid: Grid | None = None
+    metrics: tuple[str, ...] = ()
+    """of practice, by name: drawn beside success"""
 
     @property
     def baseline(self) -> str:
@@ -190,6 +194,7 @@ def make_plan(document: Document, default_name: str = "comparison") -> Plan:
     return Plan(
         name, seeds, tuple(worlds), tuple(methods), tuple(starts), tuple(cells), thresholds,
         read_text(document, "description", ""), notes, differing, read_grid(document.get("grid"), methods),
+        read_names(document.get("metrics", []), "metrics"),
     )  # fmt: skip
 
 

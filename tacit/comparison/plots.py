@@ -1,4 +1,5 @@
-"""Pictures of a comparison: learning curves, and when each seed first reached a threshold. PNG and SVG, one pair per world."""
+"""Pictures of a comparison: learning curves, when each seed first reached a threshold, and numbers of practice the file
+asks for. PNG and SVG, one pair per world."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Any
 from tacit.evaluation.pictures import PLAIN, Arrivals, draw_arrivals, draw_lines, mean_series, name_ends
 
 Found = dict[str, Any]
+SPANS = 10
+"""a curve of practice has so many points"""
 
 
 def draw(found: Found, directory: Path) -> list[Path]:
@@ -48,6 +51,18 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
     name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.1f}") for s in series], 0.055)
     yield "learning", figure
 
+    for name in found.get("metrics", ()):
+        by_method = [[in_spans(c["practice"][name]) for c in cells if c["method"] == m] for _, m in methods]
+        drawn = [s for (i, m), own in zip(methods, by_method, strict=True) if (s := mean_series(m, own, i)).points]
+        if drawn:
+            figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+            axes = figure.subplots()
+            draw_lines(axes, drawn, marks=True)
+            axes.set(xlabel="iteration", ylabel=name, title=f"{world}: in practice, means of {SPANS} spans of iterations")
+            axes.grid(axis="y")
+            name_ends(axes, [replace(s, name=f"{s.name}  {s.points[-1].y:.2f}") for s in drawn], 0.055)
+            yield name.replace("/", "-"), figure
+
     thresholds = found["thresholds"]
     if thresholds:
         figure = Figure(figsize=(2.4 + 2.3 * len(thresholds), 1.3 + 0.42 * len(methods)), layout="constrained")
@@ -58,3 +73,13 @@ def _pictures(found: Found, world: str, cells: Sequence[Found]) -> Iterator[tupl
             axes.set(title=f"≥ {100 * thresholds[which]:g}%", xlabel="iteration")
         figure.suptitle(f"{world}: first evaluation at or above a success rate, one dot per seed", fontsize=9)
         yield "thresholds", figure
+
+
+def in_spans(told: Sequence[Sequence[float]]) -> dict[float, float]:
+    """Means over equal spans of iterations, each at its last: one iteration alone says little, and not every one tells all."""
+    last = max((step for step, _ in told), default=0)
+    length = -(-last // SPANS) or 1
+    spans: dict[float, list[float]] = {}
+    for step, value in told:
+        spans.setdefault(length * -(-step // length), []).append(value)
+    return {step: sum(own) / len(own) for step, own in sorted(spans.items())}

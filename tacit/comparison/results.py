@@ -77,6 +77,7 @@ class Results:
             "methods": list(plan.methods),
             "baseline": plan.baseline,
             "thresholds": list(plan.thresholds),
+            "metrics": list(plan.metrics),
             "confidence": CONFIDENCE,
             "complete": all(cell["status"] == "finished" for cell in cells),
             "notes": [*plan.notes, *_version_notes(cells)],

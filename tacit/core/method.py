@@ -65,7 +65,8 @@ class Context(Protocol):
 
 
 class Conditions(Protocol):
-    """Where an evaluation should also be made under some of them, `measured` says which: name -> (task -> condition)."""
+    """Where an evaluation should also be made under some of them, `measured` says which: name -> (task -> condition). Where
+    whoever is about to play is to be asked first, `asking(policy)` gives the conditions that ask it."""
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         """One condition for each of the `size` members of the task's group."""

@@ -15,6 +15,7 @@ WORLDS = {
     "searchqa": "tacit.environments.searchqa:ENVIRONMENT",
     "minihack": "tacit.environments.minihack:ENVIRONMENT",
     "scienceworld": "tacit.environments.scienceworld:ENVIRONMENT",
+    "errands": "tacit.environments.errands:ENVIRONMENT",
 }
 REGISTRY = Registry(
     "world", "tacit.worlds", WORLDS, lambda found: isinstance(found, Environment), "a tacit.core.world.Environment"

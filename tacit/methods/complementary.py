@@ -9,8 +9,9 @@
     M ← merge(M) every few iterations
 
 What differs from GRPO: how the members of a group are told, within whom they are compared, and a second policy beside it.
-`--extraction static` keeps the extractor as it is; `--extraction none` plays without experience, and is GRPO; `--actor fixed`
-trains the extractor alone.
+`--extraction static` keeps the extractor as it is; `--extraction offline` guides by a bank made beforehand, never written to;
+`--extraction none` plays without experience, and is GRPO; `--actor fixed` trains the extractor alone. `--critic` lets the actor
+judge its entries (§B.1), `--internalise LR` lets it imitate its guided winners without their notes (§4.3).
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from tacit.companions.experience.bank import CAPACITY, Bank
+from tacit.companions.experience.beforehand import fill
 from tacit.companions.experience.companion import GUIDED, Experience, Halves
 from tacit.companions.experience.counsel import Asked
+from tacit.companions.experience.critic import Critic
 from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
 from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.internalising import Internalising
 from tacit.companions.experience.manager import Manager
 from tacit.companions.experience.operations import Style
 from tacit.companions.experience.retrieval import Diversity
@@ -47,8 +51,13 @@ class Complementary(GRPO):
 
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 leaves it out"""
-    extraction: Literal["trained", "static", "none"] = "trained"
-    """the extractor learns (trained), only writes (static), or there is none: then it is GRPO"""
+    extraction: Literal["trained", "static", "offline", "none"] = "trained"
+    """the extractor learns (trained), only writes (static), or there is none: then the bank was made beforehand and stays as
+    it is (offline), or there is none either, and it is GRPO (none)"""
+    bank: str = ""
+    """the bank made beforehand: a run, a bank or JSON lines; empty: random episodes, told by the world's own hindsight"""
+    beforehand: AtLeastOne = 256
+    """how many random episodes such a bank is made of"""
     actor: Literal["trained", "fixed"] = "trained"
     """the actor learns, or stays as it is while the extractor learns (Exp. Only of Table 1)"""
     advantage: Literal["split", "joint"] = "split"
@@ -91,6 +100,12 @@ class Complementary(GRPO):
     """t_max: seconds that a question waits for others, in the background"""
     search_workers: AtLeastOne = 4
     """W: threads that answer, in the background"""
+    critic: bool = False
+    """ask the actor about each entry before it plays: accept, refine or reject (§B.1)"""
+    internalise: NotNegative = 0.0
+    """learning rate at which guided winners are imitated without their note (self-distillation, §4.3); 0 leaves it out"""
+    internalise_every: AtLeastOne = 1
+    """iterations between such steps"""
     background: bool = False
     """distil while episodes are played: faster, and no longer the same every time"""
 
@@ -107,14 +122,19 @@ class Complementary(GRPO):
         return replace(settings, **own), (*notes, f"for an actor and an extractor of that size, {told}")
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        if self.actor == "fixed" and self.extraction != "trained":
+            raise TacitError(f"actor = fixed with extraction = {self.extraction}: nothing would learn. Leave one of them out.")
+        if self.actor == "fixed" and self.internalise:
+            raise TacitError("actor = fixed with internalise: the actor would learn after all. Leave one of them out.")
         if self.extraction == "none":
-            if self.actor == "fixed":
-                raise TacitError("actor = fixed with extraction = none: nothing would learn. Leave one of them out.")
             return ()
         asked = Asked(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
-        made = partial(Experience, self.manager(tools), self.merge_every, asked)
+        critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
+        writes = self.extraction != "offline"
+        made = partial(Experience, self.manager(world, tools), self.merge_every, asked, writes, critic)
         experience = tools.shared("experience", self.shared(), made)
         may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
+        inner = Internalising(self.context(world), self.internalise, self.internalise_every)
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
@@ -122,6 +142,7 @@ class Complementary(GRPO):
             replaces("conditions", "how it is told", Halves(experience, self.guided)),
             adds("companions", "experience", experience),
             *([] if self.search_and_ask == "none" else [adds("context", "somebody to ask", may_ask)]),
+            *([adds("companions", "internalising", inner)] if self.internalise else ()),
             *split,
             *(still if self.actor == "fixed" else ()),
         )
@@ -129,12 +150,13 @@ class Complementary(GRPO):
     def shared(self) -> tuple[Any, ...]:
         """The settings of what all worlds of a run have together: bank, extractor and what is between them."""
         names = {"extraction", "embedding", "encoder", "capacity", "candidates", "diversity", "recency", "merge_every"}
-        names |= {"search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
+        names |= {"bank", "beforehand", "critic", "search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
         return tuple((n, value) for n, value in vars(self).items() if n in names or n.startswith("extractor_"))
 
-    def manager(self, tools: Tools):
+    def manager(self, world: Environment, tools: Tools):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
-        policy = tools.policy("extractor")
+        offline = self.extraction == "offline"
+        policy = NO_TOOLS.policy("extractor") if offline else tools.policy("extractor")
         place = tools.directory("experience") / "bank.sqlite"
         sentences = tools.sentences(self.encoder) if self.embedding == "sentence" else None
 
@@ -154,6 +176,8 @@ class Complementary(GRPO):
             # built only to be looked at (no tools), it must not touch what lies in some directory of that name
             bank = Bank(None if tools is NO_TOOLS else place, embedding.name, embedding.dimensions, self.capacity)
             bank.clear()  # a run killed before its first checkpoint begins again; from one on, the bank comes back with it
+            if offline:
+                fill(bank, embedding, world, self.bank, self.beforehand)
             return Manager(
                 bank, embedding, extractor, Diversity(self.candidates, self.diversity, self.recency), self.background
             )

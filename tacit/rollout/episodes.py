@@ -68,6 +68,8 @@ def rollout_groups(
 ) -> list[Group]:
     """`size` episodes of each task. Member m of task i draws from derive(seed, i, m), whatever the batch looks like."""
     plans = []
+    if (asking := getattr(conditions, "asking", None)) is not None:
+        conditions = asking(policy)
     for i, task in enumerate(tasks):
         assigned = conditions.assign(task, size, derive(seed, "conditions", i))
         if len(assigned) != size:

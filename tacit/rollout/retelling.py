@@ -22,7 +22,18 @@ from tacit.core.answers import as_observation, as_transition
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
-from tacit.core.types import PLAIN, Condition, Observation, Prompt, StopReason, Task, Trajectory, Transition
+from tacit.core.types import (
+    PLAIN,
+    Completion,
+    Condition,
+    Observation,
+    Prompt,
+    Step,
+    StopReason,
+    Task,
+    Trajectory,
+    Transition,
+)
 from tacit.core.world import Expert, World
 from tacit.rollout.fitting import encode, fit
 
@@ -153,3 +164,17 @@ def recorded(trajectory: Trajectory) -> Iterator[Happening]:
             reward=step.reward,
         )
         yield Happening(step.observation, step.action, transition)
+
+
+def as_trajectory(task: Task, course: Iterable[Happening], seed: int = 0) -> Trajectory:
+    """The course of somebody who is no policy, as an episode without prompts and tokens: for whoever looks back on it."""
+    empty = np.zeros(0, np.int64)
+    nothing = Completion(empty, np.zeros(0, np.float32), "", "stop")
+    turns = list(course)
+    steps = tuple(
+        Step(seen, Prompt("", ""), empty, nothing, action, True, answer.effective, answer.label)
+        for seen, action, answer in turns
+    )
+    last = turns[-1].transition
+    stop = StopReason.SUCCESS if last.success else StopReason.FAILURE if last.done else StopReason.STEP_LIMIT
+    return Trajectory(task, steps, last.success, last.score, stop, last.observation, PLAIN, last.label, seed)

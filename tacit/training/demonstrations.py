@@ -12,7 +12,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
-from tacit.core.types import Observation, Task
+from tacit.core.types import PLAIN, Condition, Observation, Task
 from tacit.core.world import Environment, Expert, World
 from tacit.rollout.fitting import encode_action, fit
 from tacit.rollout.retelling import Turn, playing, told
@@ -67,7 +67,7 @@ def demonstrate(
     for task in tasks:
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
-            success, samples = _play(live, _Straying(make_expert(task), noise, rng), task, context, tokenizer, max_steps)
+            success, samples = play(live, Straying(make_expert(task), noise, rng), task, context, tokenizer, max_steps)
         except TacitError:
             raise
         except Exception as error:
@@ -93,7 +93,7 @@ def demonstrate(
     return Demonstrations([p for p, _ in shown], [c for _, c in shown], len(tasks), won, len(broken), turns - len(shown))
 
 
-class _Straying:
+class Straying:
     """An expert, but for the turns in which it does anything else that is possible now or was a turn ago."""
 
     def __init__(self, hero: Expert, noise: float, rng: random.Random) -> None:
@@ -110,13 +110,19 @@ class _Straying:
         return action if self.itself else self._rng.choice(stray)
 
 
-def _play(
-    live: World, player: _Straying, task: Task, context: Context, tokenizer: Tokenizer, max_steps: int
+def play(
+    live: World,
+    player: Straying,
+    task: Task,
+    context: Context,
+    tokenizer: Tokenizer,
+    max_steps: int,
+    condition: Condition = PLAIN,
 ) -> tuple[bool, list[Sample | None]]:
     """One episode: whether it was won, and the expert's own turns; None for one that does not fit in the model."""
     samples: list[Sample | None] = []
     won = False
-    for turn in told(context, task, playing(live, task, player, max_steps)):
+    for turn in told(context, task, playing(live, task, player, max_steps), condition):
         won = bool(turn.transition.success)
         if player.itself:
             samples.append(sample(turn, context, tokenizer))

@@ -27,6 +27,13 @@ class SupervisedSettings:
     """which of the world's experts to imitate; empty is its first"""
     noise: Annotated[float, Bound(lambda v: 0 <= v < 1, "must be at least 0 and below 1")] = 0.0
     """share of shown turns replaced by a random action, so that recoveries are shown too; the random ones are not imitated"""
+    noted: Count = 0
+    """further episodes shown with a note in the prompt, written by the world's own hindsight, for policies too small to read
+    one unshown (training/scribing.py)"""
+    entries: Count = 0
+    """episodes shown as an experience extractor reads them, with the entry to write, for extractors too small to be asked"""
+    astray: Share = 0.0
+    """share of those notes and entries that are another episode's, so that both have something left to learn"""
     from_: str = ""
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
 

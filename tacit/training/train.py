@@ -34,6 +34,7 @@ from tacit.training.playground import Playground
 from tacit.training.practice import Practice, evaluation_sampling, make_worlds
 from tacit.training.recordings import imitate_recordings
 from tacit.training.reporting import Played, Reporter
+from tacit.training.scribing import scribed
 from tacit.training.settings import TrainSettings
 from tacit.training.statistics import written_first
 from tacit.training.supervised import imitate
@@ -188,6 +189,10 @@ class Trainer:
             self.settings.seed,
         )
         self.reporter.say(f"imitation: {shown}")
+        if settings.noted or settings.entries:
+            more = scribed(world, tasks, practice.method.context, self.policy, world.max_steps, settings, self.settings.seed)
+            self.reporter.say(f"imitation: and {len(more)} samples of how notes are read and entries written")
+            shown = Demonstrations.joined([shown, more])
         return shown
 
     def _practise(self) -> None:

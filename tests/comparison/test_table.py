@@ -10,7 +10,7 @@ import pytest
 
 from tacit.comparison.collect import check_alike
 from tacit.comparison.pages import cells_of, columns, csv_text, markdown, p_text
-from tacit.comparison.plots import draw
+from tacit.comparison.plots import draw, in_spans
 from tacit.comparison.table import make_table
 from tacit.core.errors import TacitError
 from tacit.evaluation.intervals import bounded_interval, share_interval, t_interval, wilson
@@ -186,3 +186,15 @@ def test_pictures_name_every_method_and_are_the_same_every_time(tmp_path):
 def test_a_world_without_curves_is_not_drawn(tmp_path):
     nothing = {**found(), "cells": [make_cell("grpo", 0)]}
     assert draw(nothing, tmp_path) == []
+
+
+def test_numbers_of_practice_are_drawn_in_spans(tmp_path):
+    """Twenty iterations in ten spans of two; a seed that is silent in a span has no point there."""
+    told = [[step, float(step)] for step in range(1, 21) if step not in (7, 8)]
+    spans = in_spans(told)
+    assert spans == {2 * n: 2 * n - 0.5 for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)} and in_spans([]) == {}
+    cells = [{**cell, "practice": {"a/b": told if cell["method"] != "lost" else []}} for cell in CELLS]
+    found = {"worlds": ["w"], "methods": ["grpo", "better", "lost"], "cells": cells, "thresholds": [], "metrics": ["a/b"]}
+    assert {path.name for path in draw(found, tmp_path)} == {
+        f"{kind}-w{suffix}" for kind in ("learning", "a-b") for suffix in (".png", ".svg")
+    }

@@ -29,6 +29,8 @@ WORDS = {
     ("searchqa", "terse"): ("1", "97c19b023854375b"),
     ("minihack", "full"): ("1", "cb83c9070010eaa7"),
     ("minihack", "terse"): ("1", "81a33ed79045c183"),
+    ("errands", "full"): ("1", "8e86a66216f3ff11"),
+    ("errands", "terse"): ("1", "42077af20afc1189"),
 }
 """(world, wording) -> its version, and a hash of its prompts along the expert's episodes"""
 
@@ -59,7 +61,7 @@ def test_words_change_only_with_their_version(name, wording):
     told = list(prompts(world, world.wording(wording)))
     here = hashlib.sha256("\n\n\n".join(told).encode()).hexdigest()[:16]
     version = getattr(world.wording(wording), "version", "1")
-    assert len(told) > 80 and (version, here) == WORDS[name, wording], (
+    assert len(told) >= 80 and (version, here) == WORDS[name, wording], (
         f"the wording {wording!r} of {name} says something else: raise its version, so that modules trained on the old words "
         "are refused, and write the new hash here"
     )

@@ -35,7 +35,9 @@ def test_published_games_are_those_the_hash_was_taken_of(shared_data, monkeypatc
     assert panel.hash == world.panels["valid_seen"][140] and panel.difference() == ""
 
 
-@pytest.mark.parametrize("name", ["countdown", "alfworld", "cooking", "textcraft", "sokoban", "searchqa", "minihack"])
+@pytest.mark.parametrize(
+    "name", ["countdown", "alfworld", "cooking", "textcraft", "sokoban", "searchqa", "minihack", "errands"]
+)
 def test_every_split_has_a_hash_but_those_of_files_we_never_had(name):
     world = get_environment(name)
     theirs = ("valid_unseen",) if name != "searchqa" else ("published_train", "published_test")

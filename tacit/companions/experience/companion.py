@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from tacit.companions.experience.counsel import Asked, Counsel, asked_for
-from tacit.companions.experience.entries import Call
+from tacit.companions.experience.critic import SCORES, Critic, Verdict, critic_reward
+from tacit.companions.experience.entries import Call, Entry
 from tacit.companions.experience.extractor import Sample
 from tacit.companions.experience.manager import Manager, Request
 from tacit.contexts.asking import ASKED, ENTRY, Told
@@ -29,9 +30,18 @@ class Experience:
 
     name = "experience"
 
-    def __init__(self, manager: Callable[[], Manager], merge_every: int = 5, asked: Asked | None = None) -> None:
-        """`asked`: how questions in mid-episode are answered."""
+    def __init__(
+        self,
+        manager: Callable[[], Manager],
+        merge_every: int = 5,
+        asked: Asked | None = None,
+        writes: bool = True,
+        critic: Critic | None = None,
+    ) -> None:
+        """`asked`: how questions in mid-episode are answered. `writes`: False where the bank was made beforehand and stays as
+        it is. `critic`: asks the actor about its entries."""
         self._make, self._asked = manager, asked or Asked()
+        self.writes, self.critic = writes, critic
         self._manager: Manager | None = None
         self._counsel: Counsel | None = None
         self.merge_every = merge_every
@@ -56,22 +66,36 @@ class Experience:
         """Who was guided by what, with what result; and all episodes are to be distilled, whatever their outcome."""
         bank, self.step, self.seed = self.manager.bank, moment.iteration, moment.seed
         episodes = [trajectory for group in groups for trajectory in group.trajectories]
+        outcomes: dict[int, list[bool]] = {}
         for trajectory in episodes:
             bank.happened("retrieved", asked_for(trajectory), self.step)
             bank.happened("guided", guides_of(trajectory), self.step, trajectory.task.id, trajectory.success)
-            place = f"{trajectory.task.id}/{trajectory.seed}"
-            self.manager.submit(Request(trajectory, entry_of(trajectory.condition), moment, place))
+            for entry in guides_of(trajectory):
+                outcomes.setdefault(entry, []).append(trajectory.success)
+            if self.critic is not None:
+                self.critic.saw(trajectory)
+            if self.writes:
+                place = f"{trajectory.task.id}/{trajectory.seed}"
+                self.manager.submit(Request(trajectory, entry_of(trajectory.condition), moment, place))
         questions = [step for trajectory in episodes for step in trajectory.steps if ASKED in step.signals]
-        told = {"asked": len(questions), "answered": sum(ENTRY in step.signals for step in questions)}
-        return {**self._by_half(groups), **{f"experience/{name}": float(number) for name, number in told.items()}}
+        told = {"asked": float(len(questions)), "answered": float(sum(ENTRY in step.signals for step in questions))}
+        if outcomes:
+            told["useful"] = float(np.mean([np.mean(won) > 0.5 for won in outcomes.values()]))
+        return {**self._by_half(groups), **{f"experience/{name}": number for name, number in told.items()}}
 
     def _reward(self, groups: Sequence[Group]) -> None:
-        """r̄(m) = mean of ±1 over the episodes m guided in this iteration, in whichever world: one sample for each entry."""
+        """r̄(m) = mean over the episodes m guided in this iteration, in whichever world, of ±1, or of Eq. 8's r̃ where the actor
+        was asked about its entry: one sample for each entry."""
         rewards: dict[int, list[float]] = {}
         for group in groups:
             for trajectory in group.trajectories:
+                verdict = verdict_of(trajectory.condition)
+                if verdict is not None:
+                    weighed, said = verdict
+                    rewards.setdefault(weighed, []).append(critic_reward(said, trajectory.success))
                 for entry in guides_of(trajectory):
-                    rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
+                    if verdict is None or entry != verdict[0]:
+                        rewards.setdefault(entry, []).append(1.0 if trajectory.success else -1.0)
         for entry, earned in rewards.items():
             call = self.manager.bank.call(entry)
             if call is not None:
@@ -79,14 +103,16 @@ class Experience:
 
     def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         manager = self.manager
-        self._reward(groups)
-        manager.work()
-        metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
-        if trained:
-            manager.bank.happened("trained", trained, moment.iteration)
-        if self.merge_every and moment.iteration % self.merge_every == 0:
-            manager.finish()
-            manager.merge(moment)
+        metrics: dict[str, float] = {}
+        if self.writes:
+            self._reward(groups)
+            manager.work()
+            metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
+            if trained:
+                manager.bank.happened("trained", trained, moment.iteration)
+            if self.merge_every and moment.iteration % self.merge_every == 0:
+                manager.finish()
+                manager.merge(moment)
         self.step = moment.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
         told = {
@@ -126,6 +152,7 @@ class Experience:
             "counts": dict(manager.counts),
             "step": self.step,
             "seed": self.seed,
+            "wins": self.critic.wins if self.critic else {},
         }
         (directory / "state.json").write_text(json.dumps(known), encoding="utf-8")
 
@@ -141,6 +168,8 @@ class Experience:
         manager.counts.clear()
         manager.counts.update(known["counts"])
         self.step, self.seed = known["step"], known.get("seed", 0)
+        if self.critic is not None:
+            self.critic.wins = known.get("wins", {})
 
 
 def guides_of(trajectory: Trajectory) -> list[int]:
@@ -150,7 +179,15 @@ def guides_of(trajectory: Trajectory) -> list[int]:
 
 
 def entry_of(condition: Condition) -> int | None:
-    return int(condition.entry) if condition.name == GUIDED and condition.entry.isdecimal() else None
+    """The entry that guided an episode; a rejected one did not."""
+    number = condition.entry.partition(" ")[0]
+    return int(number) if condition.name == GUIDED and number.isdecimal() else None
+
+
+def verdict_of(condition: Condition) -> tuple[int, Verdict] | None:
+    """(entry, what the actor said to it), where it was asked: `17 refine`."""
+    number, _, said = condition.entry.partition(" ")
+    return (int(number), said) if number.isdecimal() and said in SCORES else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -159,14 +196,30 @@ class Halves:
 
     experience: Experience = field(compare=False)
     share: float = 0.5
+    actor: Policy | None = field(default=None, compare=False)
+
+    def asking(self, policy: Policy) -> Halves:
+        """The same, with whoever is about to play at hand: a critic asks it."""
+        return replace(self, actor=policy) if self.experience.critic else self
 
     def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
         guided = round(size * self.share)
         if self.share == 0.5 and size % 2:
             raise TacitError(f"group_size = {size} cannot be halved; take an even one.")
         found = self.experience.manager.search([task.goal] * guided, self.experience.step)
+        if self.actor is not None and self.experience.critic is not None:
+            return (*self._weighed(self.actor, self.experience.critic, task, found, seed), *[PLAIN] * (size - guided))
         told = [PLAIN if entry is None else Condition(GUIDED, entry.text, str(entry.id)) for entry in found]
         return (*told, *[PLAIN] * (size - guided))
+
+    def _weighed(
+        self, actor: Policy, critic: Critic, task: Task, found: Sequence[Entry | None], seed: int
+    ) -> Sequence[Condition]:
+        there = [entry for entry in found if entry is not None]
+        told = []
+        for entry, (verdict, note) in zip(there, critic.weigh(actor, task, there, seed), strict=True):
+            told.append(Condition(GUIDED if note else PLAIN.name, note, f"{entry.id} {verdict}"))
+        return (*told, *[PLAIN] * (len(found) - len(there)))
 
     def condition(self, task: Task) -> Condition:
         """For an evaluation: an entry, and no trace of having asked for it."""

@@ -1,0 +1,50 @@
+"""Errands: where a thing is kept never changes, and no episode says it beforehand. The world in which experience decides."""
+
+from __future__ import annotations
+
+from tacit.core.world import Environment
+from tacit.environments.errands.alphabet import ALPHABET
+from tacit.environments.errands.expert import Resident, Stranger
+from tacit.environments.errands.failures import failure
+from tacit.environments.errands.handbook import HANDBOOK
+from tacit.environments.errands.hindsight import hindsight
+from tacit.environments.errands.panels import PANELS
+from tacit.environments.errands.prompt import FullWording, TerseWording
+from tacit.environments.errands.tasks import FAMILY, NAME, SPLITS, tasks
+from tacit.environments.errands.tracker import ErrandTracker
+from tacit.environments.errands.world import MAX_STEPS, ErrandsWorld
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    world, wordings, texts = ErrandsWorld(), (TerseWording(), FullWording()), []
+    for task in tasks("elsewhere", 200, seed):
+        expert, observation, done, number = Resident(task), world.reset(task), False, 1
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            texts += [wording.turn(number, observation, action) for wording in wordings]
+            transition = world.step(action)
+            observation, done, number = transition.observation, transition.done, number + 1
+    return texts
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="errands in a town that never changes: what lies behind which of eight doors must be remembered or guessed",
+    max_steps=MAX_STEPS,
+    make=ErrandsWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=(FAMILY,),
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"resident": Resident, "stranger": Stranger},
+    alphabet=ALPHABET,
+    tracker=ErrandTracker(),
+    failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
+    example_texts=example_texts,
+    action_tokens=12,
+    panels=PANELS,
+)

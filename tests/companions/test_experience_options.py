@@ -1,0 +1,216 @@
+"""Complementary RL's options: an offline bank, the actor as critic (Eq. 8), self-distillation of guided winners."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import Kit, ScriptedPolicy, make_group
+
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.beforehand import fill
+from tacit.companions.experience.companion import GUIDED, entry_of, verdict_of
+from tacit.companions.experience.critic import Critic, critic_reward, read_verdict
+from tacit.companions.experience.embedding import Ngrams
+from tacit.companions.experience.entries import Entry
+from tacit.companions.experience.internalising import winners
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule, measured_under
+from tacit.core.types import PLAIN, Condition, Group
+from tacit.environments import get_environment
+from tacit.environments.errands.town import DOORS, THINGS, is_true
+from tacit.losses.imitation import Imitation
+from tacit.methods import get_method
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+
+WORLD = get_environment("errands")
+SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "kl": 0.0}
+
+
+TASKS = [t for t in WORLD.tasks("train", 432, 0) if t.data["thing"] in THINGS[:2]]
+"""so few things that what is written down is wanted again"""
+
+
+def acting(prompt: str, seed: int) -> str:
+    """Follows a note, takes what is wanted when it is there, and opens any door; accepts every second entry, refines some."""
+    lines = prompt.splitlines()
+    if lines[-1] == "accept, refine or reject:":
+        return ("accept", "reject", "refine: mug behind red", "hm")[seed % 4]
+    thing = lines[0].rpartition(": ")[2]
+    if thing in lines[-1]:
+        return f"take {thing}"
+    note = next((line for line in lines if " behind " in line and not line.startswith("behind")), "")
+    return f"open {note.rpartition(' ')[2]}" if note else f"open {DOORS[seed % 8]}"
+
+
+def noting(prompt: str, seed: int) -> str:
+    """An extractor that writes down where the wanted thing was seen, or something idle."""
+    thing = prompt.splitlines()[0].rpartition(": ")[2]
+    seen = [line.partition(" > behind ")[2].partition(": ") for line in prompt.splitlines() if " > behind " in line]
+    return next((f"add: {thing} behind {door}" for door, _, things in seen if thing in things.split(", ")), "add: doors open")
+
+
+def play(tmp_path, iterations=3, actor=None, **settings):
+    """(the method, what its iterations were, actor, extractor)"""
+    actor, extractor = actor or ScriptedPolicy(acting), ScriptedPolicy(noting)
+    told = {"extractor_style": "terse", "extractor_tokens": 32, "merge_every": 0, "extractor_batch": 4, **settings}
+    chosen = replace(get_method("complementary")(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **told)
+    method = chosen.build(WORLD, Kit(extractor, tmp_path))
+    loop = Loop([Playground(method, TASKS, InPlace(WORLD.make), 12, 3)], actor, iterations=iterations)
+    return method, [loop.iterate(n + 1) for n in range(iterations)], actor, extractor
+
+
+def test_an_offline_bank_is_there_from_the_first_and_stays_as_it_is(tmp_path):
+    method, done, actor, extractor = play(tmp_path, extraction="offline", beforehand=200)
+    bank = method.companions[0].manager.bank
+    texts = [entry.text for entry in bank.entries.values()]
+    assert 10 < len(texts) == len(set(texts)) <= 24 and all(map(is_true, texts)), "each text once, and hindsight saw it"
+    assert {t.condition.name for g in done[0].groups for t in g.trajectories} == {GUIDED, "plain"}
+    assert all(d.metrics["experience/entries"] == len(texts) for d in done)
+    assert not extractor.asked and not extractor.updates and len(actor.updates) == 3, "nobody writes, the actor learns"
+    assert sum(bank.usage[i].wins + bank.usage[i].losses for i in bank.entries) > 0, "who was guided is still told"
+    assert measured_under(method)[GUIDED](WORLD.tasks("test", 1, 0)[0]).note
+
+
+def test_an_offline_bank_from_a_file_or_another_run(tmp_path):
+    first, _, _, _ = play(tmp_path / "first")
+    texts = {e.text for e in first.companions[0].manager.bank.entries.values()}
+    again, _, _, _ = play(tmp_path / "second", extraction="offline", bank=str(tmp_path / "first"))
+    assert {e.text for e in again.companions[0].manager.bank.entries.values()} == texts
+    lines = tmp_path / "known.jsonl"
+    lines.write_text(json.dumps({"text": "mug behind red"}) + "\n")
+    told, _, _, _ = play(tmp_path / "third", extraction="offline", bank=str(lines))
+    assert [e.text for e in told.companions[0].manager.bank.entries.values()] == ["mug behind red"]
+
+
+def test_a_bank_that_cannot_be_had_is_refused(tmp_path):
+    ngrams = Ngrams()
+    bank = Bank(tmp_path / "b.sqlite", ngrams.name, ngrams.dimensions)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"text": "good"}\nnonsense\n')
+    with pytest.raises(TacitError, match=r"broken\.jsonl, line 2: not JSON"):
+        fill(Bank(None, ngrams.name, ngrams.dimensions), ngrams, WORLD, str(broken), 4)
+    with pytest.raises(TacitError, match="there is no experience bank"):
+        fill(bank, ngrams, WORLD, str(tmp_path / "nowhere"), 4)
+    with pytest.raises(TacitError, match="no hindsight to make a bank by"):
+        fill(bank, ngrams, replace(WORLD, hindsight=None), "", 4)
+    fill(bank, ngrams, WORLD, "", 8)
+    before = list(bank.entries)
+    fill(bank, ngrams, WORLD, str(broken), 4)
+    assert list(bank.entries) == before, "one that is there already is not filled again"
+
+
+def test_what_would_not_learn_is_refused(tmp_path):
+    for wrong in ({"extraction": "static"}, {"extraction": "offline"}, {"extraction": "none"}):
+        with pytest.raises(TacitError, match="nothing would learn"):
+            build(tmp_path, actor="fixed", **wrong)
+    with pytest.raises(TacitError, match="would learn after all"):
+        build(tmp_path, actor="fixed", internalise=1e-4)
+
+
+def build(place, **settings):
+    return get_method("complementary")(**SMALL, **settings).build(WORLD, Kit(ScriptedPolicy(noting), place))
+
+
+def test_verdicts_and_rewards_by_hand():
+    assert read_verdict("accept", "m") == ("accept", "m") == read_verdict(" Accept: yes\nmore", "m")
+    assert read_verdict("refine: mug behind red", "m") == ("refine", "mug behind red")
+    assert read_verdict("reject", "m") == ("reject", "")
+    for unread in ("", "refine:", "I think so", "\n\n"):
+        assert read_verdict(unread, "m") == ("unread", "m")
+    assert [critic_reward(v, True) for v in ("accept", "refine", "unread", "reject")] == [2.0, 1.5, 1.0, 0.0]
+    assert [critic_reward(v, False) for v in ("accept", "refine", "unread", "reject")] == [0.0, -0.5, -1.0, 0.0]
+    assert (
+        verdict_of(Condition(GUIDED, "x", "17 refine")) == (17, "refine")
+        and entry_of(Condition(GUIDED, "x", "17 refine")) == 17
+    )
+    rejected = Condition("plain", "", "17 reject")
+    assert verdict_of(rejected) == (17, "reject") and entry_of(rejected) is None
+    assert verdict_of(Condition(GUIDED, "x", "17")) is None and entry_of(Condition(GUIDED, "x", "17")) == 17
+
+
+def test_the_critic_is_told_its_success_and_asked_once_for_each_entry():
+    critic, task = Critic("terse"), WORLD.tasks("train", 1, 0)[0]
+    group = make_group([[1]] * 4, success=[True, False, False, False], task=task)
+    for trajectory in group.trajectories:
+        critic.saw(trajectory)
+    policy = ScriptedPolicy(acting)
+    said = critic.weigh(policy, task, [Entry(1, "mug behind red"), Entry(2, "bell behind blue")], 7)
+    ((first, second),) = policy.asked
+    assert len(said) == 2 and critic.rate(task) == 0.25 and first[1] != second[1]
+    assert first[0].splitlines() == [task.goal, "entry: mug behind red", "success: 25%", "accept, refine or reject:"]
+    assert critic.weigh(ScriptedPolicy(acting, context_limit=70), task, [Entry(1, "word " * 60)], 7) == [
+        ("unread", "word " * 60)
+    ]
+
+
+def test_the_extractor_is_paid_what_critic_and_outcome_come_to(tmp_path):
+    method, done, _, _ = play(tmp_path, iterations=2, critic=True, extractor_batch=1000)
+    earned: dict[int, list[float]] = {}
+    words = set()
+    for trajectory in (t for g in done[1].groups for t in g.trajectories):
+        if (verdict := verdict_of(trajectory.condition)) is not None:
+            entry, said = verdict
+            words.add(said)
+            earned.setdefault(entry, []).append(critic_reward(said, trajectory.success))
+            assert (trajectory.condition.name == GUIDED) == (said != "reject") == bool(trajectory.condition.note)
+    assert words >= {"accept", "reject"}
+    kept = {sample.entry: sample.reward for sample in method.companions[0].manager.extractor.buffer}
+    assert kept == pytest.approx({entry: np.mean(own) for entry, own in earned.items()})
+
+
+def test_without_a_critic_the_actor_is_asked_nothing(tmp_path):
+    _, done, actor, _ = play(tmp_path)
+    assert not any("accept, refine or reject:" in prompt for call in actor.asked for prompt, _ in call)
+    assert all(verdict_of(t.condition) is None for d in done for g in d.groups for t in g.trajectories)
+
+
+def guided_group(scores, guided):
+    group = make_group([[2]] * len(scores), success=[s == 1.0 for s in scores])
+    told = [Condition(GUIDED, "x", "1") if g else PLAIN for g in guided]
+    members = [replace(t, score=s, condition=c) for t, s, c in zip(group.trajectories, scores, told, strict=True)]
+    return Group(group.task, tuple(members))
+
+
+def test_guided_winners_are_those_above_the_mean_of_the_free_by_hand():
+    group = guided_group([1.0, 0.5, 0.25, 1.0, 0.0], [True, True, True, False, False])
+    assert [t.score for t in winners(group)] == [1.0], "0.5 is the free mean, and not above it"
+    assert not winners(guided_group([1.0, 1.0], [True, True])), "nobody was free"
+    assert not winners(guided_group([1.0, 1.0, 1.0], [True, False, False])), "the free do as well"
+    assert not winners(guided_group([0.0, 1.0], [True, False]))
+
+
+def test_guided_winners_are_imitated_without_their_note(tmp_path):
+    _, done, actor, _ = play(tmp_path, internalise=3e-4)
+    steps = [(batch, losses, lr) for batch, losses, lr in actor.updates if losses == (Imitation(),)]
+    won = [t for g in done[-1].groups for t in winners(g)]
+    assert won and len(steps) >= 1 and done[-1].metrics["experience/internalised"] == len(won)
+    batch, _, lr = steps[-1]
+    assert lr == 3e-4 and len(batch) == sum(len(t) for t in won) and not batch.sampled
+    for prompt, step in zip(batch.prompts, [s for t in won for s in t.steps], strict=True):
+        assert "<note>" in step.prompt.text
+        assert actor.decode(prompt) == step.prompt.with_notes("").text
+    np.testing.assert_array_equal(batch.completions[0], won[0].steps[0].completion.tokens)
+
+
+def test_now_and_then_or_never_it_is_complementary(tmp_path):
+    never, _, plain, _ = play(tmp_path / "never")
+    assert [c.name for c in never.companions] == ["experience"] and len(plain.updates) == 3
+    _, done, sometimes, _ = play(tmp_path / "sometimes", internalise=3e-4, internalise_every=3)
+    assert "experience/internalised" not in done[1].metrics and "experience/internalised" in done[2].metrics
+    assert sum(losses == (Imitation(),) for _, losses, _ in sometimes.updates) == 1
+
+
+def test_the_share_of_useful_entries_by_hand(tmp_path):
+    _, done, _, _ = play(tmp_path)
+    earned = {}
+    for g in done[-1].groups:
+        for t in g.trajectories:
+            if (entry := entry_of(t.condition)) is not None:
+                earned.setdefault(entry, []).append(1 if t.success else -1)
+    assert done[-1].metrics["experience/useful"] == np.mean([np.mean(own) > 0 for own in earned.values()])
+    assert "experience/useful" not in done[0].metrics, "nobody was guided"

@@ -1,0 +1,82 @@
+"""How notes are read and entries written, shown by rule: what the examples say, and how often they are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scripted import Words
+
+from tacit.companions.experience.asking import distilling
+from tacit.companions.experience.critic import read_verdict
+from tacit.companions.experience.operations import read_operations
+from tacit.core.errors import TacitError
+from tacit.environments import get_environment
+from tacit.environments.errands.town import door_of
+from tacit.methods import get_method
+from tacit.rollout.retelling import as_trajectory, playing
+from tacit.training.scribing import scribed
+from tacit.training.settings import SupervisedSettings
+
+WORLD = get_environment("errands")
+TASKS = WORLD.tasks("elsewhere", 300, 0)
+CONTEXT = get_method("grpo")(wording="terse", style="bare", admissible=False, history=0).context(WORLD)
+
+
+def show(words=None, world=WORLD, **settings):
+    words = words or Words()
+    shown = scribed(world, TASKS, CONTEXT, words, world.max_steps, SupervisedSettings(noise=0.5, **settings), 0)
+    pairs = [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
+    return shown, pairs
+
+
+def test_entries_are_what_hindsight_says_in_the_words_an_extractor_writes():
+    shown, pairs = show(entries=300)
+    assert len(pairs) == 300 and shown.too_long == 0
+    for prompt, answer in pairs:
+        (operation,) = read_operations(answer, "terse", "\nentry: " in prompt)
+        assert prompt.endswith("experience:")
+        if operation.kind != "return":
+            thing, _, door = operation.text.partition(" behind ")
+            assert f"> behind {door}: " in prompt and thing in prompt, "nothing that was not seen"
+    kinds = {read_operations(answer, "terse", True)[0].kind for _, answer in pairs}
+    assert kinds >= {"add", "update"}
+
+
+def test_a_record_reads_as_the_extractor_will_read_it():
+    (prompt, _) = show(entries=1)[1][0]
+    task = TASKS[0]
+    straight = as_trajectory(task, playing(WORLD.make(), task, WORLD.expert()(task), 3))
+    assert distilling(straight, "", "terse", 2000).splitlines()[0] == prompt.splitlines()[0] == task.goal
+
+
+def test_the_share_that_is_astray_is_wrong():
+    def unseen(pairs):
+        return [
+            f"> behind {answer.partition(' behind ')[2]}: " not in prompt for prompt, answer in pairs if " behind " in answer
+        ]
+
+    wrong = unseen(show(entries=600, astray=0.5)[1])
+    assert 0.3 < sum(wrong) / len(wrong) < 0.5, "half, but for those that another episode makes true"
+    assert not any(unseen(show(entries=200)[1]))
+
+
+def test_notes_name_the_door_and_are_judged():
+    _, pairs = show(noted=300, astray=0.4)
+    judged = [(p, a) for p, a in pairs if p.endswith("accept, refine or reject:")]
+    verdicts = [read_verdict(answer, "x")[0] for _, answer in judged]
+    assert len(judged) == 300 and 0.3 < verdicts.count("reject") / 300 < 0.5
+    for i, (prompt, verdict) in enumerate(judged):
+        goal, entry = prompt.splitlines()[0], prompt.splitlines()[1].removeprefix("entry: ")
+        task = TASKS[i]
+        right = f"{task.data['thing']} behind {door_of(task.data['thing'], task.data['town'])}"
+        assert goal == task.goal and (entry == right) >= (verdict == "accept")
+    first = [(p, a) for p, a in pairs if "<note>" in p and p.endswith("street")]
+    assert len(first) > 50 and all(a.startswith("open ") for _, a in first)
+
+
+def test_what_does_not_fit_is_left_out_and_a_world_without_hindsight_is_told():
+    shown, pairs = show(Words(context_limit=30), entries=50)
+    assert shown.too_long == 50 and not pairs
+    with pytest.raises(TacitError, match="has no hindsight"):
+        show(world=replace(WORLD, hindsight=None), entries=1)
