@@ -42,6 +42,73 @@ class Wording(Protocol):
         ...
 
 
+class Numbered:
+    """The usual words for a language model: the rules and the task, then turn by turn. A world gives its rules and, where its
+    observations are not words yet, `seen`."""
+
+    separator = "\n\n"
+    rules: str
+    asked = "Your goal: "
+    """what stands before the task"""
+    word = "action"
+    """what the agent is to give"""
+    between = "\n"
+    """a turn's number, what was seen, and what was done"""
+    listed = "; "
+    """between admissible actions"""
+
+    def seen(self, observation: Observation) -> str:
+        return observation.text
+
+    def task(self, task: Task) -> str:
+        return f"{self.rules}\n{self.asked}{task.goal}"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{self._seen(number, observation)}{self.between}You did: {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        text = self._seen(number, observation)
+        if admissible and observation.actions:
+            text += f"\nPossible {self.word}s: {self.listed.join(observation.actions)}"
+        return text
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return f"Answer with the next {self.word} alone."
+        return f"Think step by step inside <think> </think>, then give one {self.word} inside <action> </action>."
+
+    def _seen(self, number: int, observation: Observation) -> str:
+        return f"Turn {number}.{self.between}{self.seen(observation)}"
+
+
+class Brief:
+    """The usual words for a policy of a million parameters: a line a turn, `brief > action`, and nothing asked."""
+
+    separator = "\n"
+    then = " > "
+    """between what was seen and what was done"""
+    ends = ""
+    """what the present line ends with, where the agent goes on"""
+    listed = "; "
+    """between admissible actions"""
+
+    def brief(self, observation: Observation) -> str:
+        return observation.text
+
+    def task(self, task: Task) -> str:
+        return ""
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{self.brief(observation)}{self.then}{action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        listed = f" [{self.listed.join(observation.actions)}]" if admissible and observation.actions else ""
+        return f"{self.brief(observation)}{listed}{self.ends}"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
 def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
     """How this wording has an action written in this style. Tags of its own for several kinds of action are several tools."""
     own: Mapping[ActionStyle, ActionFormat] = getattr(wording, "formats", {})

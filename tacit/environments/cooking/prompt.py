@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.types import Observation
+from tacit.core.wording import Brief, Numbered
 from tacit.environments.cooking.observed import Scene, read_recipe, read_scene
 
 COMMANDS = """You are playing a cooking game in text. These commands exist:
@@ -14,55 +15,27 @@ prepare meal (in the kitchen, once every ingredient is as the recipe wants it), 
 A wrong cut or a wrong way of cooking loses the game. Food that is cooked already burns if it is cooked again."""
 
 
-class FullWording:
-    separator = "\n\n"
-
-    def task(self, task: Task) -> str:
-        return f"{COMMANDS}\nYour goal: {task.goal}"
-
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"Turn {number}.\n{observation.text}\nYou did: {action}"
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        text = f"Turn {number}.\n{observation.text}"
-        if admissible and observation.actions:
-            text += f"\nPossible commands: {'; '.join(observation.actions)}"
-        return text
-
-    def request(self, style: ActionStyle) -> str:
-        if style == "bare":
-            return "Answer with the next command alone."
-        return "Think step by step inside <think> </think>, then give one command inside <action> </action>."
+class FullWording(Numbered):
+    rules, word = COMMANDS, "command"
 
 
-class TerseWording:
+class TerseWording(Brief):
     """`kitchen | fridge? table: knife | north south? | has sliced carrot`: `?` is closed, `!` marks a refused command.
 
     The recipe appears in the turn that reads it, as `recipe: slice carrot, fry carrot`; past turns keep only that, the
     refusal mark and the action.
     """
 
-    separator = "\n"
-
-    def task(self, task: Task) -> str:
-        return ""
-
     def turn(self, number: int, observation: Observation, action: str) -> str:
         return f"{_answer(read_scene(observation.text))}: {action}"
 
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+    def brief(self, observation: Observation) -> str:
         scene = read_scene(observation.text)
         things = [_place(scene, place) for place in scene.places]
         ways = [way + (f" {door}?" if door in scene.closed else "") for way, door in scene.exits.items()]
         has = [item.text for item in scene.carried.values()]
         sections = (_answer(scene), scene.room, "; ".join(things), "; ".join(ways), f"has {', '.join(has)}" if has else "")
-        text = " | ".join(section for section in sections if section)
-        if admissible and observation.actions:
-            text += f" [{'; '.join(observation.actions)}]"
-        return text
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
+        return " | ".join(section for section in sections if section)
 
 
 def _place(scene: Scene, place: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.types import Observation, Task
+from tacit.core.wording import Brief, Numbered
 from tacit.environments.scienceworld.observed import AMBIGUOUS
 
 COMMANDS = """You are in a small world of rooms, things and instruments, with a task of simple science. These commands exist:
@@ -15,40 +16,31 @@ focus on THING (says that this is the one the task means: the wrong one ends the
 Where a command could mean several things you are asked for a number; answer with the number alone."""
 
 
-class FullWording:
-    separator = "\n\n"
+class FullWording(Numbered):
+    """Without the list of what is possible: the simulator takes hundreds of commands everywhere."""
 
-    def task(self, task: Task) -> str:
-        return f"{COMMANDS}\n{task.goal}"
+    rules, asked, word = COMMANDS, "", "command"
 
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"Turn {number}.\n{tidy(observation.text)}\nYou did: {action}"
+    def seen(self, observation: Observation) -> str:
+        return tidy(observation.text)
 
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        return f"Turn {number}.\n{tidy(observation.text)}"
-
-    def request(self, style: ActionStyle) -> str:
-        if style == "bare":
-            return "Answer with the next command alone."
-        return "Think step by step inside <think> </think>, then give one command inside <action> </action>."
+        return super().now(number, observation, admissible=False)
 
 
-class TerseWording:
+class TerseWording(Brief):
     """`kitchen: stove off, sink off; bathroom?, hallway` for a room (`?` is a closed door), one line a turn."""
 
-    separator = "\n"
+    ends = " >"
+
+    def brief(self, observation: Observation) -> str:
+        return brief(observation.text)
 
     def task(self, task: Task) -> str:
         return task.goal.removeprefix("Your task is to ")
 
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{brief(observation.text)} > {action}"
-
     def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        return f"{brief(observation.text)} >"
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
+        return super().now(number, observation, admissible=False)
 
 
 _BRIEF = tuple(

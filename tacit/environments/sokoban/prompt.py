@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.types import ActionStyle, Observation
+from tacit.core.wording import Brief, Numbered
 from tacit.environments.sokoban.room import WALL
 from tacit.environments.sokoban.world import read
 
@@ -12,20 +13,13 @@ Each turn, go one cell up, down, left or right. Going towards a box pushes it, i
 A box cannot be pulled, nor two be pushed at once. A box that is pushed into a corner stays there."""
 
 
-class FullWording:
-    separator = "\n\n"
+class FullWording(Numbered):
+    rules, listed = RULES, ", "
 
-    def task(self, task: Task) -> str:
-        return f"{RULES}\nYour goal: {task.goal}"
-
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"Turn {number}.\n{_sentence(observation)}\nYou did: {action}"
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        text = f"Turn {number}.\n{_sentence(observation)}"
-        if admissible and observation.actions:
-            text += f"\nPossible actions: {', '.join(observation.actions)}"
-        return text
+    def seen(self, observation: Observation) -> str:
+        shown = read(observation.text)
+        refused = f"Your last action was refused: {shown.refused}.\n" if shown.refused else ""
+        return refused + "\n".join(shown.rows)
 
     def request(self, style: ActionStyle) -> str:
         if style == "bare":
@@ -33,36 +27,14 @@ class FullWording:
         return "Think step by step inside <think> </think>, then give one direction inside <action> </action>."
 
 
-class TerseWording:
+class TerseWording(Brief):
     """`. . C . / . A @ . / W . . . / . . . .`: the rows without the walls around; `!` says the last action was refused."""
 
-    separator = "\n"
+    then, ends, listed = " : ", " :", ", "
 
-    def task(self, task: Task) -> str:
-        return ""
-
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{_short(observation)} : {action}"
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        text = _short(observation)
-        if admissible and observation.actions:
-            text += f" [{', '.join(observation.actions)}]"
-        return f"{text} :"
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
-
-
-def _sentence(observation: Observation) -> str:
-    shown = read(observation.text)
-    refused = f"Your last action was refused: {shown.refused}.\n" if shown.refused else ""
-    return refused + "\n".join(shown.rows)
-
-
-def _short(observation: Observation) -> str:
-    shown = read(observation.text)
-    rows = shown.rows
-    around = rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)
-    inner = [row[1:-1] for row in rows[1:-1]] if set(around) == {WALL} else rows
-    return " / ".join(" ".join(row) for row in inner) + (" !" if shown.refused else "")
+    def brief(self, observation: Observation) -> str:
+        shown = read(observation.text)
+        rows = shown.rows
+        around = rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)
+        inner = [row[1:-1] for row in rows[1:-1]] if set(around) == {WALL} else rows
+        return " / ".join(" ".join(row) for row in inner) + (" !" if shown.refused else "")
