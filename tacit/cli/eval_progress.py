@@ -3,6 +3,7 @@ completion looks like, and what an endpoint is being asked again."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -84,13 +85,14 @@ class EvalProgress(Onlooker):
         return found
 
     def _time_left(self, spent: float) -> str:
-        """From the turns of the episodes that are over; before any is, as if all went on to their limit."""
-        fresh = self._episodes - self._before
-        if not self._over and not self._max_steps:
+        """As if a turn ended its episode as often as it has until now; none goes on past its limit. The mean length of what is
+        over would say too little: the short ones are over first."""
+        under_way = self._episodes - self._before - self._over
+        if not under_way or not (self._over or self._max_steps):
             return ""
-        each = self._turns_of_over / self._over if self._over else self._max_steps
-        to_come = max(0.0, fresh * each - self._turns)
-        return f"{'about' if self._over else 'at most'} {duration(spent / self._turns * to_come)} left"
+        limit = self._max_steps - (self._turns - self._turns_of_over) / under_way if self._max_steps else math.inf
+        each = min(self._turns / self._over, limit) if self._over else limit
+        return f"{'about' if self._over else 'at most'} {duration(spent / self._turns * under_way * each)} left"
 
     def _written(self) -> int:
         return getattr(self._policy, "written_tokens", 0)

@@ -80,7 +80,7 @@ def test_where_nothing_parses_one_completion_is_shown(capsys, tmp_path):
 
 
 def test_what_there_is_to_look_at_while_a_panel_is_played():
-    """Turns, speed, an estimate; before an episode is over the longest it can take, then what the others took."""
+    """Turns, speed, an estimate; before an episode is over the longest it can take, then by how often a turn was the last."""
     now = [0.0]
     policy = SimpleNamespace(written_tokens=7, trouble="")
     progress = EvalProgress(make_console(io.StringIO()), 4, 10, policy, clock=lambda: now[0], every_s=3600)
@@ -92,7 +92,11 @@ def test_what_there_is_to_look_at_while_a_panel_is_played():
     now[0] = 12.0
     assert progress.parts()[1:] == ["6 turns", "16.7 tok/s", "at most 48 s left"], "2 s a turn, of 3 × 10 turns"
     progress.over(0, make_group([[1, 1, 1, 1]]).trajectories[0])
-    assert progress.parts()[0] == "2 of 4 episodes" and progress.parts()[-1] == "about 12 s left", "3 × 4 turns"
+    assert progress.parts()[0] == "2 of 4 episodes" and progress.parts()[-1] == "about 24 s left", "2 × 6 turns"
+    for _ in range(12):
+        progress.turn(Completion(np.zeros(5), np.zeros(5), "hm", "stop"), False)
+    now[0] = 36.0
+    assert progress.parts()[-1] == "about 12 s left", "two have played 7 turns of at most 10 each: one that was short says little"
     progress.close()
 
 

@@ -186,7 +186,8 @@ class TextCodec:
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _encode(self, text: str, add_special_tokens: bool) -> np.ndarray:
-        ids = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        # Not verbose: whoever feeds the model refuses what is too long; others only count.
+        ids = self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
         return np.asarray(ids, dtype=np.int64)
 
 
