@@ -96,7 +96,7 @@ def test_what_there_is_to_look_at_while_a_panel_is_played():
     for _ in range(12):
         progress.turn(Completion(np.zeros(5), np.zeros(5), "hm", "stop"), False)
     now[0] = 36.0
-    assert progress.parts()[-1] == "about 12 s left", "two have played 7 turns of at most 10 each: one that was short says little"
+    assert progress.parts()[-1] == "about 12 s left", "two at 7 turns of at most 10: that one was short says little"
     progress.close()
 
 
