@@ -157,6 +157,8 @@ class Environment:
     """top-level modules it cannot be played without; they are imported when it is played, never before"""
     extra: str = ""
     """the extra of the distribution that brings them; empty where they come some other way"""
+    playable: bool = True
+    """False where there is only a record of the work: it can be imitated, and neither practised nor measured"""
     lacks: Callable[[], str] | None = None
     """what else is not there, a program or a file, and how to get it: `Java: …`; empty where nothing is. Starts nothing"""
 
