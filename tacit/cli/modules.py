@@ -183,9 +183,11 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
 
 def _taught(taught: Mapping[str, Any]) -> str:
     """`taught from 22 logged episodes alone, never practised or played; does as they did at 71.0% of 40 turns kept back`"""
-    kept = f"; does as they did at {percent(taught['same_action'])} of {taught['kept_turns']} turns kept back"
     practised = "then practised" if taught["practised"] else "never practised or played"
-    return f"taught from {taught['episodes']} logged episodes alone, {practised}{kept if taught.get('kept_turns') else ''}"
+    said = f"taught from {taught['episodes']} logged episodes alone, {practised}"
+    if not taught.get("kept_turns"):
+        return said
+    return f"{said}; does as they did at {percent(taught['same_action'])} of {taught['kept_turns']} turns kept back"
 
 
 def _score(score: Mapping[str, Any] | None) -> str:

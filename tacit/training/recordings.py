@@ -226,7 +226,8 @@ class _Known:
     """The tasks of a run, by id and by goal, and a world to play them in."""
 
     def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
-        self.world, self._live = world, world.make()
+        self.world = world
+        self._world = world.make() if tasks else None
         self._by_id = {task.id: task for task in tasks}
         self._by_goal: dict[str, list[Task]] = {}
         for task in tasks:
@@ -236,14 +237,16 @@ class _Known:
         if recording.task in self._by_id:
             return self._by_id[recording.task]
         alike = [] if recording.task else self._by_goal.get(recording.goal, [])
-        return next((task for task in alike if self._live.reset(task).text == recording.seen[0]), None)
+        return next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
 
     @property
     def live(self) -> World:
-        return self._live
+        assert self._world is not None, "a known task is one of some"
+        return self._world
 
     def close(self) -> None:
-        self._live.close()
+        if self._world is not None:
+            self._world.close()
 
 
 def _course(recording: Recording, known: _Known, reading: Reading) -> tuple[Task, list[Happening]]:

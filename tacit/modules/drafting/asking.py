@@ -50,8 +50,8 @@ events(before, action, observation, after) -> list of rule names
     Nothing but these may be used. A rule may stand in the list twice."""
 
 _LIMITS = """It may import from collections, copy, dataclasses, enum, functools, itertools, json, math, re, string and typing.
-It opens no file, asks nobody, uses no random numbers and no names that begin with an underscore, and has none of eval, exec, open,
-getattr, type. Calls must be quick. The same texts must always give the same result."""
+It opens no file, asks nobody, uses no random numbers and no names that begin with an underscore, and has none of eval, exec,
+open, getattr, type. Calls must be quick. The same texts must always give the same result."""
 
 
 def ask_for_tracker(
