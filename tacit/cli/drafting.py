@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tacit.assembly.anchoring import anchored_name
 from tacit.assembly.checks import check_model, open_world
 from tacit.assembly.flags import Parser
 from tacit.assembly.recipe import PolicyRecipe
@@ -95,6 +97,8 @@ def _parser(command: str, summary: str) -> Parser:
 
 def _episodes(arguments: Namespace) -> list[Recording]:
     """Those that were asked for; line numbers are those of the logs."""
+    if arguments.name and not arguments.name.isidentifier():
+        raise TacitError(f"--name {arguments.name!r} is to be the name of a Python file: letters, digits and underscores.")
     if arguments.shown < 1 or arguments.attempts < 1:
         raise TacitError("--shown and --attempts must be at least 1.")
     family_of, families = family_without_world, ()  # type: tuple[Callable[[Recording], str], tuple[str, ...]]
@@ -186,10 +190,8 @@ def show_examination(console: Console, found: Examination) -> None:
 
 def _end(console: Console, arguments: Namespace, drafted: Drafted, kind: str) -> int:
     tracker = arguments.tracker.name if kind == "rewards" else ""
-    name = arguments.name or (tracker.removesuffix("_tracker.py") if tracker else arguments.family or "work")
-    if not name.isidentifier():
-        raise TacitError(f"--name {name!r} is the name of a Python file: letters, digits and underscores.")
-    written = keep(arguments.out, name, kind, drafted, arguments.world, tracker)
+    name = arguments.name or re.sub(r"\W", "_", tracker.removesuffix("_tracker.py") or arguments.family or "work")
+    written = keep(arguments.out, name, kind, drafted, anchored_name(arguments.world), tracker)
     say(console, f"written: {', '.join(map(str, written))}")
     if drafted.examination is None or not drafted.examination.passed:
         say(

@@ -103,8 +103,10 @@ def _lesson(recipe: Recipe, out: Path, world: Environment, skill: str, families:
 
 
 def _write(out: Path, skill: str, won: Sequence[Logged], world: Environment) -> None:
-    kept = [] if world.playable or len(won) < KEEP_BACK else list(won[KEEP_BACK - 1 :: KEEP_BACK])
-    place, text = out / LOGS / f"{skill}.jsonl", as_lines([logged for logged in won if logged not in kept])
+    every = 0 if world.playable or len(won) < KEEP_BACK else KEEP_BACK
+    kept = won[every - 1 :: every] if every else []
+    shown = [logged for number, logged in enumerate(won, start=1) if not every or number % every]
+    place, text = out / LOGS / f"{skill}.jsonl", as_lines(shown)
     if (out / RUNS / skill / SETTINGS).exists() and place.exists() and place.read_text(encoding="utf-8") != text:
         raise TacitError(
             f"the logs are not those that {out / RUNS / skill} began with ({place} would change); give those again, or name "

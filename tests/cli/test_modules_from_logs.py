@@ -104,6 +104,22 @@ def test_a_yes_runs_it(logs, tmp_path, capsys, monkeypatch) -> None:
     assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=())[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--name", "../x"], "is to be the name of a Python file"),
+        (["--shown", "0"], "must be at least 1"),
+        (["--family", "heat"], "unknown family 'heat' of these logs. Did you mean"),
+        ([], "who writes the draft?"),
+        (["--model", "tiny-base", "--max-tokens", "64"], "do not fit in the model's"),
+        (["--check", "no.py"], "cannot read the draft no.py"),
+    ],
+)
+def test_what_cannot_be_drafted_is_refused(logs, tmp_path, capsys, flags, message) -> None:
+    assert main(["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path / "new"), *flags]) == 2
+    assert message.split(". Did")[0] in capsys.readouterr().err and not list(tmp_path.glob("new/*.py*"))
+
+
 def test_a_draft_changed_by_hand_is_checked_and_rewards_are_drafted_for_it(logs, tmp_path, capsys) -> None:
     own = tmp_path / "pick_tracker.py"
     own.write_text(drafts.GOOD)

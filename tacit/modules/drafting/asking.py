@@ -130,8 +130,13 @@ def choose_shown(episodes: Sequence[Recording], count: int) -> list[Recording]:
 
 
 def _different(episodes: Sequence[Recording]) -> list[Recording]:
-    first = list({episode.goal: episode for episode in reversed(episodes)}.values())[::-1]
-    return [*first, *(episode for episode in episodes if episode not in first)]
+    """The first of each goal, then the others."""
+    met: set[str] = set()
+    first, others = [], []
+    for episode in episodes:
+        (others if episode.goal in met else first).append(episode)
+        met.add(episode.goal)
+    return [*first, *others]
 
 
 def draft_in(answer: str) -> str:
