@@ -209,6 +209,8 @@ class Environment:
 
     def split_to_measure(self, named: str = "") -> str:
         """The named split, or the world's own where none is; refused where there is no such split."""
+        if not self.playable:
+            raise TacitError(f"world {self.name!r} is {self.summary}: nothing can be played or measured in it.")
         if not named and self.panel_split not in self.splits:
             raise TacitError(
                 f"world {self.name!r} has no split {self.panel_split!r} to be measured on; name one of "
