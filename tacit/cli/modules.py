@@ -38,9 +38,9 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [
 {summary}
 
   train   for every skill of a world: imitate, then practise, then export; the same command continues what was stopped
+          --from LOGS imitates recorded episodes; without --world it ends there
   export  a checkpoint of a run as a module
   list    what there is: families, base, tracker, scores after SFT and RL, size
-          (--from LOGS: imitate recorded episodes; without --world there is no practice)
   verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
   draft-tracker  let a model write a tracker from a handful of episodes, look at it, and check it against all of them
   draft-rewards  the same for the rewards of a tracker there is

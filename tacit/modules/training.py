@@ -101,7 +101,13 @@ def train_modules(
 
 
 def export_run(run: Path, checkpoint: str, out: Path, skill: str = "", world: str = "") -> Module:
-    return export_module(trained_by(run, world), find_checkpoint(run, checkpoint), out, skill)
+    trained = trained_by(run, world)
+    if not trained.world.playable:
+        raise TacitError(
+            f"{run} was taught from logs alone, and its families and its card come from them: give the command again that made "
+            "it (tacit modules train --from …), with --checkpoint for another one."
+        )
+    return export_module(trained, find_checkpoint(run, checkpoint), out, skill)
 
 
 def trained_by(run: Path, where: str = "") -> Trained:

@@ -189,6 +189,8 @@ def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) ->
     said = capsys.readouterr().out
     assert "work" in said and "few: fewer than 12 won" in said
     module = read_module(out / "work")
+    assert main(["modules", "export", str(out / "runs" / "work"), "--out", str(tmp_path / "elsewhere")]) == 2
+    assert "was taught from logs alone" in capsys.readouterr().err
     assert module.world == "tacit.modules.work:WORK" and module.tracker is None and "kept_turns" not in module.taught
 
 

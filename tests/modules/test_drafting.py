@@ -12,7 +12,7 @@ from tacit.core.types import Observation, Task, Transition
 from tacit.modules.drafting.asking import action_kinds, ask_for_tracker, choose_shown, draft_in
 from tacit.modules.drafting.checks import examine
 from tacit.modules.drafting.draft import pursue
-from tacit.modules.drafting.fence import DraftFailed, Limits
+from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
 from tacit.modules.drafting.tracker import DraftedTracker, Terms
 from tacit.training.recordings import recording_of
 
@@ -119,6 +119,18 @@ def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
                 tracker.update(state, "take mug 1 from shelf 1", Transition(Observation("You pick up the mug 1.")))
     finally:
         tracker.close()
+
+
+def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, monkeypatch) -> None:
+    monkeypatch.setattr("tacit.modules.drafting.tracker.CALLS_PER_PROCESS", 2)
+    tracker, opened = DraftedTracker((drafts.GOOD,), "pick"), []
+    monkeypatch.setattr("tacit.modules.drafting.tracker.Fence", lambda *more: opened.append(Fence(*more)) or opened[-1])
+    won = next(e for e in episodes if e.success)
+    state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
+    for action, saw in zip(won.actions, won.seen[1:], strict=True):
+        state = tracker.update(state, action, Transition(Observation(saw)))
+    tracker.close()
+    assert state.done and len(opened) == (len(won.actions) + 2) // 2 and not any(fence.alive for fence in opened)
 
 
 def test_a_model_is_told_what_failed_until_a_draft_holds(episodes) -> None:

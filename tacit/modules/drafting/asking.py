@@ -132,7 +132,8 @@ def choose_shown(episodes: Sequence[Recording], count: int) -> list[Recording]:
 def _different(episodes: Sequence[Recording]) -> list[Recording]:
     """The first of each goal, then the others."""
     met: set[str] = set()
-    first, others = [], []
+    first: list[Recording] = []
+    others: list[Recording] = []
     for episode in episodes:
         (others if episode.goal in met else first).append(episode)
         met.add(episode.goal)

@@ -32,6 +32,8 @@ from tacit.modules.drafting.fence import DraftFailed, DraftHung, Fence, Limits
 
 LONGEST_BLOCK = 2000
 """characters that a draft may allow itself"""
+CALLS_PER_PROCESS = 100_000
+"""then another takes its place: a process has only so much processor time, and a server lives for long. No state is in it"""
 HIGHEST = 100.0
 """what a rule may be worth"""
 
@@ -102,7 +104,10 @@ class DraftedTracker:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        self._lock, self._fence, self._terms = threading.Lock(), None, None  # type: tuple[Any, Fence | None, Terms | None]
+        self._lock = threading.Lock()
+        self._fence: Fence | None = None
+        self._terms: Terms | None = None
+        self._calls = 0
         written = "\0".join(self.sources).encode()
         self.version = f"{self.name}-{hashlib.sha256(written).hexdigest()[:12]}"
         """changes with every character of the draft: a module has learned to read this one"""
@@ -154,7 +159,11 @@ class DraftedTracker:
 
     def _call(self, name: str, **arguments: Any) -> Any:
         with self._lock:
+            if self._fence is not None and self._calls >= CALLS_PER_PROCESS:
+                self._fence.close()
+                self._fence = None
             fence = self._open()
+            self._calls += 1
             try:
                 return fence.call(name, **arguments)
             except DraftHung as error:
@@ -169,5 +178,5 @@ class DraftedTracker:
             if fence.findings:
                 fence.close()
                 raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(fence.findings)}.")
-            self._fence, self._terms = fence, Terms.of(fence.constants)
+            self._fence, self._terms, self._calls = fence, Terms.of(fence.constants), 0
         return self._fence
