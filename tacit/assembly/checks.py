@@ -85,6 +85,8 @@ def with_split(recipe: Recipe, world: Environment) -> Recipe:
 
 def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
     measured = train.evaluation
+    if not world.playable:
+        return train
     world.check_families(train.family_names)
     for split, _, _ in measured.further_panels:
         world.split_to_measure(split)
@@ -134,6 +136,12 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
         _check_agent(recipe, worlds)
     elif not train.sft.steps and not schedule.iterations:
         raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
+    for world in worlds:
+        if not world.playable and (schedule.iterations or not train.sft.from_ or len(worlds) > 1):
+            raise TacitError(
+                f"world {world.name!r} is {world.summary}: it is taught by recorded episodes (--sft.from FILE), alone and "
+                "without practice (--iterations 0)."
+            )
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
     recipe = _decided(recipe, worlds)
@@ -204,7 +212,7 @@ def differing(own: Document, common: Document) -> Document:
 
 def _check_place(place: Place, world: Environment) -> None:
     train, schedule = place.train, place.settings.schedule
-    if train.split not in world.splits:
+    if world.playable and train.split not in world.splits:
         raise unknown(f"split of world {world.name!r}", train.split, world.splits)
     if train.sft.steps and not train.sft.from_:
         world.expert(train.sft.expert or None)

@@ -11,29 +11,39 @@ from typing import Any
 
 from rich.console import Console
 
+from tacit.assembly.checks import open_world
 from tacit.assembly.flags import Option, Parser
-from tacit.assembly.recipe import Recipe, read_document
+from tacit.assembly.recipe import Recipe, override, read_document
 from tacit.assembly.recipes import run_recipe
+from tacit.cli.drafting import draft_rewards, draft_tracker
+from tacit.cli.logs import add_logs_flag, show_logs
 from tacit.cli.terminal import interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
 from tacit.core.errors import TacitError, unknown
 from tacit.modules.checking import problems
+from tacit.modules.logs import find_logs
 from tacit.modules.module import Module, find_modules
 from tacit.modules.players import home_of_modules
+from tacit.modules.teaching import COVERAGE, LOGS, card, plan_from_logs, with_defaults
 from tacit.modules.training import ALL, export_run, plan_lessons, train_modules
 
 SUMMARY_LINE = "Skill modules: one small adapter (or tiny model) for each kind of work, as directories."
-USAGE = """usage: tacit modules train [--config FILE] [settings] [--skills all|unified|NAME,…] --out DIR
+USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [--skills all|unified|NAME,…] --out DIR
        tacit modules export RUN --out DIR [--checkpoint NAME]
        tacit modules [list] DIR
        tacit modules verify DIR [--base-model MODEL]
+       tacit modules draft-tracker --from LOGS (--endpoint URL --model NAME | --model MODEL | --check FILE) --out DIR
+       tacit modules draft-rewards --tracker FILE --from LOGS (--endpoint URL --model NAME | --model MODEL) --out DIR
 
 {summary}
 
   train   for every skill of a world: imitate, then practise, then export; the same command continues what was stopped
+          --from LOGS imitates recorded episodes; without --world it ends there
   export  a checkpoint of a run as a module
   list    what there is: families, base, tracker, scores after SFT and RL, size
   verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
+  draft-tracker  let a model write a tracker from a handful of episodes, look at it, and check it against all of them
+  draft-rewards  the same for the rewards of a tracker there is
 
 `tacit modules COMMAND --help` says what a command takes. Play them: tacit play --policy DIR, tacit eval DIR."""
 CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
@@ -45,7 +55,14 @@ def run(argv: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE.format(summary=SUMMARY_LINE))
         return 0
-    commands = {"train": train, "export": export, "list": list_modules, "verify": verify}
+    commands = {
+        "train": train,
+        "export": export,
+        "list": list_modules,
+        "verify": verify,
+        "draft-tracker": draft_tracker,
+        "draft-rewards": draft_rewards,
+    }
     if words[0] in commands:
         return commands[words[0]](words[1:])
     if words[0].isalpha() and not Path(words[0]).exists():
@@ -64,18 +81,31 @@ def train(argv: Sequence[str]) -> int:
     skills_help = "all (default), unified (one module for all families), or names: heat,cool"
     parser.add_argument("--skills", default=ALL, metavar="NAMES", help=skills_help)
     parser.add_argument("--checkpoint", default="newest", metavar="NAME", help=f"what to export: {CHECKPOINT_HELP}")
+    add_logs_flag(parser, "imitate these recorded episodes; without --world there is no practice", required=False)
     add_training_options(parser, *glance(argv, resumable=False), out=MODULES_OPTION)
     arguments, said = parser.parse(argv)
-    recipe = Recipe.resolve(arguments.config, said)
+    document = override(read_document(arguments.config) if arguments.config else {}, said)
+    recipe = Recipe.from_json(with_defaults(document, find_logs(arguments.logs)) if arguments.logs else document)
     # A run has a place where none is named; modules have not.
     if ("out",) not in said and (arguments.config is None or "out" not in read_document(arguments.config)):
         raise TacitError("where to? Name the directory of the modules with --out DIR.")
     out, console = recipe.out, make_console()
-    planned = plan_lessons(recipe, arguments.skills, out)
-    if code := train_modules(planned, out, arguments.checkpoint, carry_out, partial(say, console)):
+    told = partial(say, console)
+    if arguments.logs:
+        taught = plan_from_logs(recipe, arguments.skills, out, arguments.logs)
+        show_logs(console, taught.logs, taught.covered, out / LOGS / COVERAGE)
+        for skill, why in taught.without.items():
+            told(f"{skill}: no module, {why}")
+        code = train_modules(taught.lessons, out, arguments.checkpoint, carry_out, told, card)
+    else:
+        code = train_modules(plan_lessons(recipe, arguments.skills, out), out, arguments.checkpoint, carry_out, told)
+    if code:
         return code
     console.print()
     show_modules(console, find_modules(out))
+    if not open_world(recipe.world).playable:
+        say(console, f"\nNext: tacit serve {out}        or Agent.load({str(out)!r}) in a program of yours")
+        return 0
     say(console, f"\nNext: tacit eval {out}        every task by the module of its family\n      tacit play --policy {out}")
     return 0
 
@@ -144,8 +174,20 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
         scores, episodes = [_score(module.scores.get(s)) for s in ("sft", "rl")], str(measured["episodes"]) if measured else "-"
         rows.append((skill, ", ".join(module.families), base, module.tracker or "-", *scores, episodes, _bytes(module.size)))
     console.print(table("", columns, rows, numbers=("after SFT", "after RL", "episodes", "size")))
+    for skill, module in modules.items():
+        if module.taught and not module.scores:
+            say(console, f"{skill}: {_taught(module.taught)}", style="dim")
     for panel in dict.fromkeys((s["panel"], s["panel_hash"]) for m in modules.values() for s in m.scores.values()):
         say(console, f"panel {panel[0]} (hash {panel[1]})", style="dim")
+
+
+def _taught(taught: Mapping[str, Any]) -> str:
+    """`taught from 22 logged episodes alone, never practised or played; does as they did at 71.0% of 40 turns kept back`"""
+    practised = "then practised" if taught["practised"] else "never practised or played"
+    said = f"taught from {taught['episodes']} logged episodes alone, {practised}"
+    if not taught.get("kept_turns"):
+        return said
+    return f"{said}; does as they did at {percent(taught['same_action'])} of {taught['kept_turns']} turns kept back"
 
 
 def _score(score: Mapping[str, Any] | None) -> str:

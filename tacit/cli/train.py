@@ -173,6 +173,8 @@ def show_header(console: Console, prepared: Prepared) -> None:
         rounds = "1 iteration" if schedule.iterations == 1 else f"{schedule.iterations} iterations"
         pairs.append(("rl", f"{rounds} of {size}, lr {schedule.lr:g}"))
     for world, place in zip(worlds, recipe.places, strict=True):
+        if not world.playable:
+            continue
         measured = place.train.evaluation
         panel = measured.panel or panel_name(world.name, measured.split, measured.tasks, place.train.family_names)
         pairs.append(("panel", f"{panel}, temperature {measured.temperature:g}"))
@@ -186,8 +188,10 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
 
     console.print()
     columns = ("stage", "success", "95% interval", "episodes")
-    console.print(table("", columns, score_rows(summary["evaluations"]), numbers=columns[1:]))
-    console.print()
+    measured = bool(summary["evaluations"])
+    if measured:
+        console.print(table("", columns, score_rows(summary["evaluations"]), numbers=columns[1:]))
+        console.print()
     for where in dict.fromkeys(measured_where(e) for e in summary.get("further", ())):
         rows = score_rows([e for e in summary["further"] if measured_where(e) == where])
         console.print(table(where, columns, rows, numbers=columns[1:]))
@@ -198,14 +202,14 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     say_pairs(
         console,
         [
-            ("panel", f"{summary['panel']} (hash {summary['panel_hash']})"),
+            *([("panel", f"{summary['panel']} (hash {summary['panel_hash']})")] if measured else []),
             ("seed", str(seed)),
             ("time", f"{duration(summary['wall_s'])}, {summary['episodes']} episodes, {summary['generated_tokens']} tokens"),
             ("weights", summary["digest"][:16]),
             ("run", str(path)),
         ],
     )
-    if summary["settings"].get("model") not in AGENTS:
+    if measured and summary["settings"].get("model") not in AGENTS:
         say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")
 
 

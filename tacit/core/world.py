@@ -157,6 +157,8 @@ class Environment:
     """top-level modules it cannot be played without; they are imported when it is played, never before"""
     extra: str = ""
     """the extra of the distribution that brings them; empty where they come some other way"""
+    playable: bool = True
+    """False where there is only a record of the work: it can be imitated, and neither practised nor measured"""
     lacks: Callable[[], str] | None = None
     """what else is not there, a program or a file, and how to get it: `Java: …`; empty where nothing is. Starts nothing"""
 
@@ -207,6 +209,8 @@ class Environment:
 
     def split_to_measure(self, named: str = "") -> str:
         """The named split, or the world's own where none is; refused where there is no such split."""
+        if not self.playable:
+            raise TacitError(f"world {self.name!r} is {self.summary}: nothing can be played or measured in it.")
         if not named and self.panel_split not in self.splits:
             raise TacitError(
                 f"world {self.name!r} has no split {self.panel_split!r} to be measured on; name one of "

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class Trained:
     sampling: Sampling
     max_steps: int
     settings: dict[str, Any]
+    taught: Mapping[str, Any] = field(default_factory=dict)
+    """of the logs it was taught from, where it was"""
 
     @property
     def skill(self) -> str:
@@ -83,6 +86,7 @@ def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: 
         run={"name": trained.path.name, "checkpoint": checkpoint.path.name, "settings": trained.settings},
         code=versions(),
         files={},
+        taught=trained.taught,
     )
     for leftover in place.glob(f".{skill}.*.tmp"):  # of a process that was killed while writing
         shutil.rmtree(leftover, ignore_errors=True)

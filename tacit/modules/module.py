@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ class Module:
     """versions of tacit and its libraries"""
     files: Mapping[str, str]
     """name -> sha256 of every other file"""
+    taught: Mapping[str, Any] = field(default_factory=dict)
+    """of logs it was taught from: how many episodes, whether it practised afterwards, how it does on those kept back"""
 
     @property
     def size(self) -> int:
@@ -85,6 +87,7 @@ class Module:
             "run": dict(self.run),
             "code": dict(self.code),
             "files": dict(self.files),
+            **({"taught": dict(self.taught)} if self.taught else {}),
         }
 
     def damage(self) -> list[str]:
@@ -201,4 +204,5 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         run=data["run"],
         code=data["code"],
         files=data["files"],
+        taught=data.get("taught", {}),
     )

@@ -7,9 +7,10 @@ were, so the same command, given again after whatever happened, ends with the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tacit.assembly.checks import Prepared, check_new_run, open_world, prepare
 from tacit.assembly.recipe import Recipe
@@ -69,8 +70,16 @@ def plan_lessons(recipe: Recipe, skills: str, out: Path) -> list[Lesson]:
     return planned
 
 
-def train_modules(planned: Sequence[Lesson], out: Path, checkpoint: str, train: Train, say: Callable[[str], None]) -> int:
-    """Every run that is not done, and every module that is not there; the code of the run that was stopped, else 0."""
+def train_modules(
+    planned: Sequence[Lesson],
+    out: Path,
+    checkpoint: str,
+    train: Train,
+    say: Callable[[str], None],
+    card: Callable[[Lesson, Checkpoint], Mapping[str, Any]] = lambda lesson, checkpoint: {},
+) -> int:
+    """Every run that is not done, and every module that is not there; the code of the run that was stopped, else 0. `card`:
+    what a module says of its teaching."""
     for number, lesson in enumerate(planned, start=1):
         place = lesson.recipe.out
         started = (place / SETTINGS).exists()
@@ -85,13 +94,20 @@ def train_modules(planned: Sequence[Lesson], out: Path, checkpoint: str, train: 
                 return code
         found = find_checkpoint(place, checkpoint)
         if not _is_there(found, out / lesson.skill):
-            module = export_module(trained_by(place), found, out, lesson.skill)
+            trained = replace(trained_by(place), families=lesson.families, taught=card(lesson, found))
+            module = export_module(trained, found, out, lesson.skill)
             say(f"{lesson.skill}: {module.run['checkpoint']} exported to {module.path}")
     return 0
 
 
 def export_run(run: Path, checkpoint: str, out: Path, skill: str = "", world: str = "") -> Module:
-    return export_module(trained_by(run, world), find_checkpoint(run, checkpoint), out, skill)
+    trained = trained_by(run, world)
+    if not trained.world.playable:
+        raise TacitError(
+            f"{run} was taught from logs alone, and its families and its card come from them: give the command again that made "
+            "it (tacit modules train --from …), with --checkpoint for another one."
+        )
+    return export_module(trained, find_checkpoint(run, checkpoint), out, skill)
 
 
 def trained_by(run: Path, where: str = "") -> Trained:

@@ -31,6 +31,8 @@ class Course:
     def of(cls, world: Environment, settings: TrainSettings) -> Course:
         """Found before anything is written, so that a world without its data costs nothing."""
         families, measured = settings.family_names, settings.evaluation
+        if not world.playable:
+            return cls((), Panel(f"{world.name}/none", ()), notes=(f"{world.summary}: nothing is measured",))
         panel = choose_panel(world, measured.split, measured.tasks, families, measured.panel)
         tasks = world.tasks_of(settings.split, settings.tasks, settings.seed, families)
         if not tasks:

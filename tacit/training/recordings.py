@@ -5,15 +5,16 @@ One episode a line, plain or gzipped:
     {"task": ID, "goal": TEXT, "success": true, "turns": [{"saw": TEXT, "action": TEXT}, …], "saw": TEXT}
 
 `task` or `goal` is needed, `observation` may stand for `saw`, and the last `saw`, what came of the last action, may be left
-out. A run's trajectories are such files. An episode of a task the run knows (by its id, or by its goal and how it begins) is
-played again in the world: where everything comes out as recorded it is told with all the world says, elsewhere as it stands
-in the file. Only won episodes teach.
+out. A run's trajectories are such files, and logs of other agents are read as well (`transcripts`). An episode of a task the
+run knows (by its id, or by its goal and how it begins) is played again in the world: where everything comes out as recorded it
+is told with all the world says, elsewhere as it stands in the file. Only won episodes teach.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +27,13 @@ from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, World
 from tacit.rollout.retelling import Differs, Happening, repeating, told
 from tacit.training.demonstrations import Demonstrations, Sample, sample
+from tacit.training.transcripts import as_turns
 
 NAMED = 5
 """lines that are named one by one; of more only the number is said"""
+LONGEST_LINE = 16_000_000
+"""bytes"""
+MOST_TURNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -134,25 +139,50 @@ def imitate_recordings(
 
 def read_recordings(path: Path, reading: Reading) -> Iterator[Recording]:
     """The episodes of a file; lines that are none are noted in `reading`."""
-    path = path.expanduser()
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-            texts = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TacitError(f"cannot read the recorded episodes {path}: {error}.") from error
-    for number, line in texts:
+    for number, line in _lines(path.expanduser(), reading):
         try:
-            yield _recording(number, json.loads(line.strip()))
-        except (ValueError, TacitError) as error:
-            reading.unusable.append(f"line {number}: {error}")
+            yield recording_of(number, json.loads(line.decode("utf-8")))
+        except (ValueError, TacitError, RecursionError) as error:
+            reading.unusable.append(f"line {number}: {_reason(error)}")
 
 
-def _recording(line: int, data: Any) -> Recording:
+def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, bytes]]:
+    """(number, text) of every line with something on it. A file that breaks off is used as far as it goes."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    reading.unusable.append(f"line {number}: longer than {LONGEST_LINE} bytes")
+                    while line and not line.endswith(b"\n"):
+                        line = file.readline(LONGEST_LINE)
+                elif line.strip():
+                    yield number, line
+    except (OSError, EOFError, zlib.error) as error:
+        if not number:
+            raise TacitError(f"cannot read the recorded episodes {path}: {error}.") from error
+        reading.unusable.append(f"line {number + 1}: the file breaks off here: {error}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return str(error)
+
+
+def recording_of(line: int, data: Any) -> Recording:
+    """One episode from what its line says; TacitError with the reason where it says none."""
     if not isinstance(data, Mapping):
         raise TacitError("not a JSON object")
+    data = as_turns(data)
     turns = data.get("turns")
     if not isinstance(turns, list) or not turns:
         raise TacitError("no turns")
+    if len(turns) > MOST_TURNS:
+        raise TacitError(f"{len(turns)} turns, more than {MOST_TURNS}")
     if not isinstance(data.get("success"), bool):
         raise TacitError("does not say whether it was won (success: true or false)")
     if not any(isinstance(data.get(name), str) and data[name] for name in ("task", "goal")):
@@ -162,9 +192,15 @@ def _recording(line: int, data: Any) -> Recording:
         saw = turn.get("saw", turn.get("observation")) if isinstance(turn, Mapping) else None
         if not isinstance(saw, str) or not isinstance(turn.get("action"), str):
             raise TacitError(f"turn {number} has no text for what was seen, or for the action")
+        if not _is_text(saw) or not _is_text(turn["action"]):
+            raise TacitError(f"turn {number} has half a character (a lone surrogate) in it")
         seen.append(saw)
         actions.append(turn["action"])
     last = data.get("saw", data.get("observation"))
+    if not all(
+        _is_text(text) for text in (last, data.get("goal"), data.get("task"), data.get("family")) if isinstance(text, str)
+    ):
+        raise TacitError("has half a character (a lone surrogate) in it")
     return Recording(
         line,
         str(data.get("task") or ""),
@@ -177,11 +213,21 @@ def _recording(line: int, data: Any) -> Recording:
     )
 
 
+def _is_text(text: str) -> bool:
+    """Whether it can be written down: JSON lets half of a pair stand alone, UTF-8 does not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Known:
     """The tasks of a run, by id and by goal, and a world to play them in."""
 
     def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
-        self.world, self._live = world, world.make()
+        self.world = world
+        self._world = world.make() if tasks else None
         self._by_id = {task.id: task for task in tasks}
         self._by_goal: dict[str, list[Task]] = {}
         for task in tasks:
@@ -191,14 +237,16 @@ class _Known:
         if recording.task in self._by_id:
             return self._by_id[recording.task]
         alike = [] if recording.task else self._by_goal.get(recording.goal, [])
-        return next((task for task in alike if self._live.reset(task).text == recording.seen[0]), None)
+        return next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
 
     @property
     def live(self) -> World:
-        return self._live
+        assert self._world is not None, "a known task is one of some"
+        return self._world
 
     def close(self) -> None:
-        self._live.close()
+        if self._world is not None:
+            self._world.close()
 
 
 def _course(recording: Recording, known: _Known, reading: Reading) -> tuple[Task, list[Happening]]:
@@ -207,7 +255,7 @@ def _course(recording: Recording, known: _Known, reading: Reading) -> tuple[Task
         if not recording.goal:
             raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
         reading.unknown += 1
-        return _stranger(recording, known.world.name), list(recording.as_recorded())
+        return stranger(recording, known.world.name), list(recording.as_recorded())
     try:
         course = list(repeating(known.live, task, recording.actions, recording.seen))
     except Differs as difference:
@@ -220,7 +268,8 @@ def _course(recording: Recording, known: _Known, reading: Reading) -> tuple[Task
     return task, course
 
 
-def _stranger(recording: Recording, world: str) -> Task:
+def stranger(recording: Recording, world: str) -> Task:
+    """The task of an episode that nobody knows more of."""
     return Task(world, recording.task or f"recorded/{recording.line}", recording.family, "recorded", 0, recording.goal, {})
 
 

@@ -93,6 +93,11 @@ class Trainer:
         """What all worlds share: name, schedule, losses."""
         return self.practices[0].method
 
+    @property
+    def _measured(self) -> bool:
+        """Whether there is a world to be measured in, and not a record of somebody's work alone."""
+        return all(practice.world.playable for practice in self.practices)
+
     def train(self) -> dict[str, Any]:
         """Run what is left to run; returns the summary."""
         self._restore()
@@ -268,6 +273,8 @@ class Trainer:
 
     def _evaluate(self, stage: str, step: int) -> None:
         scores, played = [], []
+        if not self._measured:
+            return
         for ground, practice in zip(self.playgrounds, self.practices, strict=True):
             score, episodes = self._measure(ground, practice, practice.course.panel, stage, step)
             scores.append(score)
@@ -279,6 +286,8 @@ class Trainer:
 
     def _evaluate_further(self, stage: str, step: int) -> None:
         """On the further panels, once the stage is over."""
+        if not self._measured:
+            return
         for ground, practice in zip(self.playgrounds, self.practices, strict=True):
             where = f"{practice.name}-" if len(self.practices) > 1 else ""
             for panel in practice.course.further:
@@ -361,7 +370,7 @@ class Trainer:
     def _summarise(self) -> dict[str, Any]:
         self.progress.wall_s += time.monotonic() - self._began
         evaluations = self.progress.evaluations
-        final, peak = final_and_peak(evaluations)
+        final, peak = final_and_peak(evaluations) if evaluations else ({}, {})
         panels = [practice.course.panel for practice in self.practices]
         summary = {
             "run": self.run.path.name,

@@ -1,0 +1,207 @@
+"""`tacit modules draft-tracker` and `draft-rewards`: ask for a draft, show it, and check it against recorded episodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tacit.assembly.anchoring import anchored_name
+from tacit.assembly.checks import check_model, open_world
+from tacit.assembly.flags import Parser
+from tacit.assembly.recipe import PolicyRecipe
+from tacit.cli.logs import add_logs_flag, show_logs
+from tacit.cli.terminal import make_console, say, table
+from tacit.core.errors import TacitError, unknown
+from tacit.modules.drafting.asking import action_kinds, ask_for_rewards, ask_for_tracker, choose_shown
+from tacit.modules.drafting.checks import Examination
+from tacit.modules.drafting.draft import Drafted, Drafter, keep, pursue
+from tacit.modules.logs import cover, family_in, family_without_world, read_logs
+from tacit.modules.work import DRAFTED
+from tacit.rollout.episodes import SamplingPolicy
+from tacit.training.recordings import Recording
+
+SHOWN_FAILURES = 20
+POOL = 4096
+"""tasks of a world that an episode without a family is looked up among"""
+
+
+def draft_tracker(argv: Sequence[str]) -> int:
+    parser = _parser(
+        "draft-tracker", "Let a model write a tracker from a handful of episodes, and check it against all of them."
+    )
+    parser.add_argument(
+        "--check", type=Path, metavar="FILE", help="ask nobody: check this draft, or one that was changed by hand"
+    )
+    arguments, _ = parser.parse(argv)
+    console, episodes = make_console(), _episodes(arguments)
+    shown, kinds = choose_shown(episodes, arguments.shown), action_kinds(episodes)
+    if arguments.check:
+        arguments.attempts, text = 1, _read(arguments.check)
+        ask: Callable[[str, str, int], str] = lambda before, failed, attempt: text  # noqa: E731
+    else:
+        drafter = _drafter(arguments)
+        ask = lambda before, failed, attempt: drafter.write(  # noqa: E731
+            ask_for_tracker(_work(arguments), shown, kinds, before, failed), attempt
+        )
+    drafted = _pursue(console, arguments, episodes, ask)
+    return _end(console, arguments, drafted, "tracker")
+
+
+def draft_rewards(argv: Sequence[str]) -> int:
+    parser = _parser(
+        "draft-rewards", "Let a model write the rewards of a drafted tracker, and check them against all episodes."
+    )
+    parser.add_argument("--tracker", type=Path, required=True, metavar="FILE", help="the tracker they are for: NAME_tracker.py")
+    arguments, _ = parser.parse(argv)
+    console, episodes, tracker = make_console(), _episodes(arguments), _read(arguments.tracker)
+    if arguments.tracker.resolve().parent != arguments.out.resolve():
+        raise TacitError(f"rewards are kept beside their tracker: --out {arguments.tracker.parent}.")
+    shown, kinds, drafter = choose_shown(episodes, arguments.shown), action_kinds(episodes), _drafter(arguments)
+    say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{tracker}")
+    drafted = _pursue(
+        console,
+        arguments,
+        episodes,
+        lambda before, failed, attempt: drafter.write(
+            ask_for_rewards(_work(arguments), shown, kinds, tracker, before, failed), attempt
+        ),
+        [tracker],
+    )
+    return _end(console, arguments, drafted, "rewards")
+
+
+def _parser(command: str, summary: str) -> Parser:
+    parser = Parser(f"modules {command}", summary)
+    add_logs_flag(parser, "recorded episodes, won and lost")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the draft and what was found are written")
+    parser.add_argument("--family", default="", metavar="NAME", help="only episodes of this family (default: all)")
+    parser.add_argument("--world", default="", metavar="NAME", help="the world it is for, where there is one")
+    parser.add_argument("--name", default="", metavar="NAME", help="of the files (default: the family, or work)")
+    parser.add_argument("--endpoint", metavar="URL", help="OpenAI-compatible address of the model that writes")
+    parser.add_argument("--model", default="", metavar="MODEL", help="of the endpoint; without one, a model on this machine")
+    parser.add_argument("--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="environment variable with the key")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="how long an answer may take (default: 300)")
+    parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="longest answer (default: 4096)")
+    parser.add_argument("--temperature", type=float, default=0.2, metavar="T", help="of the model that writes (default: 0.2)")
+    parser.add_argument("--shown", type=int, default=6, metavar="N", help="episodes that it is shown (default: 6)")
+    parser.add_argument("--attempts", type=int, default=3, metavar="N", help="drafts, each told what failed (default: 3)")
+    parser.add_argument("--yes", action="store_true", help="run drafts without asking; they are printed all the same")
+    return parser
+
+
+def _episodes(arguments: Namespace) -> list[Recording]:
+    """Those that were asked for; line numbers are those of the logs."""
+    if arguments.name and not arguments.name.isidentifier():
+        raise TacitError(f"--name {arguments.name!r} is to be the name of a Python file: letters, digits and underscores.")
+    if arguments.shown < 1 or arguments.attempts < 1:
+        raise TacitError("--shown and --attempts must be at least 1.")
+    family_of, families = family_without_world, ()  # type: tuple[Callable[[Recording], str], tuple[str, ...]]
+    if arguments.world:
+        world = open_world(arguments.world)
+        family_of, families = family_in(world, world.tasks_of(world.splits[0], POOL, 0)), world.families
+    logs = read_logs(arguments.logs, family_of)
+    show_logs(make_console(), logs, cover(logs, families))
+    if arguments.family and arguments.family not in logs.families:
+        raise unknown("family of these logs", arguments.family, logs.families)
+    chosen = logs.of([arguments.family] if arguments.family else logs.families)
+    if not any(logged.recording.success for logged in chosen):
+        raise TacitError("there is no won episode in these logs: a tracker could not be checked.")
+    if any(not logged.recording.goal for logged in chosen):
+        raise TacitError("a tracker is told the goal, and some of these episodes name only a task; add `goal` to every line.")
+    return [logged.recording for logged in chosen]
+
+
+def _work(arguments: Namespace) -> str:
+    return arguments.family or arguments.name or "work"
+
+
+def _drafter(arguments: Namespace) -> Drafter:
+    kept = arguments.out / "answers"
+    return Drafter(_policy(arguments), kept, arguments.max_tokens, arguments.temperature)
+
+
+def _policy(arguments: Namespace) -> SamplingPolicy:
+    if not arguments.model:
+        raise TacitError("who writes the draft? --endpoint URL --model NAME, or --model with a model on this machine.")
+    if arguments.endpoint:
+        from tacit.engines.chat.client import ChatClient
+        from tacit.engines.chat.policy import ChatPolicy
+
+        client = ChatClient(arguments.endpoint, arguments.model, arguments.key_variable, arguments.timeout)
+        return ChatPolicy(client, concurrency=1)
+    from tacit.assembly.toolbox import load_policy
+    from tacit.engines import get_engine
+
+    check_model(arguments.model)
+    return load_policy(PolicyRecipe(arguments.model, "local", get_engine("local").settings()), 0, ())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the draft {path}: {error}.") from error
+
+
+def _pursue(
+    console: Console,
+    arguments: Namespace,
+    episodes: Sequence[Recording],
+    ask: Callable[[str, str, int], str],
+    beside: Sequence[str] = (),
+) -> Drafted:
+    def show(text: str, attempt: int) -> None:
+        say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
+        say(console, text)
+
+    def agreed() -> bool:
+        if arguments.yes:
+            return True
+        question = f"Run this draft behind its fence, against {len(episodes)} episodes? [y/N] "
+        try:
+            return input(question).strip().lower() in ("y", "yes")
+        except EOFError:
+            print(f"{os.linesep}nobody answered; --yes runs drafts without asking.", file=sys.stderr)
+            return False
+
+    return pursue(ask, arguments.attempts, episodes, show, agreed, lambda found: show_examination(console, found), beside)
+
+
+def show_examination(console: Console, found: Examination) -> None:
+    say(
+        console, f"\n{found.episodes} episodes ({found.won} won), {found.turns} turns, longest block {found.longest} characters"
+    )
+    console.print(table("", ("check", "verdict"), list(found.verdicts().items())))
+    for failure in found.failures[:SHOWN_FAILURES]:
+        say(console, str(failure), style="red")
+    if len(found.failures) > SHOWN_FAILURES:
+        say(console, f"and {len(found.failures) - SHOWN_FAILURES} more", style="red")
+    for note in found.notes:
+        say(console, f"note: {note}", style="yellow")
+    if missing := [name for name, holds in found.held.items() if not holds]:
+        say(console, f"note: not held by the kernel here: {', '.join(missing)}", style="yellow")
+
+
+def _end(console: Console, arguments: Namespace, drafted: Drafted, kind: str) -> int:
+    tracker = arguments.tracker.name if kind == "rewards" else ""
+    name = arguments.name or re.sub(r"\W", "_", tracker.removesuffix("_tracker.py") or arguments.family or "work")
+    written = keep(arguments.out, name, kind, drafted, anchored_name(arguments.world), tracker)
+    say(console, f"written: {', '.join(map(str, written))}")
+    if drafted.examination is None or not drafted.examination.passed:
+        say(
+            console, "the draft was not run" if drafted.examination is None else "no draft held; mend it by hand and --check it"
+        )
+        return 1
+    block = f" --block {DRAFTED}" if arguments.world else ""
+    logs = " ".join(f"--from {path}" for path in arguments.logs)
+    say(
+        console,
+        f"\nNext: tacit modules train {logs} --world {written[1]}:ENVIRONMENT --method constant_context{block} --out DIR",
+    )
+    return 0

@@ -1,0 +1,259 @@
+"""Inside the fence: the process that reads and runs a draft. It is started by `fence.py` as a file of its own, without the
+house's packages, and talks in lines of JSON: first `{"sources": […], "limits": {…}, "run": true}`, then a line for each call.
+
+What keeps a draft in, from the outside in:
+
+    the kernel     no more files or sockets (RLIMIT_NOFILE), nothing written (RLIMIT_FSIZE), so much memory (RLIMIT_AS) and
+                   processor time (RLIMIT_CPU); a network of its own, with nothing in it, where a user may make one
+    an audit hook  no opening, connecting, starting, deleting, loading, whoever in this process asks
+    its names      a short list of builtins, and of modules a short list of what they have
+    its text       what reaches for more is refused before it runs
+"""
+
+import ast
+import collections
+import collections.abc
+import copy
+import dataclasses
+import enum
+import functools
+import itertools
+import json
+import math
+import re
+import string
+import sys
+import types
+import typing
+
+MODULES = {
+    "collections": (collections, ("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple")),
+    "collections.abc": (collections.abc, ("Iterable", "Iterator", "Mapping", "MutableMapping", "Sequence", "Callable")),
+    "copy": (copy, ("copy", "deepcopy")),
+    "dataclasses": (dataclasses, ("asdict", "astuple", "dataclass", "field", "replace")),
+    "enum": (enum, ("Enum", "IntEnum", "StrEnum", "auto")),
+    "functools": (functools, ("cache", "cmp_to_key", "lru_cache", "partial", "reduce")),
+    "itertools": (itertools, tuple(name for name in dir(itertools) if name[0] != "_")),
+    "json": (json, ("dumps", "loads")),
+    "math": (math, tuple(name for name in dir(math) if name[0] != "_")),
+    "re": (re, tuple(name for name in re.__all__ if name != "template")),
+    "string": (string, ("ascii_letters", "ascii_lowercase", "ascii_uppercase", "digits", "punctuation", "whitespace")),
+    "typing": (typing, ("Any", "Dict", "Iterable", "List", "Mapping", "Optional", "Sequence", "Set", "Tuple", "Union")),
+}
+FUTURE = "__future__"
+BUILTINS = frozenset(
+    "abs all any bool bytes callable chr dict divmod enumerate filter float format frozenset hash int isinstance issubclass "  # noqa: SIM905
+    "iter len list map max min next object ord pow property range repr reversed round set slice sorted staticmethod "
+    "classmethod str sum super tuple zip True False None NotImplemented Ellipsis __build_class__".split()
+)
+REFUSED = frozenset(
+    "open eval exec compile input getattr setattr delattr hasattr vars globals locals dir type memoryview breakpoint exit quit "  # noqa: SIM905
+    "help id __import__ __builtins__ __loader__ __spec__ __file__".split()
+)
+FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
+FUNCTIONS = ("start", "update", "render", "done", "events")
+CONSTANTS = ("BOUND", "REWARDS", "CLAIMS")
+DENIED = (
+    "open",
+    "socket.",
+    "subprocess.",
+    "os.",
+    "shutil.",
+    "ctypes.",
+    "import",
+    "resource.",
+    "signal.",
+    "pty.",
+    "fcntl.",
+    "mmap.",
+    "sys._getframe",
+    "sys.settrace",
+    "sys.setprofile",
+    "gc.",
+    "tempfile.",
+    "glob.",
+    "pathlib.",
+    "cpython.",
+    "marshal.",
+    "pickle.",
+    "urllib.",
+    "http.",
+    "ftplib.",
+    "smtplib.",
+    "webbrowser.",
+    "winreg.",
+    "msvcrt.",
+    "sqlite3.",
+    "code.__new__",
+    "function.__new__",
+)
+LONGEST_SOURCE = 60_000
+
+
+def findings(source):
+    """What a draft may not have in it, line by line; empty where its text is sound."""
+    if len(source) > LONGEST_SOURCE:
+        return [f"{len(source)} characters, more than {LONGEST_SOURCE}"]
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [
+            f"line {getattr(error, 'lineno', None) or 1}: cannot be read: {getattr(error, 'msg', None) or type(error).__name__}"
+        ]
+    found = []
+    for node in ast.walk(tree):
+        for reason in _reasons(node):
+            found.append(f"line {getattr(node, 'lineno', 1)}: {reason}")
+    return found
+
+
+def _reasons(node):
+    if isinstance(node, ast.Import):
+        yield from (f"imports {alias.name}" for alias in node.names if alias.name not in MODULES)
+    elif isinstance(node, ast.ImportFrom) and node.module != FUTURE:
+        known = MODULES.get(node.module or "", (None, ()))[1] if not node.level else ()
+        yield from (f"imports {node.module}.{alias.name}" for alias in node.names if alias.name not in known)
+    elif isinstance(node, ast.Attribute) and (node.attr.startswith("_") or node.attr in FRAMES):
+        yield f"reaches for .{node.attr}"
+    elif isinstance(node, ast.Name) and node.id in REFUSED:
+        yield f"uses {node.id}"
+
+
+def lent(name):
+    """A module with no more in it than a draft may have."""
+    whole, names = MODULES[name]
+    module = types.ModuleType(name)
+    for each in names:
+        if hasattr(whole, each):
+            setattr(module, each, getattr(whole, each))
+    return module
+
+
+def namespace():
+    modules = {name: lent(name) for name in MODULES}
+    modules["collections"].abc = modules["collections.abc"]
+    future = types.ModuleType(FUTURE)
+    vars(future)["annotations"] = None
+
+    def bring(name, globals=None, locals=None, fromlist=(), level=0):
+        if name == FUTURE:
+            return future
+        if level or name not in modules:
+            raise ImportError(f"a draft may not import {name}")
+        return modules[name if fromlist else name.partition(".")[0]]
+
+    real = vars(__import__("builtins"))
+    own = {name: real[name] for name in BUILTINS if name in real}
+    own |= {name: value for name, value in real.items() if isinstance(value, type) and issubclass(value, Exception)}
+    own |= {"__import__": bring, "print": lambda *words, **more: None}
+    return {"__builtins__": own, "__name__": "draft"}
+
+
+def enclose(limits):
+    """Everything that is needed has been loaded: from here on nothing else can be. Returns what holds here, by name."""
+    held = {}
+    try:
+        import ctypes
+
+        held["network"] = (
+            ctypes.CDLL(None, use_errno=True).unshare(0x10000000 | 0x40000000) == 0
+        )  # CLONE_NEWUSER | CLONE_NEWNET
+    except (ImportError, OSError, AttributeError):
+        held["network"] = False
+    import resource
+
+    for name, value in (("AS", limits["memory"]), ("CPU", limits["cpu_s"]), ("FSIZE", 0), ("CORE", 0), ("NOFILE", 3)):
+        try:
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+            held[name] = True
+        except (AttributeError, ValueError, OSError):
+            held[name] = False
+
+    def refuse(event, arguments):
+        if event.startswith(DENIED):
+            raise PermissionError(f"a draft may not do this: {event}")
+
+    sys.addaudithook(refuse)
+    return held
+
+
+def checked_state(state):
+    if not isinstance(state, dict):
+        raise TypeError(f"the state must be a dict, and is {type(state).__name__}")
+    if json.loads(json.dumps(state, allow_nan=False)) != state:
+        raise TypeError("the state must be plain JSON: text keys, and lists instead of tuples and sets")
+    return state
+
+
+def told(draft, state):
+    """[state, block, done]"""
+    checked_state(state)
+    block, done = draft["render"](copy.deepcopy(state)), draft["done"](copy.deepcopy(state))
+    if not isinstance(block, str):
+        raise TypeError(f"render must return text, and returned {type(block).__name__}")
+    if not isinstance(done, bool):
+        raise TypeError(f"done must return True or False, and returned {type(done).__name__}")
+    return [state, block, done]
+
+
+def answer(draft, call):
+    if call["call"] == "start":
+        return told(draft, draft["start"](call["goal"], call["saw"]))
+    before, action, saw = call["state"], call["action"], call["saw"]
+    after = checked_state(draft["update"](copy.deepcopy(before), action, saw))
+    events = draft["events"](copy.deepcopy(before), action, saw, copy.deepcopy(after))
+    if not isinstance(events, (list, tuple)) or not all(isinstance(event, str) for event in events):
+        raise TypeError("events must return a list of names of rules")
+    return [*told(draft, after), list(events)]
+
+
+def load(sources):
+    """The draft's functions and constants. What it lacks is said."""
+    draft = namespace()
+    for number, source in enumerate(sources):
+        exec(compile(source, f"<draft {number + 1}>", "exec"), draft)
+    lacking = [name for name in FUNCTIONS if not callable(draft.get(name))] + [name for name in CONSTANTS if name not in draft]
+    if lacking:
+        raise NameError(f"it has no {', '.join(lacking)}")
+    return draft
+
+
+def where(error):
+    """The error, and the line of the draft that it came from."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith("<draft"):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    at = f" (line {line} of the draft)" if line else ""
+    return f"{type(error).__name__}: {error}"[:500] + at
+
+
+def main():
+    lines, out = sys.stdin.buffer, sys.stdout
+
+    def say(document):
+        out.write(json.dumps(document, allow_nan=False) + "\n")
+        out.flush()
+
+    begin = json.loads(lines.readline())
+    held = enclose(begin["limits"])
+    found = [reason for source in begin["sources"] for reason in findings(source)]
+    if found or not begin["run"]:
+        say({"findings": found, "held": held})
+        return
+    try:
+        draft = load(begin["sources"])
+        say({"findings": [], "held": held, "constants": {name: draft[name] for name in CONSTANTS}})
+    except BaseException as error:
+        say({"findings": [], "held": held, "error": where(error)})
+        return
+    for line in lines:
+        try:
+            say({"answer": answer(draft, json.loads(line))})
+        except BaseException as error:
+            say({"error": where(error)})
+
+
+if __name__ == "__main__":
+    main()

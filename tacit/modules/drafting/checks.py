@@ -1,0 +1,229 @@
+"""A draft held against every recorded episode: what it must be, and where it is not.
+
+reads           nothing in its text that a draft may not have
+runs            no exception, no call without an end, constants as they must be
+deterministic   the same in another process, with the episodes in another order
+bounded         no block over its BOUND, in these episodes and in one that goes on through all of them
+done            exactly when won: not before the last action, then, and never in a lost episode
+rewards         only rules of its table; each claimed rule adds up to its claim in a won episode, and never to more
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
+from tacit.modules.drafting.following import Course, follow, follow_all
+from tacit.modules.drafting.tracker import Terms
+from tacit.training.recordings import Recording
+
+CHECKS = ("reads", "runs", "deterministic", "bounded", "done", "rewards")
+LONG = 400
+"""turns of the episode that goes on through the others"""
+CLOSE = 1e-6
+
+
+@dataclass(frozen=True)
+class Failure:
+    check: str
+    what: str
+    episode: int = 0
+    """line of the log; 0 where it is about no episode"""
+    turn: int = 0
+    """counted from 1; 0 is before the first action"""
+
+    def __str__(self) -> str:
+        where = f"episode of line {self.episode}, turn {self.turn}: " if self.episode else ""
+        return f"{self.check}: {where}{self.what}"
+
+
+@dataclass
+class Examination:
+    """What came of it."""
+
+    episodes: int = 0
+    won: int = 0
+    turns: int = 0
+    broke: int = 0
+    """episodes that it did not follow to their end"""
+    longest: int = 0
+    """characters of a block"""
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    held: dict[str, bool] = field(default_factory=dict)
+    reached: str = "rewards"
+    """the last check that could be made"""
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    def verdicts(self) -> dict[str, str]:
+        """check -> `held`, `held in 8 of 9 episodes` where it broke in one, `failed 3 times`, or `not reached`"""
+        times = Counter(failure.check for failure in self.failures)
+        known = CHECKS[: CHECKS.index(self.reached) + 1]
+        held = f"held in {self.episodes - self.broke} of {self.episodes} episodes" if self.broke else "held"
+        return {
+            check: f"failed {times[check]} times" if times[check] else held if check in known else "not reached"
+            for check in CHECKS
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "episodes": self.episodes,
+            "won": self.won,
+            "turns": self.turns,
+            "longest_block": self.longest,
+            "checks": self.verdicts(),
+            "failures": [vars(failure) for failure in self.failures],
+            "notes": self.notes,
+            "held_by_the_kernel": self.held,
+        }
+
+
+def examine(sources: Sequence[str], episodes: Sequence[Recording], limits: Limits | None = None) -> Examination:
+    found = Examination(len(episodes), sum(e.success for e in episodes), sum(len(e.actions) for e in episodes))
+    try:
+        with Fence(sources, limits) as fence:
+            found.held = dict(fence.held)
+            if fence.findings:
+                found.failures = [Failure("reads", reason) for reason in fence.findings]
+                found.reached = "reads"
+                return found
+            terms = Terms.of(fence.constants)
+    except DraftFailed as error:
+        found.failures.append(Failure("runs", str(error)))
+        found.reached = "runs"
+        return found
+    courses = follow_all(sources, episodes, limits)
+    for episode, course in zip(episodes, courses, strict=True):
+        if course is not None and course.broke:
+            turn = len(course.events) + bool(course.blocks)
+            found.broke += 1
+            found.failures.append(Failure("runs", course.broke, episode.line, turn))
+    if left := sum(course is None for course in courses):
+        found.failures.append(Failure("runs", f"given up: {left} episodes were not looked at any more"))
+    if left or found.broke == found.episodes:
+        found.reached = "runs"
+        return found
+    followed = [(e, c) for e, c in zip(episodes, courses, strict=True) if c is not None]
+    _compare(sources, followed, limits, found)
+    for episode, course in followed:
+        _check_blocks(episode, course, terms, found)
+        _check_done(episode, course, found)
+        _check_rewards(episode, course, terms, found)
+    _go_on(sources, episodes, terms, limits, found)
+    _remark(sources, followed, limits, found)
+    return found
+
+
+def _compare(
+    sources: Sequence[str], followed: Sequence[tuple[Recording, Course]], limits: Limits | None, found: Examination
+) -> None:
+    """Once more, backwards, where sets have another order: only what was done before may matter."""
+    sound = [(e, c) for e, c in followed if not c.broke][::-1]
+    with Fence(sources, limits, seed=1) as fence:
+        for episode, before in sound:
+            if not fence.alive:
+                return
+            again = follow(fence, episode.goal, episode.seen, episode.actions)
+            pairs = zip(zip(before.blocks, before.done, strict=True), zip(again.blocks, again.done, strict=True), strict=False)
+            turn = next((t for t, (one, other) in enumerate(pairs) if one != other), None)
+            if turn is None and before.events != again.events:
+                turn = next(
+                    (t for t, (a, b) in enumerate(zip(before.events, again.events, strict=False), 1) if a != b),
+                    len(again.events),
+                )
+            if turn is not None:
+                found.failures.append(
+                    Failure("deterministic", "another block, `done` or reward the second time", episode.line, turn)
+                )
+
+
+def _check_blocks(episode: Recording, course: Course, terms: Terms, found: Examination) -> None:
+    for turn, block in enumerate(course.blocks):
+        found.longest = max(found.longest, len(block))
+        if len(block) > terms.bound:
+            what = f"a block of {len(block)} characters, over the BOUND of {terms.bound}"
+            found.failures.append(Failure("bounded", what, episode.line, turn))
+            return
+
+
+def _check_done(episode: Recording, course: Course, found: Examination) -> None:
+    last = len(episode.actions)
+    early = next((turn for turn, done in enumerate(course.done) if done and turn < last), None)
+    if early is not None:
+        found.failures.append(Failure("done", "done, and it was not won yet", episode.line, early))
+    if course.broke or len(episode.seen) <= last:
+        return  # what came of the last action is not on record
+    if course.done[last] != episode.success:
+        what = "won, and not done" if episode.success else "done, and it was not won"
+        found.failures.append(Failure("done", what, episode.line, last))
+
+
+def _check_rewards(episode: Recording, course: Course, terms: Terms, found: Examination) -> None:
+    for turn, events in enumerate(course.events, start=1):
+        if stranger := terms.unknown(tuple(events)):
+            found.failures.append(Failure("rewards", f"{stranger!r} is no rule of REWARDS", episode.line, turn))
+            return
+    if course.broke:
+        return
+    ended = len(episode.seen) > len(episode.actions)
+    times = Counter(event for events in course.events for event in events)
+    for rule, claim in terms.claims.items():
+        total = times[rule] * terms.progress[rule]
+        if total > claim + CLOSE or (episode.success and ended and total < claim - CLOSE):
+            kind = "won" if episode.success else "lost"
+            what = f"{rule} adds up to {total:g} in a {kind} episode, and the claim is {claim:g}"
+            found.failures.append(Failure("rewards", what, episode.line, len(course.events)))
+
+
+def _go_on(
+    sources: Sequence[str], episodes: Sequence[Recording], terms: Terms, limits: Limits | None, found: Examination
+) -> None:
+    """One episode that goes on through the turns of all others: a block that grows with what was met is found out."""
+    if not episodes:
+        return
+    turns = [(a, s) for e in episodes for a, s in zip(e.actions, (*e.seen[1:], e.seen[-1]), strict=False)][:LONG]
+    with Fence(sources, limits) as fence:
+        course = follow(fence, episodes[0].goal, [episodes[0].seen[0], *(s for _, s in turns)], [a for a, _ in turns])
+    long = next((turn for turn, block in enumerate(course.blocks) if len(block) > terms.bound), None)
+    where = f"turn {len(course.events) + 1} of an episode that goes on through the turns of the others"
+    if course.broke:
+        found.failures.append(Failure("bounded", f"{where}: {course.broke}"))
+    elif long is not None:
+        what = f"turn {long} of an episode that goes on through the turns of the others: {len(course.blocks[long])} characters"
+        found.failures.append(Failure("bounded", f"{what}, over the BOUND of {terms.bound}"))
+
+
+def _remark(
+    sources: Sequence[str], followed: Sequence[tuple[Recording, Course]], limits: Limits | None, found: Examination
+) -> None:
+    """What the episodes cannot show."""
+    open_ended = sum(len(e.seen) <= len(e.actions) for e, _ in followed)
+    if open_ended:
+        found.notes.append(
+            f"{open_ended} episodes do not say what came of their last action: `done` is not checked at their end"
+        )
+    if found.won == found.episodes:
+        found.notes.append("no lost episode among them: that `done` tells winning from merely ending is not shown")
+    if not found.won:
+        found.notes.append("no won episode among them: `done` and the claims are hardly checked")
+    won = [e for e, c in followed if e.success and c.done and c.done[-1]]
+    others = [(e, next((o.goal for o in won if o.goal != e.goal), "")) for e in won]
+    asked = [(e, goal) for e, goal in others if goal]
+    if asked:
+        with Fence(sources, limits) as fence:
+            still = sum(_ends_done(follow(fence, goal, e.seen, e.actions)) for e, goal in asked)
+        if still == len(asked):
+            found.notes.append(
+                f"`done` does not depend on the goal: all {still} won episodes are also done when told with another's goal"
+            )
+
+
+def _ends_done(course: Course) -> bool:
+    return bool(course.done and course.done[-1] and not course.broke)

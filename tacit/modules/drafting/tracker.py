@@ -1,0 +1,182 @@
+"""A drafted tracker as a `Tracker`: every call goes through the fence, and what it pays is looked up in its own table.
+
+A draft is plain Python with no more than this in it (`asking.py` tells a model the same):
+
+    BOUND = 300                                             the most characters its block ever has
+    REWARDS = {"progress": {"subgoal": 1.0}, "error": {"repeated": 0.2}}
+    CLAIMS = {"subgoal": 3.0}                               rule -> what it adds up to in every won episode
+
+    start(goal, observation) -> state                       a dict of plain JSON
+    update(state, action, observation) -> state
+    render(state) -> text                                   the state block
+    done(state) -> bool                                     exactly when the task is achieved
+    events(before, action, observation, after) -> names     which rules came up on this step
+
+It sees texts and actions alone: no list of actions, and never whether the episode was won.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.signals import ERROR, PROGRESS, component_names, counted, summed
+from tacit.core.types import Observation, Task, Transition
+from tacit.modules.drafting.fence import DraftFailed, DraftHung, Fence, Limits
+
+LONGEST_BLOCK = 2000
+"""characters that a draft may allow itself"""
+CALLS_PER_PROCESS = 100_000
+"""then another takes its place: a process has only so much processor time, and a server lives for long. No state is in it"""
+HIGHEST = 100.0
+"""what a rule may be worth"""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a draft says of itself."""
+
+    bound: int
+    progress: Mapping[str, float]
+    errors: Mapping[str, float]
+    claims: Mapping[str, float]
+
+    @classmethod
+    def of(cls, constants: Mapping[str, Any]) -> Terms:
+        """Refused, with the reason, where a constant is not what it must be."""
+        bound, rewards, claims = (constants.get(name) for name in ("BOUND", "REWARDS", "CLAIMS"))
+        if not isinstance(bound, int) or isinstance(bound, bool) or not 0 < bound <= LONGEST_BLOCK:
+            raise DraftFailed(f"BOUND must be a number of characters, 1 to {LONGEST_BLOCK}, and is {bound!r}")
+        if not isinstance(rewards, dict) or set(rewards) - {PROGRESS, ERROR}:
+            raise DraftFailed('REWARDS must be {"progress": {rule: amount}, "error": {rule: amount}}')
+        progress, errors = _amounts(rewards.get(PROGRESS, {})), _amounts(rewards.get(ERROR, {}))
+        if both := set(progress) & set(errors):
+            raise DraftFailed(f"REWARDS has the rule {min(both)!r} both as progress and as error")
+        claimed = _amounts(claims)
+        if not claimed:
+            raise DraftFailed("CLAIMS is empty: at least one rule must say what it adds up to in a won episode")
+        for rule in claimed:
+            if rule not in progress:
+                raise DraftFailed(f"CLAIMS names {rule!r}, which is no rule of progress")
+        return cls(bound, progress, errors, claimed)
+
+    def signals(self, events: tuple[str, ...]) -> Mapping[str, float]:
+        """tacit/core/signals.py"""
+        return summed(
+            counted((e for e in events if e in self.progress), self.progress),
+            counted((e for e in events if e in self.errors), self.errors),
+        )
+
+    def unknown(self, events: tuple[str, ...]) -> str:
+        """The first name that is no rule, or nothing."""
+        return next((event for event in events if event not in self.progress and event not in self.errors), "")
+
+
+def _amounts(table: Any) -> dict[str, float]:
+    if not isinstance(table, dict):
+        raise DraftFailed(f"a table of rules and amounts is needed, and {table!r} is none")
+    for rule, amount in table.items():
+        sound = isinstance(amount, int | float) and not isinstance(amount, bool) and math.isfinite(amount)
+        if not sound or not 0 <= amount <= HIGHEST:
+            raise DraftFailed(f"{rule!r} is worth {amount!r}; amounts are positive numbers up to {HIGHEST:g}, errors too")
+    return {str(rule): float(amount) for rule, amount in table.items()}
+
+
+@dataclass(frozen=True)
+class DraftState:
+    fields: Mapping[str, Any]
+    block: str
+    done: bool
+    events: tuple[str, ...] = ()
+    """of the step that led here"""
+
+
+@dataclass
+class DraftedTracker:
+    sources: tuple[str, ...]
+    name: str
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fence: Fence | None = None
+        self._terms: Terms | None = None
+        self._calls = 0
+        written = "\0".join(self.sources).encode()
+        self.version = f"{self.name}-{hashlib.sha256(written).hexdigest()[:12]}"
+        """changes with every character of the draft: a module has learned to read this one"""
+
+    @classmethod
+    def read(cls, tracker: Path, rewards: Path | None = None) -> DraftedTracker:
+        try:
+            texts = tuple(path.read_text(encoding="utf-8") for path in (tracker, rewards) if path is not None)
+        except (OSError, UnicodeDecodeError) as error:
+            raise TacitError(f"cannot read the drafted tracker {tracker}: {error}.") from error
+        return cls(texts, tracker.stem)
+
+    @property
+    def terms(self) -> Terms:
+        with self._lock:
+            self._open()
+            assert self._terms is not None
+            return self._terms
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return component_names(self.terms.progress, self.terms.errors)
+
+    def start(self, task: Task, observation: Observation) -> DraftState:
+        return DraftState(*self._call("start", goal=task.goal, saw=observation.text))
+
+    def update(self, state: DraftState, action: str, transition: Transition) -> DraftState:
+        fields, block, done, events = self._call("update", state=state.fields, action=action, saw=transition.observation.text)
+        if stranger := self.terms.unknown(tuple(events)):
+            raise TacitError(f"the drafted tracker {self.name} named a rule it has not: {stranger!r}.")
+        return DraftState(fields, block, done, tuple(events))
+
+    def render(self, state: DraftState) -> str:
+        bound = self.terms.bound
+        if len(state.block) > bound:
+            raise TacitError(
+                f"the drafted tracker {self.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
+            )
+        return state.block
+
+    def signals(self, before: DraftState, after: DraftState) -> Mapping[str, float]:
+        return self.terms.signals(after.events)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._fence is not None:
+                self._fence.close()
+            self._fence = None
+
+    def _call(self, name: str, **arguments: Any) -> Any:
+        with self._lock:
+            if self._fence is not None and self._calls >= CALLS_PER_PROCESS:
+                self._fence.close()
+                self._fence = None
+            fence = self._open()
+            self._calls += 1
+            try:
+                return fence.call(name, **arguments)
+            except DraftHung as error:
+                self._fence = None  # the next episode begins with another process
+                raise DraftHung(f"the drafted tracker {self.name}: {error}.") from error
+            except DraftFailed as error:
+                raise DraftFailed(f"the drafted tracker {self.name}: {error}.") from error
+
+    def _open(self) -> Fence:
+        if self._fence is None:
+            fence = Fence(self.sources, self.limits)
+            if fence.findings:
+                fence.close()
+                raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(fence.findings)}.")
+            self._fence, self._terms, self._calls = fence, Terms.of(fence.constants), 0
+        return self._fence

@@ -1,0 +1,96 @@
+"""Work of which there are only logs: a world that can be told and tracked, and not acted in.
+
+    WORK                                      no tracker: an agent reads the turns before
+    work_of("mugs_tracker.py", __file__)      with a drafted tracker, in a file beside the one that says so
+    work_of(…, world="alfworld")              a world there is, in which the draft is one more form of the state block
+
+A tracker's file is never imported: it is run behind a fence (`drafting/fence.py`), in training and in play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tacit.core.errors import TacitError
+from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.world import Environment, Tracker, World
+from tacit.environments import get_environment
+from tacit.modules.drafting.tracker import DraftedTracker
+
+NAME = "tacit.modules.work:WORK"
+"""as `--world` takes it"""
+DRAFTED = "drafted"
+"""the form of the state block that a draft writes in a world with a tracker of its own"""
+MAX_STEPS = 50
+
+
+class FullWording:
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        return f"Your task: {task.goal}"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"Turn {number}. You saw: {observation.text}\nYou did: {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        listed = f"\nPossible actions: {'; '.join(observation.actions)}" if admissible and observation.actions else ""
+        return f"Turn {number}. You see: {observation.text}{listed}"
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return "Answer with the next action alone."
+        return "Think step by step inside <think> </think>, then give one action inside <action> </action>."
+
+
+class TerseWording:
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        return task.goal
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{observation.text} > {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        listed = f" [{'; '.join(observation.actions)}]" if admissible and observation.actions else ""
+        return f"{observation.text}{listed} >"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+def _nowhere() -> World:
+    raise TacitError(
+        "there is no world to act in: these modules were taught from logs alone. Play them from a program of yours (Agent) or "
+        "serve them (tacit serve), and tell them what they see."
+    )
+
+
+def _no_tasks(split: str, count: int, seed: int) -> Sequence[Task]:
+    return ()
+
+
+WORK = Environment(
+    name="work",
+    summary="work known from logs alone",
+    max_steps=MAX_STEPS,
+    make=_nowhere,
+    tasks=_no_tasks,
+    splits=(),
+    families=(),
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    playable=False,
+)
+
+
+def work_of(tracker: str, beside: str = "", world: str = "", rewards: str = "") -> Environment:
+    """`tracker`, and `rewards` where they were drafted apart, are files beside the file `beside`."""
+    place = Path(beside).parent
+    drafted: Tracker = DraftedTracker.read(place / tracker, place / rewards if rewards else None)
+    if not world:
+        return replace(WORK, tracker=drafted)
+    known = get_environment(world)
+    return replace(known, forms={**known.forms, DRAFTED: drafted}) if known.tracker else replace(known, tracker=drafted)

@@ -1,0 +1,126 @@
+"""Episodes as other agents' logs have them, in the form that recordings are read in. Thoughts are left out.
+
+    {"goal": …, "success": …, "text": "You are in a room.\nThought: hm\nAction: go east\nObservation: A hall.\n…"}
+    {"goal": …, "success": …, "messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]}
+
+A `text` is a ReAct transcript: what follows `Observation:`, `Thought:` and `Action:` (with a number, or in ALFWorld's manner:
+`> go east`, `> think: hm`). Of a conversation the user's and the tools' messages are what was seen; of an assistant's the
+action is what stands in <action>…</action>, after `Action:`, in the only argument of its call, or alone on its line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tacit.core.chat import split_thought
+from tacit.core.errors import TacitError
+
+_LABEL = re.compile(r"^[ \t]*(observation|thought|action)(?:[ \t]*\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
+_PROMPT = re.compile(r"^>[ \t]*(think[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_TAGS = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
+_TASK = re.compile(r"your task is to:?[ \t]*(.+)", re.IGNORECASE)
+ACKNOWLEDGED = ("OK.", "OK")
+"""what ALFWorld's transcripts answer to a thought"""
+
+Said = tuple[str, str]
+"""observation, thought or action; and its text"""
+
+
+def as_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The line with `turns`, whichever form it has; one that has them, or has no form that is known, as it is."""
+    if "turns" in data:
+        return data
+    if isinstance(data.get("messages"), list):
+        said = list(_conversation(data["messages"]))
+    elif isinstance(data.get("text"), str):
+        said = list(_transcript(data["text"]))
+    else:
+        return data
+    turns, last = _paired(said)
+    goal = data.get("goal") or next(
+        (found[1] for kind, text in said if kind == "observation" and (found := _TASK.search(text))), ""
+    )
+    return {**data, "goal": goal.strip() if isinstance(goal, str) else "", "turns": turns, **({"saw": last} if last else {})}
+
+
+def _paired(said: list[Said]) -> tuple[list[dict[str, str]], str]:
+    """(turns, what was seen in the end). Several texts before an action are one; thoughts are none."""
+    turns: list[dict[str, str]] = []
+    seen: list[str] = []
+    for kind, text in said:
+        if kind == "observation":
+            seen.append(text)
+        elif kind == "action":
+            if not seen:
+                raise TacitError(f"nothing was seen before action {len(turns) + 1}")
+            turns.append({"saw": "\n".join(seen), "action": text})
+            seen = []
+    return turns, "\n".join(seen)
+
+
+def _transcript(text: str) -> Iterator[Said]:
+    labels = list(_LABEL.finditer(text))
+    if not any(label[1].lower() == "action" for label in labels):
+        yield from _prompted(text)
+        return
+    if before := text[: labels[0].start()].strip():
+        yield "observation", before
+    for label, following in zip(labels, [*labels[1:], None], strict=True):
+        words = text[label.end() : following.start() if following else len(text)].strip()
+        kind = label[1].lower()
+        yield kind, words.split("\n")[0].strip() if kind == "action" else words
+
+
+def _prompted(text: str) -> Iterator[Said]:
+    at, thought = 0, False
+    for line in _PROMPT.finditer(text):
+        seen = text[at : line.start()].strip()
+        if seen and not (thought and seen in ACKNOWLEDGED):
+            yield "observation", seen
+        thought, at = line[1] is not None, line.end()
+        yield "thought" if thought else "action", line[2].strip()
+    if seen := text[at:].strip():
+        yield "observation", seen
+
+
+def _conversation(messages: list[Any]) -> Iterator[Said]:
+    for number, message in enumerate(messages, start=1):
+        role = message.get("role") if isinstance(message, Mapping) else None
+        content = message.get("content") if role else None
+        if role in ("user", "tool") and isinstance(content, str):
+            yield "observation", re.sub(r"^\s*observation(?:\s*\d+)?\s*:\s*", "", content, flags=re.IGNORECASE).strip()
+        elif role == "assistant":
+            yield "action", _action(message, number)
+        elif role != "system":
+            raise TacitError(f"message {number} has no role (system, user, assistant, tool), or no text")
+
+
+def _action(message: Mapping[str, Any], number: int) -> str:
+    if message.get("tool_calls"):
+        return _called(message["tool_calls"], number)
+    content = message.get("content")
+    said = split_thought(content)[1] if isinstance(content, str) else ""
+    if tags := _TAGS.findall(said):
+        return tags[-1].strip()
+    labels = [label for label in _LABEL.finditer(said) if label[1].lower() == "action"]
+    if labels:
+        return said[labels[-1].end() :].split("\n")[0].strip()
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if len(lines) != 1:
+        raise TacitError(f"message {number} has no action: neither <action>…</action> nor `Action:`, and not one line alone")
+    return lines[0]
+
+
+def _called(calls: Any, number: int) -> str:
+    try:
+        (call,) = calls
+        arguments = call["function"]["arguments"]
+        (action,) = (json.loads(arguments) if isinstance(arguments, str) else arguments).values()
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise TacitError(f"message {number} does not call one tool with one argument") from error
+    if not isinstance(action, str):
+        raise TacitError(f"message {number} calls a tool with {type(action).__name__}, not with text")
+    return action

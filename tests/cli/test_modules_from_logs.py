@@ -1,0 +1,255 @@
+"""`tacit modules train --from` and `tacit modules draft-tracker`, as a person types them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import drafts
+import pytest
+from chat_server import says, serving
+from household_logs import as_messages, as_react, household, write_lines
+from small_modules import train_modules, write_recipe
+
+from tacit.cli.main import main
+from tacit.modules import Agent, read_module
+from tacit.modules.teaching import COVERAGE
+
+TINY = [
+    *("--model", "tiny-base", "--engine.device", "cpu", "--engine.threads", "1", "--engine.lora-rank", "4"),
+    *("--sft.steps", "12", "--sft.batch", "8", "--sft.lr", "3e-3", "--max-tokens", "16"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory) -> Path:
+    """The explorer's episodes of `pick`, some of them lost."""
+    return write_lines(tmp_path_factory.mktemp("logs") / "pick.jsonl", household(12, ["pick"], lost=4))
+
+
+def drafted(logs: Path, out: Path, *answers: str, flags: tuple[str, ...] = ("--yes",)) -> tuple[int, list[dict[str, Any]]]:
+    """The command against an endpoint that gives these answers one after another."""
+    left = list(answers)
+    with serving(lambda body: (200, says(left.pop(0)))) as server:
+        command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(out), "--name", "pick"]
+        code = main([*command, "--endpoint", server.url, "--model", "scripted", *flags])
+        return code, server.asked
+
+
+def test_a_good_draft_is_shown_checked_and_kept(logs, tmp_path, capsys) -> None:
+    code, asked = drafted(logs, tmp_path, drafts.fenced(drafts.GOOD))
+    out = capsys.readouterr().out
+    assert code == 0 and len(asked) == 1 and asked[0]["model"] == "scripted"
+    question = asked[0]["messages"][-1]["content"]
+    assert "Do not count turns" in question and "put " in question and "It was lost." in question
+    assert out.index('CLAIMS = {"subgoal": 2.0}') < out.index("16 episodes (12 won)"), "it is shown before it is run"
+    assert (tmp_path / "pick_tracker.py").read_text().strip() == drafts.GOOD.strip()
+    found = json.loads((tmp_path / "pick_tracker_checks.json").read_text())
+    assert found["passed"] and set(found["checks"].values()) == {"held"}
+    assert "--world" in out and "pick_work.py:ENVIRONMENT" in out
+
+
+def test_nothing_is_asked_twice(logs, tmp_path, capsys) -> None:
+    with serving(lambda body: (200, says(drafts.fenced(drafts.GOOD)))) as server:
+        command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path), "--yes"]
+        for _ in range(2):
+            assert main([*command, "--endpoint", server.url, "--model", "scripted"]) == 0
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("draft", "check", "said"),
+    [
+        (drafts.ALWAYS_DONE, "done", "done: episode of line 1, turn 0: done, and it was not won yet"),
+        (drafts.ASKS_THE_OUTCOME, "runs", "missing 1 required positional argument: 'success'"),
+        (drafts.NEVER_ENDS, "runs", "runs: episode of line 1, turn 3: no answer within 2 s"),
+        (drafts.READS_FILES, "reads", "reads: line 48: uses open"),
+    ],
+)
+def test_a_bad_draft_is_refused_and_kept_as_that(logs, tmp_path, capsys, draft, check, said) -> None:
+    code, asked = drafted(logs, tmp_path, drafts.fenced(draft), flags=("--yes", "--attempts", "1"))
+    out = capsys.readouterr().out
+    assert code == 1 and said in out and "no draft held" in out and len(asked) == 1
+    assert not list(tmp_path.glob("*.py")) and (tmp_path / "pick_tracker.py.refused").read_text().strip() == draft.strip()
+    assert "failed" in json.loads((tmp_path / "pick_tracker_checks.json").read_text())["checks"][check]
+
+
+def test_the_next_draft_is_told_what_failed(logs, tmp_path, capsys) -> None:
+    code, asked = drafted(logs, tmp_path, drafts.fenced(drafts.READS_FILES), drafts.fenced(drafts.ALWAYS_DONE), drafts.GOOD)
+    assert code == 0 and len(asked) == 3
+    assert "imports os" in asked[1]["messages"][-1]["content"] and "not won yet" in asked[2]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("typed", ["n\n", "\n", ""])
+def test_nothing_is_run_without_a_yes(logs, tmp_path, capsys, monkeypatch, typed) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    monkeypatch.setattr("tacit.modules.drafting.draft.examine", lambda *more: pytest.fail("it was run"))
+    assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=())[0] == 1
+    out = capsys.readouterr().out
+    assert "CLAIMS" in out and "the draft was not run" in out and (tmp_path / "pick_tracker.py.refused").exists()
+
+
+def test_a_yes_runs_it(logs, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=())[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--name", "../x"], "is to be the name of a Python file"),
+        (["--shown", "0"], "must be at least 1"),
+        (["--family", "heat"], "unknown family 'heat' of these logs. Did you mean"),
+        ([], "who writes the draft?"),
+        (["--model", "tiny-base", "--max-tokens", "64"], "do not fit in the model's"),
+        (["--check", "no.py"], "cannot read the draft no.py"),
+    ],
+)
+def test_what_cannot_be_drafted_is_refused(logs, tmp_path, capsys, flags, message) -> None:
+    assert main(["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path / "new"), *flags]) == 2
+    assert message.split(". Did")[0] in capsys.readouterr().err and not list(tmp_path.glob("new/*.py*"))
+
+
+def test_a_draft_changed_by_hand_is_checked_and_rewards_are_drafted_for_it(logs, tmp_path, capsys) -> None:
+    own = tmp_path / "pick_tracker.py"
+    own.write_text(drafts.GOOD)
+    command = ["--from", str(logs), "--out", str(tmp_path), "--yes"]
+    assert main(["modules", "draft-tracker", "--check", str(own), "--name", "pick", *command]) == 0
+    rewards = """
+REWARDS = {"progress": {"took": 0.5}, "error": {"dropped": 0.3}}
+CLAIMS = {"took": 0.5}
+
+def events(before, action, observation, after):
+    if before["reached"] == 0 and after["reached"] == 1:
+        return ["took"]
+    return ["dropped"] if before["holding"] and not after["holding"] and not after["done"] else []
+"""
+    with serving(lambda body: (200, says(drafts.fenced(rewards)))) as server:
+        flags = ["--tracker", str(own), "--endpoint", server.url, "--model", "scripted"]
+        assert main(["modules", "draft-rewards", *flags, *command]) == 0
+        assert "def render" in server.asked[0]["messages"][-1]["content"], "it writes over the tracker's states"
+    text = (tmp_path / "pick_work.py").read_text()
+    assert "rewards='pick_rewards.py'" in text and own.read_text() == drafts.GOOD
+    from tacit.environments import get_environment
+
+    tracker = get_environment(f"{tmp_path / 'pick_work.py'}:ENVIRONMENT").tracker
+    assert tracker is not None and tracker.components == ("progress.took", "error.dropped")
+    tracker.close()  # type: ignore[attr-defined]
+
+
+def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, capsys) -> None:
+    """Logs, a drafted tracker, imitation, a card, and an agent that acts with what came of it."""
+    (tmp_path / "mugs").mkdir()
+    assert drafted(logs, tmp_path / "mugs", drafts.fenced(drafts.GOOD), flags=("--yes", "--name", "mugs"))[0] == 0
+    world, out = f"{tmp_path / 'mugs' / 'mugs_work.py'}:ENVIRONMENT", tmp_path / "modules"
+    command = [
+        "modules",
+        "train",
+        "--from",
+        str(logs),
+        "--world",
+        world,
+        "--method",
+        "constant_context",
+        "--out",
+        str(out),
+        *TINY,
+    ]
+    assert main([*command, "--iterations", "3"]) == 2
+    assert "without practice (--iterations 0)" in capsys.readouterr().err and not out.exists()
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "nothing is measured" in said and "never practised or played" in said and "turns kept back" in said
+    module = read_module(out / "pick")
+    assert module.families == ("pick",) and not module.scores and str(module.tracker).startswith("mugs_tracker-")
+    assert (module.taught["practised"], module.taught["episodes"]) == (False, 11) and "never" in module.taught["measured"]
+    assert module.taught["kept_turns"] > 3 and 0 <= module.taught["same_action"] <= 1
+    agent = Agent.load(out, temperature=0.0)
+    agent.begin("put a bowl in desk.", family="pick")
+    action = agent.act("You are in the middle of a room. Looking quickly around you, you see a desk 1, and a shelf 1.")
+    assert action and agent.prompt is not None and "target_object: bowl\ndestination: desk" in agent.prompt.text
+    assert main(command) == 0 and "is finished" in capsys.readouterr().out
+    assert main(["modules", "verify", str(out)]) == 0
+
+
+def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) -> None:
+    lines = [{**line, "family": None} for line in household(3, ["heat"])]
+    logs, out = write_lines(tmp_path / "heat.jsonl", lines), tmp_path / "modules"
+    assert main(["modules", "train", "--from", str(logs), "--style", "bare", "--history", "2", "--out", str(out), *TINY]) == 0
+    said = capsys.readouterr().out
+    assert "work" in said and "few: fewer than 12 won" in said
+    module = read_module(out / "work")
+    assert main(["modules", "export", str(out / "runs" / "work"), "--out", str(tmp_path / "elsewhere")]) == 2
+    assert "was taught from logs alone" in capsys.readouterr().err
+    assert module.world == "tacit.modules.work:WORK" and module.tracker is None and "kept_turns" not in module.taught
+
+
+def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) -> None:
+    """Three forms of log, families that some lines do not name, and every line accounted for."""
+    lines = household(12, ["heat", "look"], lost=2)
+    forms = [line if n % 3 == 0 else as_react(line) if n % 3 == 1 else as_messages(line) for n, line in enumerate(lines)]
+    for line in forms[::2]:
+        del line["family"]  # found by its goal, among the run's tasks
+    logs = write_lines(tmp_path / "explorer.jsonl", [*forms, "{", {**forms[1], "family": "cook", "goal": "fry an egg."}])
+    recipe = write_recipe(tmp_path)
+    out = tmp_path / "modules"
+    assert train_modules(recipe, out, "--from", str(logs), "--tasks", "400") == 0
+    said = capsys.readouterr().out
+    assert f"{logs} line 15: " in said and "line 16: family 'cook' is none of these" in said
+    assert "14 episodes can be used, 2 lines cannot" in said and "pick: no module, no won episode of pick, pick2" in said
+    report = {each["family"]: each for each in json.loads((out / "logs" / COVERAGE).read_text())["families"]}
+    assert (report["heat"]["won"] + report["look"]["won"], report["cool"]["remark"]) == (12, "none")
+    assert report["heat"]["episodes"] + report["look"]["episodes"] == 14 and "few" in report["heat"]["remark"]
+    module = read_module(out / "heat")
+    assert {"sft", "rl"} <= set(module.scores) and module.taught["practised"] and module.families == ("heat",)
+    assert module.taught["episodes"] == report["heat"]["won"] and module.taught["turns"] == report["heat"]["turns"]
+    assert sorted(each.name for each in out.iterdir()) == ["heat", "logs", "look", "runs"]
+    settings = json.loads((out / "runs" / "heat" / "settings.json").read_text())
+    assert settings["sft"]["from"].endswith("logs/heat.jsonl")
+    write_lines(logs, forms[:6])
+    assert train_modules(recipe, out, "--from", str(logs), "--tasks", "400") == 2
+    assert "the logs are not those that" in capsys.readouterr().err
+
+
+def test_in_a_world_a_draft_is_one_more_form_of_the_block(logs, tmp_path, capsys) -> None:
+    """Imitated and practised with the drafted tracker's block and rewards, in the household itself."""
+    flags = ("--yes", "--name", "drafted", "--world", "alfworld")
+    assert drafted(logs, tmp_path, drafts.fenced(drafts.GOOD), flags=flags)[0] == 0
+    assert "--block drafted" in capsys.readouterr().out
+    out = tmp_path / "modules"
+    chosen = ["--world", f"{tmp_path / 'drafted_work.py'}:ENVIRONMENT", "--block", "drafted", "--skills", "pick"]
+    short = ["--sft.steps", "5", "--iterations", "1"]
+    assert train_modules(write_recipe(tmp_path), out, "--from", str(logs), *chosen, *short) == 0
+    module = read_module(out / "pick")
+    assert module.context["form"] == "drafted" and str(module.tracker).startswith("drafted_tracker-") and "rl" in module.scores
+    with gzip.open(out / "runs" / "pick" / "trajectories" / "rl-000001.jsonl.gz", "rt") as lines:
+        signals = [turn.get("signals", {}) for line in lines for turn in json.loads(line)["turns"]]
+    assert any("error.refused" in each for each in signals), "the draft's own rule, by its own name"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--from", "nowhere.jsonl"], "there is no such file of recorded episodes"),
+        (["--from", "EMPTY"], "a directory without a log"),
+        (["--from", "LOST"], "there is no won episode to imitate"),
+        (["--from", "LOST", "--sft.from", "x"], "name them once"),
+        (["--from", "LOST", "--families", "heat"], "leave `families` out"),
+    ],
+)
+def test_what_cannot_be_taught_is_refused_before_anything_is_written(tmp_path, capsys, flags, message) -> None:
+    (tmp_path / "empty").mkdir()
+    lost = write_lines(tmp_path / "lost.jsonl", household(1, ["heat"], lost=1)[1:])
+    flags = [{"EMPTY": str(tmp_path / "empty"), "LOST": str(lost)}.get(flag, flag) for flag in flags]
+    assert train_modules(write_recipe(tmp_path), tmp_path / "new", *flags) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "new").exists()

@@ -1,0 +1,171 @@
+"""What every check says of every kind of draft, and how a model is asked until one holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import drafts
+import pytest
+from household_logs import household
+
+from tacit.core.types import Observation, Task, Transition
+from tacit.modules.drafting.asking import action_kinds, ask_for_tracker, choose_shown, draft_in
+from tacit.modules.drafting.checks import examine
+from tacit.modules.drafting.draft import pursue
+from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
+from tacit.modules.drafting.tracker import DraftedTracker, Terms
+from tacit.training.recordings import recording_of
+
+QUICK = Limits(call_s=0.5)
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    """Twelve won ones, six that were lost just before."""
+    return [recording_of(number, line) for number, line in enumerate(household(12, ["pick"], lost=6), start=1)]
+
+
+def test_a_good_draft_holds(episodes) -> None:
+    found = examine([drafts.GOOD], episodes, QUICK)
+    assert found.passed and set(found.verdicts().values()) == {"held"} and not found.notes
+    assert (found.episodes, found.won) == (18, 12) and 100 < found.longest <= 400
+
+
+@pytest.mark.parametrize(
+    ("draft", "check", "what"),
+    [
+        (drafts.ALWAYS_DONE, "done", "episode of line 1, turn 0: done, and it was not won yet"),
+        (drafts.COUNTS_TURNS, "done", "turn 5: done, and it was not won yet"),
+        (drafts.ASKS_THE_OUTCOME, "runs", "missing 1 required positional argument: 'success'"),
+        (drafts.NEVER_ENDS, "runs", "episode of line 1, turn 3: no answer within 0.5 s"),
+        (drafts.READS_FILES, "reads", "line 1: imports os"),
+        (drafts.REMEMBERS, "deterministic", "another block, `done` or reward the second time"),
+        (drafts.GROWS, "bounded", "of an episode that goes on through the turns of the others: 4"),
+        (drafts.OVERPAYS, "rewards", "in a won episode, and the claim is 2"),
+        (drafts.UNDERPAYS, "rewards", "subgoal adds up to 2 in a won episode, and the claim is 3"),
+        (drafts.MISNAMES, "rewards", "turn 1: 'discovery' is no rule of REWARDS"),
+    ],
+)
+def test_what_is_wrong_is_said_with_episode_and_turn(episodes, draft, check, what) -> None:
+    found = examine([draft], episodes, QUICK)
+    assert not found.passed and {failure.check for failure in found.failures} <= {check, "bounded"}
+    assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
+
+
+def test_a_set_in_the_block_is_found_out(episodes) -> None:
+    """Sets of text have another order in every process."""
+    draft = drafts.GOOD.replace(
+        "', '.join(p[:20] for p in state['checked'])", "', '.join(set(p[:20] for p in state['checked']))"
+    )
+    assert draft != drafts.GOOD
+    found = examine([draft], episodes, QUICK)
+    assert {failure.check for failure in found.failures} == {"deterministic"}
+
+
+def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
+    won = [replace(e, seen=e.seen[: len(e.actions)]) for e in episodes if e.success]
+    notes = " ".join(examine([drafts.GOOD], won, QUICK).notes)
+    assert "12 episodes do not say what came of their last action" in notes and "no lost episode among them" in notes
+    anything = drafts.GOOD.replace('if put.group(1) == new["target"] and put.group(2) == new["destination"]', "if True")
+    notes = " ".join(examine([anything], [e for e in episodes if e.success], QUICK).notes)
+    assert "`done` does not depend on the goal" in notes
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ({"BOUND": 0}, "BOUND must be"),
+        ({"BOUND": True}, "BOUND must be"),
+        ({"REWARDS": {"bonus": {}}}, "REWARDS must be"),
+        ({"REWARDS": {"progress": {"a": -1}}}, "'a' is worth -1"),
+        ({"REWARDS": {"progress": {"a": 1}, "error": {"a": 1}}}, "both as progress and as error"),
+        ({"CLAIMS": {}}, "CLAIMS is empty"),
+        ({"CLAIMS": {"b": 1.0}}, "no rule of progress"),
+        ({"CLAIMS": {"a": "1"}}, "'a' is worth '1'"),
+    ],
+)
+def test_constants_that_mean_nothing_are_refused(constants, message) -> None:
+    sound = {"BOUND": 100, "REWARDS": {"progress": {"a": 1.0}, "error": {}}, "CLAIMS": {"a": 1.0}}
+    assert Terms.of(sound).claims == {"a": 1.0}
+    with pytest.raises(DraftFailed, match=message):
+        Terms.of({**sound, **constants})
+
+
+def test_a_draft_is_a_tracker(episodes) -> None:
+    tracker = DraftedTracker((drafts.GOOD,), "pick")
+    try:
+        won = next(e for e in episodes if e.success)
+        state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
+        paid = 0.0
+        for action, saw in zip(won.actions, won.seen[1:], strict=True):
+            before, state = state, tracker.update(state, action, Transition(Observation(saw)))
+            signals = tracker.signals(before, state)
+            paid += signals.get("progress.subgoal", 0.0)
+            assert signals["progress"] == pytest.approx(sum(v for n, v in signals.items() if n.startswith("progress.")))
+        assert state.done and paid == 2.0 and tracker.render(state).endswith("subgoal: done")
+        assert tracker.components == ("progress.subgoal", "progress.new_place", "error.refused", "error.again")
+        assert tracker.version != DraftedTracker((drafts.GOOD + " ",), "pick").version
+    finally:
+        tracker.close()
+
+
+def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
+    tracker = DraftedTracker((drafts.NEVER_ENDS,), "pick", QUICK)
+    task = Task("work", "", "pick", "", 0, "put a mug in shelf.")
+    try:
+        for _ in range(2):
+            state = tracker.start(task, Observation("a room"))
+            with pytest.raises(DraftFailed, match="the drafted tracker pick: no answer"):
+                tracker.update(state, "take mug 1 from shelf 1", Transition(Observation("You pick up the mug 1.")))
+    finally:
+        tracker.close()
+
+
+def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, monkeypatch) -> None:
+    monkeypatch.setattr("tacit.modules.drafting.tracker.CALLS_PER_PROCESS", 2)
+    tracker, opened = DraftedTracker((drafts.GOOD,), "pick"), []
+    monkeypatch.setattr("tacit.modules.drafting.tracker.Fence", lambda *more: opened.append(Fence(*more)) or opened[-1])
+    won = next(e for e in episodes if e.success)
+    state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
+    for action, saw in zip(won.actions, won.seen[1:], strict=True):
+        state = tracker.update(state, action, Transition(Observation(saw)))
+    tracker.close()
+    assert state.done and len(opened) == (len(won.actions) + 2) // 2 and not any(fence.alive for fence in opened)
+
+
+def test_a_model_is_told_what_failed_until_a_draft_holds(episodes) -> None:
+    offered, asked, shown, reports = [drafts.READS_FILES, drafts.ALWAYS_DONE, drafts.GOOD], [], [], []
+
+    def ask(before: str, failed: str, attempt: int) -> str:
+        asked.append((before, failed))
+        return offered[attempt]
+
+    drafted = pursue(ask, 3, episodes, lambda text, n: shown.append(text), lambda: True, reports.append)
+    assert drafted.text == drafts.GOOD and drafted.examination and drafted.examination.passed and shown == offered
+    assert asked[0] == ("", "") and asked[1][0] == drafts.READS_FILES and "reads: line 1: imports os" in asked[1][1]
+    assert "done, and it was not won yet" in asked[2][1] and [report.passed for report in reports] == [False, False, True]
+
+
+def test_nothing_is_run_that_nobody_agreed_to(episodes, monkeypatch) -> None:
+    monkeypatch.setattr("tacit.modules.drafting.draft.examine", lambda *more: pytest.fail("it was run"))
+    order = []
+    drafted = pursue(
+        lambda *more: drafts.GOOD,
+        3,
+        episodes,
+        lambda text, n: order.append("shown"),
+        lambda: bool(order.append("asked")),
+        lambda found: pytest.fail("it was reported on"),
+    )
+    assert drafted.examination is None and order == ["shown", "asked"]
+
+
+def test_the_question_has_a_handful_of_episodes_and_the_answer_a_file(episodes) -> None:
+    shown = choose_shown(episodes, 6)
+    assert [e.success for e in shown].count(False) == 2 and len({e.goal for e in shown[:4]}) == 4
+    text = ask_for_tracker("pick", shown, action_kinds(episodes)).text
+    assert shown[0].goal in text and "It was lost." in text and "go to " in text and "CLAIMS" in text
+    again = ask_for_tracker("pick", shown, [], drafts.ALWAYS_DONE, "- done: too early").text
+    assert "return True" in again and "- done: too early" in again
+    assert draft_in(f"<think>```python\nx\n```</think>{drafts.fenced(drafts.GOOD)}") == drafts.GOOD.strip() + "\n"
+    assert draft_in("BOUND = 1") == "BOUND = 1\n"

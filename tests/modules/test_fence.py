@@ -1,0 +1,171 @@
+"""The fence, layer by layer: what the text of a draft may not have, and what is refused where the text gets past that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from drafts import GOOD
+
+from tacit.core.errors import TacitError
+from tacit.modules.drafting import cell
+from tacit.modules.drafting.fence import DraftFailed, DraftHung, Fence, Limits, read_only
+
+FIRST = {"goal": "put a mug in shelf.", "saw": "You are in a room."}
+
+
+def started(line: str) -> str:
+    """A draft that does this in `start`."""
+    return GOOD.replace("def start(goal, observation):", f"def start(goal, observation):\n    {line}")
+
+
+def test_a_sound_draft_is_run() -> None:
+    with Fence([GOOD]) as fence:
+        state, block, done = fence.call("start", **FIRST)
+        assert state["target"] == "mug" and block.startswith("target_object: mug\ndestination: shelf") and done is False
+        state, _, done, events = fence.call("update", state=state, action="take mug 1 from bed 1", saw="You pick up the mug 1.")
+        assert (state["holding"], done, events) == ("mug", False, ["subgoal"])
+        assert fence.constants["BOUND"] == 400
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("import os", "imports os"),
+        ("import os.path", "imports os.path"),
+        ("from re import template", "imports re.template"),
+        ("from . import x", "imports None.x"),
+        ("from operator import attrgetter", "imports operator.attrgetter"),
+        ("open('/etc/passwd')", "uses open"),
+        ("__import__('os')", "uses __import__"),
+        ("().__class__", "reaches for .__class__"),
+        ("(x for x in ()).gi_frame", "reaches for .gi_frame"),
+        ("getattr(goal, 'upper')", "uses getattr"),
+        ("eval('1')", "uses eval"),
+        ("def", "cannot be read"),
+        ("x = " + "(" * 500 + ")" * 500, "cannot be read"),
+        ("'" + "x" * 70_000 + "'", "more than 60000"),
+    ],
+)
+def test_what_a_text_may_not_have_is_named_with_its_line_and_not_run(line: str, reason: str) -> None:
+    found = read_only(f"MARK = 1\n{line}\n")
+    assert found and reason in found[0]
+    assert "line 2" in found[0] or "characters" in found[0]
+    with Fence([started("pass"), line]) as fence:
+        assert fence.findings and not fence.constants
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("open('x')", NameError),
+        ("eval('1')", NameError),
+        ("getattr('', 'upper')", NameError),
+        ("type('')", NameError),
+        ("import os", ImportError),
+        ("import dataclasses; dataclasses.sys", AttributeError),
+        ("import typing; typing.get_type_hints", AttributeError),
+        ("import re; re.enum", AttributeError),
+        ("raise SystemExit", NameError),
+    ],
+)
+def test_below_the_text_there_are_no_names_for_it_either(line: str, error: type[Exception]) -> None:
+    """Run without anybody having read it."""
+    with pytest.raises(error):
+        exec(compile(line, "<draft>", "exec"), cell.namespace())
+
+
+BELOW = """
+import json, sys
+sys.path.insert(0, {place!r})
+import cell
+import socket, os, subprocess
+held = cell.enclose({{"memory": 512 << 20, "cpu_s": 5}})
+tried = {{}}
+for name, act in {{
+    "read": lambda: open("/etc/hostname"),
+    "low": lambda: os.open("/etc/hostname", os.O_RDONLY),
+    "write": lambda: open("x", "w"),
+    "connect": lambda: socket.create_connection(("127.0.0.1", 9)),
+    "start": lambda: subprocess.run(["true"]),
+    "shell": lambda: os.system("true"),
+    "import": lambda: __import__("sqlite3"),
+    "raise the limit": lambda: __import__("resource").setrlimit(7, (99, 99)),
+}}.items():
+    try:
+        act()
+        tried[name] = "done"
+    except BaseException as error:
+        tried[name] = type(error).__name__
+print(json.dumps([held, tried]))
+"""
+
+
+def test_below_the_names_python_itself_refuses() -> None:
+    """Somebody in the cell's process who has every name there is."""
+    code = BELOW.format(place=str(Path(cell.__file__).parent))
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    _, tried = json.loads(done.stdout)
+    assert set(tried.values()) == {"PermissionError"}, tried
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's limits are Linux's")
+def test_below_python_the_kernel_refuses() -> None:
+    """The same without the audit hook: no file and no socket can be had, since no more descriptors are given out."""
+    code = BELOW.format(place=str(Path(cell.__file__).parent)).replace(
+        "import cell", "import cell\nsys.addaudithook = lambda hook: 0"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    held, tried = json.loads(done.stdout)
+    assert all(held[name] for name in ("AS", "CPU", "FSIZE", "NOFILE"))
+    assert {tried[name] for name in ("read", "low", "write", "connect", "start")} == {"OSError"}, tried
+
+
+def test_one_that_never_ends_is_ended_and_the_rest_of_the_house_goes_on() -> None:
+    began = time.monotonic()
+    fence = Fence([started("while True: pass")], Limits(call_s=0.3))
+    with pytest.raises(DraftHung, match=r"no answer within 0.3 s"):
+        fence.call("start", **FIRST)
+    assert time.monotonic() - began < 10 and not fence.alive
+    with pytest.raises(DraftHung):
+        fence.call("start", **FIRST)
+
+
+def test_one_that_wants_all_memory_gets_an_error() -> None:
+    with Fence([started("x = 'x' * (1 << 33)")]) as fence, pytest.raises(DraftFailed, match="MemoryError"):
+        fence.call("start", **FIRST)
+
+
+def test_one_that_answers_without_measure_is_ended() -> None:
+    long = GOOD.replace('return "\\n".join', 'return "x" * 5_000_000 + "\\n".join')
+    with Fence([long]) as fence, pytest.raises(DraftHung, match="more than 1000000 bytes"):
+        fence.call("start", **FIRST)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("return 3", "the state must be a dict, and is int"),
+        ("return {1: 2}", "plain JSON"),
+        ("return {'a': (1, 2)}", "plain JSON"),
+        ("return {'a': {1, 2}}", "not JSON serializable"),
+        ("return {'a': float('nan')}", "Out of range"),
+        ("return observation['no']", r"TypeError: .* \(line \d+ of the draft\)"),
+    ],
+)
+def test_a_state_that_is_none_is_explained(line: str, message: str) -> None:
+    with Fence([started(line)]) as fence:
+        with pytest.raises(DraftFailed, match=message):
+            fence.call("start", **FIRST)
+        assert fence.alive, "an error is an answer"
+
+
+def test_what_it_lacks_is_said() -> None:
+    with pytest.raises(DraftFailed, match="it has no done, CLAIMS"):
+        Fence([GOOD.replace("def done(", "def finished(").replace("CLAIMS =", "CLAIM =")])
+    with pytest.raises(TacitError, match="ZeroDivisionError"):
+        Fence([GOOD + "\n1 / 0\n"])

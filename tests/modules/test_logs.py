@@ -1,0 +1,55 @@
+"""Logs sorted by family: who belongs where, what is left out, and what a hostile name may not do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from household_logs import WORLD, household, write_lines
+
+from tacit.core.errors import TacitError
+from tacit.modules.logs import as_lines, cover, family_in, family_without_world, find_logs, read_logs
+from tacit.training.recordings import Reading, read_recordings
+
+
+def test_a_family_is_found_by_name_by_task_or_by_goal(tmp_path) -> None:
+    tasks = WORLD.tasks_of("train", 6, 0, ["heat", "look"])
+    lines = household(6, ["heat", "look"])
+    named = {"task": tasks[1].id, "goal": "", "family": ""}
+    given = [lines[0], {**lines[1], **named}, {**lines[2], "family": ""}, {**lines[3], "family": "", "goal": "fly."}]
+    logs = read_logs([write_lines(tmp_path / "a.jsonl", given)], family_in(WORLD, tasks))
+    assert [logged.family for logged in logs.episodes] == [task.family for task in tasks[:3]]
+    assert logs.unusable == [f"{tmp_path / 'a.jsonl'} line 4: names no family, and its task and goal are none that are known"]
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", ".hidden", "x" * 65, "a b", "a\n"])
+def test_a_family_that_cannot_name_a_directory_is_refused(tmp_path, name) -> None:
+    logs = read_logs([write_lines(tmp_path / "a.jsonl", [{**household(1)[0], "family": name}])], family_without_world)
+    assert not logs.episodes and "cannot be the name of a module" in logs.unusable[0]
+
+
+def test_what_is_written_is_what_was_read(tmp_path) -> None:
+    lines = household(2, ["heat"], lost=1)
+    lines[0]["turns"][0]["valid"] = False
+    file = write_lines(tmp_path / "a.jsonl", lines)
+    logs = read_logs([file], family_without_world)
+    (tmp_path / "b.jsonl").write_text(as_lines(logs.episodes))
+    assert list(read_recordings(tmp_path / "b.jsonl", Reading())) == [logged.recording for logged in logs.episodes]
+    assert json.loads(as_lines(logs.episodes[:1]))["source"] == f"{file} line 1"
+
+
+def test_directories_are_walked_and_a_file_is_read_once(tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    inner, outer = write_lines(tmp_path / "in" / "a.jsonl", []), write_lines(tmp_path / "b.jsonl", [])
+    (tmp_path / "notes.txt").write_text("no log")
+    assert find_logs([tmp_path, outer]) == [outer, inner]
+    with pytest.raises(TacitError, match="there is no such file"):
+        find_logs([tmp_path / "no"])
+
+
+def test_coverage_counts_what_can_be_imitated(tmp_path) -> None:
+    logs = read_logs([write_lines(tmp_path / "a.jsonl", household(13, ["heat"], lost=2))], family_without_world)
+    heat, cool = cover(logs, ["heat", "cool"])
+    assert (heat.episodes, heat.won, heat.remark) == (15, 13, "")
+    assert heat.turns == sum(len(logged.recording.actions) for logged in logs.episodes if logged.recording.success)
+    assert (cool.episodes, cool.remark) == (0, "none")

@@ -1,0 +1,116 @@
+"""Logs of other agents: the same episode in every form, no thought imitated, and hostile lines that cost only themselves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from household_logs import as_messages, as_react, household
+
+from tacit.core.errors import TacitError
+from tacit.training import recordings
+from tacit.training.recordings import Reading, read_recordings, recording_of
+
+LINE = household(1, ["heat"])[0]
+PLAIN = recording_of(1, LINE)
+
+
+def in_alfworlds_manner(line: dict) -> dict:
+    text = ""
+    for turn in line["turns"]:
+        text += f"{turn['saw']}\n> think: where could it be?\nOK.\n> {turn['action']}\n"
+    return {"goal": line["goal"], "success": line["success"], "family": line["family"], "text": text + line["saw"]}
+
+
+def with_calls(line: dict) -> dict:
+    messages = []
+    for turn in line["turns"]:
+        call = {"function": {"name": "act", "arguments": json.dumps({"action": turn["action"]})}}
+        messages += [{"role": "user", "content": turn["saw"]}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    return {
+        **{k: line[k] for k in ("goal", "success", "family")},
+        "messages": [*messages, {"role": "tool", "content": line["saw"]}],
+    }
+
+
+@pytest.mark.parametrize("form", [as_react, as_messages, in_alfworlds_manner, with_calls])
+def test_every_form_is_the_same_episode(form) -> None:
+    assert recording_of(1, form(LINE)) == PLAIN
+
+
+def test_thoughts_are_left_out() -> None:
+    text = (
+        "Observation: a room\nThought 1: Action is needed.\nI shall look.\nAction 1: look\nObservation 1: a hall\nAction 2: go"
+    )
+    found = recording_of(1, {"goal": "g", "success": True, "text": text})
+    assert found.actions == ("look", "go") and found.seen == ("a room", "a hall")
+    for said in ("<think>Action: no</think>look", "Thought: hm\nAction: look", "look", "<action>look</action>"):
+        messages = [{"role": "user", "content": "Observation: a room"}, {"role": "assistant", "content": said}]
+        found = recording_of(1, {"goal": "g", "success": True, "messages": messages})
+        assert found.actions == ("look",) and found.seen == ("a room",)
+
+
+def test_a_goal_may_stand_in_what_was_seen() -> None:
+    found = recording_of(1, {"success": True, "text": "A room.\nYour task is to: put a mug in shelf.\n> look\nA room."})
+    assert found.goal == "put a mug in shelf."
+
+
+USER, SURE = {"role": "user", "content": "a room"}, {"goal": "g", "success": True}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({**SURE, "text": "Action: look"}, "nothing was seen before action 1"),
+        ({**SURE, "text": "a room"}, "no turns"),
+        ({**SURE, "messages": [USER, {"role": "assistant", "content": "first\nthen"}]}, "message 2 has no action"),
+        ({**SURE, "messages": [USER, {"role": "assistant", "content": None}]}, "message 2 has no action"),
+        ({**SURE, "messages": [USER, {"role": "robot", "content": "look"}]}, "message 2 has no role"),
+        ({**SURE, "messages": [3]}, "message 1 has no role"),
+        ({**SURE, "messages": [USER, {"role": "assistant", "tool_calls": [1]}]}, "does not call one tool with one argument"),
+        ({**SURE, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, "message 1 has no role"),
+        ({**SURE, "turns": [{"saw": "a", "action": "b"}] * 10_001}, "10001 turns, more than 10000"),
+        ({**SURE, "turns": [{"saw": "half \ud800", "action": "b"}]}, "turn 1 has half a character"),
+        ({**SURE, "goal": "\udfff", "turns": [{"saw": "a", "action": "b"}]}, "half a character"),
+        ({**SURE, "success": "yes", "text": "a\n> b"}, "does not say whether it was won"),
+        ({"success": True, "text": "a\n> b"}, "names neither a task nor a goal"),
+    ],
+)
+def test_what_is_no_episode_says_why(line, reason) -> None:
+    with pytest.raises(TacitError, match=reason):
+        recording_of(1, line)
+
+
+def test_hostile_lines_cost_only_themselves(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(recordings, "LONGEST_LINE", 20_000)
+    good = json.dumps(LINE).encode()
+    lines = [
+        good,
+        b"\xff\xfe{}",
+        b"\x00" * 100,
+        b"[" * 15_000,
+        b'{"goal": ' + b"9" * 5000 + b"}",
+        b'{"goal": "' + b"x" * 50_000 + b'"}',
+        b"null",
+        b'{"goal": NaN, "success": true, "turns": [{}]}',
+        b"",
+        good,
+    ]
+    (tmp_path / "e.jsonl").write_bytes(b"\n".join(lines))
+    reading = Reading()
+    found = list(read_recordings(tmp_path / "e.jsonl", reading))
+    assert [each.line for each in found] == [1, 10] and found[1].actions == PLAIN.actions
+    reasons = {int(each.split(":")[0].removeprefix("line ")): each for each in reading.unusable}
+    assert set(reasons) == {2, 3, 4, 5, 6, 7, 8}
+    assert "not UTF-8" in reasons[2] and "nested too deeply" in reasons[4] and "longer than 20000 bytes" in reasons[6]
+    assert "not a JSON object" in reasons[7]
+
+
+def test_a_file_that_breaks_off_is_used_as_far_as_it_goes(tmp_path) -> None:
+    many = [household(1, ["heat"])[0] for _ in range(1)] * 200
+    whole = gzip.compress("\n".join(json.dumps({**line, "task": f"t{n}"}) for n, line in enumerate(many)).encode())
+    (tmp_path / "e.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    reading = Reading()
+    found = list(read_recordings(tmp_path / "e.jsonl.gz", reading))
+    assert 0 < len(found) < 200 and "the file breaks off here" in reading.unusable[-1]
