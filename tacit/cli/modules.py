@@ -1,4 +1,4 @@
-"""`tacit modules`: train skill modules, export one from a run, list and verify them."""
+"""`tacit modules`: train skill modules, export one from a run, list and verify them (`modules_sharing`: pack, install)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from tacit.assembly.flags import Option, Parser
 from tacit.assembly.recipe import Recipe, read_document
 from tacit.assembly.recipes import run_recipe
+from tacit.cli.modules_sharing import install_module, pack_module
 from tacit.cli.terminal import interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
 from tacit.core.errors import TacitError, unknown
@@ -27,6 +28,8 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--skills all|u
        tacit modules export RUN --out DIR [--checkpoint NAME]
        tacit modules [list] DIR
        tacit modules verify DIR [--base-model MODEL]
+       tacit modules pack MODULE FILE
+       tacit modules install FILE|DIR|https://…|hf:OWNER/NAME --out DIR [--verify]
 
 {summary}
 
@@ -34,6 +37,8 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--skills all|u
   export  a checkpoint of a run as a module
   list    what there is: families, base, tracker, scores after SFT and RL, size
   verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
+  pack    a module as one file, with fingerprints, a card, the licence of its base and its scores
+  install one that somebody packed: checked before anything is written; --verify plays its panel again
 
 `tacit modules COMMAND --help` says what a command takes. Play them: tacit play --policy DIR, tacit eval DIR."""
 CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
@@ -46,6 +51,7 @@ def run(argv: Sequence[str]) -> int:
         print(USAGE.format(summary=SUMMARY_LINE))
         return 0
     commands = {"train": train, "export": export, "list": list_modules, "verify": verify}
+    commands |= {"pack": pack_module, "install": install_module}
     if words[0] in commands:
         return commands[words[0]](words[1:])
     if words[0].isalpha() and not Path(words[0]).exists():
