@@ -1,4 +1,4 @@
-"""`tacit modules`: train skill modules, export one from a run, list and verify them (`modules_sharing`: pack, install)."""
+"""`tacit modules`: train skill modules, export one from a run, list, verify; more in `modules_sharing` and `modules_cost`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from tacit.assembly.flags import Option, Parser
 from tacit.assembly.recipe import Recipe, read_document
 from tacit.assembly.recipes import run_recipe
+from tacit.cli.modules_cost import cost
 from tacit.cli.modules_sharing import install_module, pack_module
 from tacit.cli.terminal import interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
@@ -30,6 +31,7 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--skills all|u
        tacit modules verify DIR [--base-model MODEL]
        tacit modules pack MODULE FILE
        tacit modules install FILE|DIR|https://…|hf:OWNER/NAME --out DIR [--verify]
+       tacit modules cost MODULES [--against MODEL] [--endpoint URL --model NAME]
 
 {summary}
 
@@ -39,6 +41,7 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--skills all|u
   verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
   pack    a module as one file, with fingerprints, a card, the licence of its base and its scores
   install one that somebody packed: checked before anything is written; --verify plays its panel again
+  cost    tokens, seconds and memory per episode beside a prompted model's, and what leaves the machine
 
 `tacit modules COMMAND --help` says what a command takes. Play them: tacit play --policy DIR, tacit eval DIR."""
 CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
@@ -51,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
         print(USAGE.format(summary=SUMMARY_LINE))
         return 0
     commands = {"train": train, "export": export, "list": list_modules, "verify": verify}
-    commands |= {"pack": pack_module, "install": install_module}
+    commands |= {"pack": pack_module, "install": install_module, "cost": cost}
     if words[0] in commands:
         return commands[words[0]](words[1:])
     if words[0].isalpha() and not Path(words[0]).exists():
