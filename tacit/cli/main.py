@@ -23,6 +23,7 @@ COMMANDS = {
     "calibrate": ("tacit.cli.calibrate", "choose the layer and radius that step-level credit compares a model's steps with"),
     "inspect": ("tacit.cli.inspection.inspect", "look into what a run has made"),
     "bank": ("tacit.cli.bank", "the experience bank of a run: list, search, explain, remove, export, import"),
+    "watch": ("tacit.cli.watch", "the report of runs as a page that follows them while they train"),
     "report": ("tacit.cli.report", "write one HTML page of a run or a comparison"),
     "list": ("tacit.cli.listing", "worlds, methods, models, panels and recipes"),
     "prepare": ("tacit.cli.prepare", "make a model to start from: SmolLM2 without a model hub, or a tiny base"),

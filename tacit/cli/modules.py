@@ -1,4 +1,4 @@
-"""`tacit modules`: train skill modules, export one from a run, list and verify them."""
+"""`tacit modules`: train skill modules, export one from a run, list, verify; more in `modules_sharing` and `modules_cost`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tacit.assembly.recipe import Recipe, override, read_document
 from tacit.assembly.recipes import run_recipe
 from tacit.cli.drafting import draft_rewards, draft_tracker
 from tacit.cli.logs import add_logs_flag, show_logs
+from tacit.cli.modules_cost import cost
+from tacit.cli.modules_sharing import install_module, pack_module
 from tacit.cli.terminal import interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
 from tacit.core.errors import TacitError, unknown
@@ -34,6 +36,9 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [
        tacit modules verify DIR [--base-model MODEL]
        tacit modules draft-tracker --from LOGS (--endpoint URL --model NAME | --model MODEL | --check FILE) --out DIR
        tacit modules draft-rewards --tracker FILE --from LOGS (--endpoint URL --model NAME | --model MODEL) --out DIR
+       tacit modules pack MODULE FILE
+       tacit modules install FILE|DIR|https://…|hf:OWNER/NAME --out DIR [--verify]
+       tacit modules cost MODULES [--against MODEL] [--endpoint URL --model NAME]
 
 {summary}
 
@@ -44,6 +49,9 @@ USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [
   verify  every file against its hash, tracker and wording against this version's, the base against its fingerprint
   draft-tracker  let a model write a tracker from a handful of episodes, look at it, and check it against all of them
   draft-rewards  the same for the rewards of a tracker there is
+  pack    a module as one file, with fingerprints, a card, the licence of its base and its scores
+  install one that somebody packed: checked before anything is written; --verify plays its panel again
+  cost    tokens, seconds and memory per episode beside a prompted model's, and what leaves the machine
 
 `tacit modules COMMAND --help` says what a command takes. Play them: tacit play --policy DIR, tacit eval DIR."""
 CHECKPOINT_HELP = "newest, best, sft, rl, or a name such as rl-000020 (default: newest)"
@@ -63,6 +71,7 @@ def run(argv: Sequence[str]) -> int:
         "draft-tracker": draft_tracker,
         "draft-rewards": draft_rewards,
     }
+    commands |= {"pack": pack_module, "install": install_module, "cost": cost}
     if words[0] in commands:
         return commands[words[0]](words[1:])
     if words[0].isalpha() and not Path(words[0]).exists():

@@ -107,15 +107,7 @@ class Story:
 
     def phrases(self) -> list[dict[str, Any]]:
         """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
-        history = self.companion.history.uses()
-        now = history[-1][1] if history else {}
-        rows = []
-        for phrase in sorted(now, key=lambda p: (-now[p], p)):
-            present = [phrase in uses for _, uses in history]
-            absent = max((i for i, here in enumerate(present) if not here), default=-1)
-            since, share = history[absent + 1][0], sum(present) / len(present)
-            rows.append({"phrase": list(phrase), "uses": now[phrase], "since": since, "present": round(share, 4)})
-        return rows
+        return self.companion.history.standing()
 
 
 def open_story(path: Path, recipe: Recipe, world: Environment, played: Played, checkpoint: str, name: str = "") -> Story:

@@ -35,7 +35,7 @@ def comparison_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES, besi
     """HTML of the comparison in `path`; `beside` is the directory the page will lie in, from which its links lead."""
     found = read_comparison(path)
     notices = [*found.notices, *missing(found)]
-    parts = {
+    parts: dict[str, Any] = {
         "worlds": [world_parts(found, world, notices) for world in found.worlds],
         "shown": comparison_viewer(found, most_trajectories, notices),
         "runs": [(cell, link(found, cell, beside or path)) for cell in found.cells],

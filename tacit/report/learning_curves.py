@@ -61,13 +61,16 @@ def panel_chart(panels: Sequence[Panel]) -> Markup | None:
     """Success on each panel over practice; the last measurement before it stands at iteration 0."""
     lines = []
     for colour, panel in enumerate(panels):
-        before = [(0, e) for e in panel.training if e.get("stage") != "rl"][-1:]
-        practised = [(e["step"], e) for e in panel.training if e.get("stage") == "rl" and is_number(e.get("step"))]
-        points = [Point(x, e["success"], *e["interval"]) for x, e in [*before, *practised]]
-        lines.append(Series(panel.name, points, colour))
+        lines.append(Series(panel.name, measured_points(panel), colour))
     if max((len(line.points) for line in lines), default=0) < 2:
         return None
     return draw("Success on the panel", lines, share=True, note="band: 95% interval", marks=True)
+
+
+def measured_points(panel: Panel) -> list[Point]:
+    before = [(0, e) for e in panel.training if e.get("stage") != "rl"][-1:]
+    practised = [(e["step"], e) for e in panel.training if e.get("stage") == "rl" and is_number(e.get("step"))]
+    return [Point(x, e["success"], *e["interval"]) for x, e in [*before, *practised]]
 
 
 def lines_of(records: Sequence[Record]) -> dict[str, list[Series]]:

@@ -1,6 +1,7 @@
 "use strict";
 // Everything is written as text: strings from worlds and models never become markup.
-(() => {
+// `root` is the page, or a part of it that has come since.
+function liven(root) {
   function fill(element, attributes, ...children) {
     for (const [key, value] of Object.entries(attributes)) if (value != null) element.setAttribute(key, value);
     element.append(...children);
@@ -12,7 +13,7 @@
 
   // ---- charts: the values under the pointer, or under the arrow keys
 
-  for (const svg of document.querySelectorAll("svg[data-chart]")) {
+  for (const svg of root.querySelectorAll("svg[data-chart]")) {
     const chart = JSON.parse(svg.dataset.chart);
     const output = svg.closest("figure").querySelector("output"), pointer = svg.querySelector(".pointer");
     const resting = output.textContent;
@@ -62,9 +63,11 @@
 
   // ---- trajectories, step by step
 
-  const viewer = document.getElementById("viewer");
+  const viewer = root.querySelector("#viewer");
   if (!viewer) return;
-  const { texts, episodes } = JSON.parse(document.getElementById("episodes").textContent);
+  const { texts, episodes } = JSON.parse(root.querySelector("#episodes").textContent);
+  const gone = new AbortController(), whileHere = { signal: gone.signal };
+  viewer.addEventListener("gone", () => gone.abort());
   const [goal, outcome, strip, legend, where, body, episodeBox] =
     [".goal", ".outcome", ".strip", ".legend", "#where", "#step", "#episode"].map((name) => viewer.querySelector(name));
   const [back, forth] = viewer.querySelectorAll(".steer button");
@@ -193,9 +196,10 @@
     if (step) return go(state.episode, state.step + step);
     const left = filtered();
     go(left[within(left.indexOf(state.episode) + episode, left.length - 1)], 0);
-  });
-  window.addEventListener("hashchange", fromAddress);
+  }, whileHere);
+  window.addEventListener("hashchange", fromAddress, whileHere);
   viewer.hidden = false;
   if (fromAddress()) viewer.scrollIntoView();
   else render();
-})();
+}
+liven(document);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -36,9 +37,25 @@ parts: Any = environment.get_template("parts.html").module
 """the macros: `parts.figure(…)` is markup"""
 
 
-def render(kind: str, notices: Sequence[str], **told: Any) -> str:
+@dataclass(frozen=True)
+class Live:
+    """What makes a page follow what it shows: it asks its own server, and nobody else."""
+
+    script: str
+    """stands before the page's own"""
+    stamp: str
+    """changes when there is something new"""
+    written: float | None
+    """when there last was, in seconds since 1970"""
+    hint: str = ""
+    """what to do where nothing is written any more"""
+
+
+def render(kind: str, notices: Sequence[str], live: Live | None = None, **told: Any) -> str:
     """The page of a run or a comparison, from what its template is told; a notice that was given twice is said once."""
     style, script = (files("tacit.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    script = f"{live.script}\n{script}" if live else script
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    common = {"kind": kind, "version": tacit.__version__, "style": style, "script": script, "digest": digest, "links": []}
+    common = {"kind": kind, "version": tacit.__version__, "style": style, "script": script, "digest": digest}
+    told |= {"live": live, "links": []}
     return environment.get_template(f"{kind}.html").render(notices=list(dict.fromkeys(notices)), **common, **told)

@@ -67,6 +67,11 @@ class RunFiles:
     def finished(self) -> bool:
         return bool(self.summary)
 
+    @property
+    def come_to(self) -> str:
+        """`rl 12`; nothing before the first step"""
+        return "".join(f"{record['stage']} {record['step']}" for record in self.metrics[-1:])
+
 
 def read_run(path: Path) -> RunFiles:
     """`path` must hold a settings.json; anything beyond that may be missing or broken."""
@@ -80,10 +85,6 @@ def read_run(path: Path) -> RunFiles:
     alarms = _lines(path, path / ALARMS, lambda line: has(line, {"name": str, "step": int, "message": str}), notices)
     versions, newest = read_table(path / "versions.json", notices), saved_checkpoints(path).newest()
     measured = summary or (read_table(newest.path / STATE, notices) if newest else {})
-    if not (path / SUMMARY).exists():
-        done = "".join(f": it has come to {r['stage']} {r['step']}" for r in metrics[-1:])
-        so_far = f"Below is what it has written so far; `tacit train --resume {path}` continues it."
-        notices.insert(0, f"This run has not finished{done}. {so_far}")
     if (path / "failed").is_dir():
         notices.append(f"The run met a loss that was not a number; the batch and the policy are kept in {path / 'failed'}.")
     if not metrics:
@@ -102,9 +103,14 @@ def newest_episodes(path: Path, stages: Sequence[str], notices: list[str]) -> li
     """The newest readable file over `stages` (later stages count as newer), if there is one."""
     for stage in reversed(stages):
         for step, file in sorted(recorded_steps(path, stage).items(), reverse=True):
-            if records := _lines(path, file, _is_episode, notices):
+            if records := read_episodes(path, file, notices):
                 return [Episodes(stage, step, records)]
     return []
+
+
+def read_episodes(path: Path, file: Path, notices: list[str]) -> list[Record]:
+    """Those of one file that can be told."""
+    return _lines(path, file, _is_episode, notices)
 
 
 def trajectory_of(record: Record, task: Task | None = None) -> Trajectory:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tacit.report.conduct import by_world, conduct, reading_load
 from tacit.report.experience import standing_out
@@ -10,17 +12,22 @@ from tacit.report.known import known_of
 from tacit.report.learning_curves import stages_of
 from tacit.report.measures import conditions_of, headline, moment, panels_of
 from tacit.report.numbers import count, duration
-from tacit.report.page import render
+from tacit.report.page import Live, render
+from tacit.report.phrases import phrases_of
 from tacit.report.provenance import name_of, provenance
-from tacit.report.run_files import EVALUATIONS, Record, newest_episodes, read_run
+from tacit.report.run_files import EVALUATIONS, Record, RunFiles, newest_episodes, read_run
 from tacit.report.viewer import MOST_TRAJECTORIES, viewer
+from tacit.runs.directory import SUMMARY
 
 
-def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
-    """HTML of the run in `path`. What is broken or missing there is said on the page; the rest is shown."""
+def run_page(
+    path: Path, most_trajectories: int = MOST_TRAJECTORIES, live: Live | None = None, said: Sequence[str] = (), **more: Any
+) -> str:
+    """HTML of the run in `path`. What is broken or missing there is said on the page; the rest is shown. A page that follows
+    the run is `live`, and may be told `more`; `said` is what is wrong elsewhere."""
     run = read_run(path)
     known = known_of(run.settings)
-    notices = [*run.notices, *known.notices]
+    notices = [*([] if live else unfinished(run)), *run.notices, *said, *known.notices]
     measured = by_world(newest_episodes(path, EVALUATIONS, notices), known)
     recent = [*measured, *by_world(newest_episodes(path, ("rl",), notices), known)]
     first = next((found for stage in EVALUATIONS if (found := newest_episodes(path, (stage,), notices))), [])
@@ -30,6 +37,7 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
         "panels": panels,
         "alarms": [(alarm["step"], alarm["name"].replace("_", " "), _told(alarm)) for alarm in run.alarms],
         "stages": stages_of(run.metrics, panels),
+        "phrases": phrases_of(path, notices),
         "standing_out": standing_out(path, notices),
         "behaved": conduct([*before, *recent], known, notices) if recent else None,
         "reading": reading_load(recent),
@@ -45,7 +53,16 @@ def run_page(path: Path, most_trajectories: int = MOST_TRAJECTORIES) -> str:
     ]
     top = [*headline(panels), *(told if run.finished else [])]
     functions = {"conditions_of": conditions_of, "moment": moment}
-    return render("run", notices, name=path.resolve().name, what=what, done=done, headline=top, **parts, **functions)
+    told_too = {"name": path.resolve().name, "what": what, "done": done, "headline": top, **parts, **functions, **more}
+    return render("run", notices, live, **told_too)
+
+
+def unfinished(run: RunFiles) -> list[str]:
+    if (run.path / SUMMARY).exists():
+        return []
+    done = f": it has come to {run.come_to}" if run.come_to else ""
+    so_far = f"Below is what it has written so far; `tacit train --resume {run.path}` continues it."
+    return [f"This run has not finished{done}. {so_far}"]
 
 
 def _told(alarm: Record) -> str:

@@ -21,7 +21,7 @@ def write_report(path: Path, out: Path, most_trajectories: int = MOST_TRAJECTORI
     if most_trajectories < 0:
         raise TacitError(f"--trajectories must not be negative, and is {most_trajectories}.")
     if not (path / SETTINGS).is_file() and not (path / COMPARISON).is_file():
-        raise _neither(path)
+        raise neither(path)
     if not out.parent.is_dir():
         raise TacitError(f"there is no directory {out.parent} to write {out.name} to; make it, or name another --out.")
     if runs and not (path / COMPARISON).is_file():
@@ -35,7 +35,7 @@ def write_report(path: Path, out: Path, most_trajectories: int = MOST_TRAJECTORI
     yield out
 
 
-def _neither(path: Path) -> TacitError:
+def neither(path: Path) -> TacitError:
     if not path.is_dir():
         return TacitError(f"there is no directory {path}; name a run (runs/NAME) or the directory of a comparison.")
     inside = sorted(p.parent.name for p in path.glob(f"*/{SETTINGS}"))

@@ -150,6 +150,18 @@ class History:
         """(iteration, uses of each merged phrase then in the dictionary)"""
         return [(step, {self.phrases[i]: count for i, count in uses}) for step, uses in self.steps]
 
+    def standing(self) -> list[dict[str, Any]]:
+        """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
+        history = self.uses()
+        now = history[-1][1] if history else {}
+        rows = []
+        for phrase in sorted(now, key=lambda p: (-now[p], p)):
+            present = [phrase in uses for _, uses in history]
+            absent = max((i for i, here in enumerate(present) if not here), default=-1)
+            since, share = history[absent + 1][0], sum(present) / len(present)
+            rows.append({"phrase": list(phrase), "uses": now[phrase], "since": since, "present": round(share, 4)})
+        return rows
+
     def state(self) -> dict[str, Any]:
         return {"iteration": self.iteration, "phrases": [list(p) for p in self.phrases], "steps": list(self.steps)}
 

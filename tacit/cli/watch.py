@@ -1,0 +1,55 @@
+"""`tacit watch`: the report of runs as a page that follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tacit.assembly.flags import Parser
+from tacit.cli.terminal import make_console, say
+from tacit.core.errors import TacitError, install
+from tacit.report.viewer import MOST_TRAJECTORIES
+from tacit.serving.settings import ServingSettings
+from tacit.watching.watched import watched
+
+SUMMARY_LINE = "The report of a run as a page that follows it while it trains; several runs side by side. Nothing is written."
+PORT = 8766
+
+
+def run(argv: Sequence[str]) -> int:
+    arguments, _ = make_parser().parse(argv)
+    if arguments.trajectories < 0:
+        raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
+    runs, settings = watched(arguments.runs), ServingSettings(port=arguments.port)
+    try:
+        from tacit.serving.listening import answer_requests
+        from tacit.watching.app import make_app
+    except ImportError as error:
+        raise TacitError(f"`tacit watch` needs {error.name}: {install('serve')}.") from error
+    console = make_console()
+
+    def announce(address: str) -> None:
+        for one in runs:
+            say(console, one.name if one.begun else f"{one.name}: not begun yet; it is shown as soon as it begins")
+        say(console, f"{address}/\n")
+        say(console, "^C stops watching; the runs go on", style="dim")
+        if arguments.open:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    return answer_requests(make_app(runs, settings, arguments.trajectories), settings, announce)
+
+
+def make_parser() -> Parser:
+    parser = Parser("watch", SUMMARY_LINE, usage="tacit watch RUN [RUN …] [--port N] [--open]")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directory of a run, which need not have begun")
+    parser.add_argument(
+        "--port", type=int, default=PORT, metavar="N", help=f"port on this machine; 0 takes a free one (default: {PORT})"
+    )
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
+    parser.add_argument(
+        "--trajectories", type=int, default=MOST_TRAJECTORIES, metavar="N",
+        help=f"most episodes on a page (default: {MOST_TRAJECTORIES})",
+    )  # fmt: skip
+    return parser

@@ -1,0 +1,128 @@
+"""One player in a process of its own, so that memory and connections are its alone: `python -m tacit.modules.cost_player`.
+
+Reads an order as JSON from standard input and writes what was measured to the file that the order names.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Order:
+    target: str
+    """modules, or a model; of an endpoint nothing"""
+    said: list[tuple[list[str], Any]]
+    """settings: [place, value]"""
+    react: str = ""
+    """ReAct-1step or ReAct-full, and how: a key of `react_contexts`; empty: the modules' own context"""
+    endpoint: dict[str, Any] | None = None
+    base: str | None = None
+    fallback: str | None = None
+    batch: int = 1
+    out: str = ""
+    """where the answer goes"""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Connections:
+    """Every address that this process looks up or connects to, from the moment this is made."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, None] = {}
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, told: tuple[Any, ...]) -> None:
+        address = told[1] if event == "socket.connect" else told[:1] if event == "socket.getaddrinfo" else None
+        if isinstance(address, tuple) and address and address[0]:  # a path is a socket of this machine's own
+            self.hosts[address[0].decode() if isinstance(address[0], bytes) else str(address[0])] = None
+
+
+def measure(order: Order) -> dict[str, Any]:
+    from tacit.assembly.measuring import Sitting
+    from tacit.rollout.onlookers import Onlooker
+
+    class Clock(Onlooker):
+        began = ended = 0.0
+
+        def begin(self, already: int) -> None:
+            self.began = time.perf_counter()
+
+        def over(self, place: int, trajectory: Any) -> None:
+            self.ended = time.perf_counter()
+
+    started, clock, sent = time.perf_counter(), Clock(), [0]
+    said = {tuple(place): value for place, value in order.said}
+    target = _open(order, said, sent)
+    loaded = time.perf_counter() - started
+    with tempfile.TemporaryDirectory(prefix="tacit-cost-") as place:
+        sitting = Sitting(target, out=Path(place), fresh=True, said=said)
+        measured = sitting.play(order.batch, clock, clock.begin)
+        uses = [] if order.react else [use.to_json() for use in sitting.account(measured)[0]]
+    score, episodes = measured.score.to_json(), len(measured.played)
+    return {
+        "score": score,
+        "turns": sum(map(len, measured.played)),
+        "seconds_per_episode": (clock.ended - clock.began) / episodes,
+        "seconds_to_load": loaded,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "device_peak_bytes": _device_peak(),
+        "sent_bytes_per_episode": sent[0] / episodes if order.endpoint else 0.0,
+        "uses": uses,
+    }
+
+
+def _open(order: Order, said: dict[tuple[str, ...], Any], sent: list[int]) -> Any:
+    from tacit.assembly.players import Endpoint, open_endpoint, open_target
+    from tacit.evaluation.tokens import react_contexts
+    from tacit.modules.players import open_player
+    from tacit.training.practice import completion_limit, evaluation_sampling
+
+    if not order.react:
+        return open_player(order.target, said, base=order.base, fallback=order.fallback)
+    target = open_endpoint(Endpoint(**order.endpoint), said) if order.endpoint else open_target(order.target, said)
+    context = react_contexts(target.world.wording(target.recipe.settings.wording))[order.react]
+    train = target.recipe.train
+    target = replace(
+        target, context=context, sampling=evaluation_sampling(train, completion_limit(train, context, target.world))
+    )
+    if target.settle is None:
+        return target
+    settle = target.settle
+
+    def counting(trajectory: Any) -> Any:
+        sent[0] += sum(len(step.prompt_tokens) for step in trajectory.steps)  # bytes, until the server's counts replace them
+        return settle(trajectory)
+
+    return replace(target, settle=counting)
+
+
+def _device_peak() -> int | None:
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.max_memory_allocated()) if torch is not None and torch.cuda.is_available() else None
+
+
+def main() -> int:
+    connections = Connections()
+    from tacit.core.errors import TacitError
+
+    told = json.load(sys.stdin)
+    try:
+        answer = measure(Order(**told))
+    except TacitError as error:
+        answer = {"error": str(error)}
+    Path(told["out"]).write_text(json.dumps({**answer, "hosts": list(connections.hosts)}), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""`tacit watch` in a process of its own, and runs that grow while it looks on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from written import episode
+
+from tacit.runs.records import write_records
+
+
+class Watching:
+    def __init__(self, *words: str) -> None:
+        command = [sys.executable, "-m", "tacit", "watch", *words, "--port", "0"]
+        environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stdout is not None
+        self.said: list[str] = []
+        for line in self.process.stdout:
+            if line.startswith("http://"):
+                self.address = line.strip().rstrip("/")
+                return
+            self.said.append(line.strip())
+        raise AssertionError(f"it did not start (status {self.process.wait()})")
+
+    def get(self, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+        connection = http.client.HTTPConnection("127.0.0.1", int(self.address.rpartition(":")[2]), timeout=60)
+        try:
+            connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), {name.lower(): value for name, value in answer.getheaders()}
+        finally:
+            connection.close()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        try:
+            return self.process.wait(60)
+        finally:
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@contextmanager
+def watching(*places: Path, flags: tuple[str, ...] = ()) -> Iterator[Watching]:
+    found = Watching(*map(str, places), *flags)
+    try:
+        yield found
+    finally:
+        assert found.stop() == 0
+
+
+def grow(run: Path, step: int, won: int = 1, **more: Any) -> None:
+    """One more iteration, as a run writes it: the recording in one move, then a line of metrics."""
+    write_records(run / "trajectories" / f"rl-{step:06d}.jsonl.gz", [episode(100 * step + n, n < won, 4) for n in range(3)])
+    line = {"stage": "rl", "step": step, "success": won / 3, "entropy": 1.0 / step, "at": 1.0, **more}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def contents(run: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file of a run, hidden ones too."""
+    return {str(f.relative_to(run)): (f.stat().st_mtime_ns, f.read_bytes()) for f in run.rglob("*") if f.is_file()}
