@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tacit.assembly.checks import open_world
 from tacit.assembly.recipe import Said
 from tacit.core.errors import TacitError
 from tacit.modules.checking import problems
+from tacit.modules.export import ADAPTER, ADAPTER_CONFIG
 from tacit.modules.fetching import fetch
 from tacit.modules.module import MANIFEST, Module, read_module
-from tacit.modules.packing import check_names
+from tacit.modules.packing import TOLD, check_names
+from tacit.modules.players import module_recipe
 from tacit.modules.remeasuring import Verdict, remeasure
 from tacit.runs.files import write_directory
 
@@ -53,9 +56,13 @@ class Installed:
 def install(source: str, out: Path, wishes: Wishes) -> list[Installed]:
     """Nothing is written to `out` before everything has been checked."""
     with tempfile.TemporaryDirectory(prefix="tacit-install-") as staging:
-        staged = [read_module(place) for place in fetch(source, Path(staging), wishes.most_bytes, wishes.sha256)]
+        try:
+            staged = [read_module(place) for place in fetch(source, Path(staging), wishes.most_bytes, wishes.sha256)]
+            for module in staged:
+                _check(module, source, wishes)
+        except (AttributeError, TypeError, KeyError, ValueError) as error:  # a manifest may hold anything anywhere
+            raise TacitError(f"{MANIFEST} of {source} makes no sense: {type(error).__name__}: {error}.") from error
         for module in staged:
-            _check(module, source, wishes)
             _check_place(module, out / module.skill, wishes.replace)
         verdicts = [_verified(module, wishes) if wishes.verify else None for module in staged]
         return [_put(module, out, verdict) for module, verdict in zip(staged, verdicts, strict=True)]
@@ -63,6 +70,7 @@ def install(source: str, out: Path, wishes: Wishes) -> list[Installed]:
 
 def _check(module: Module, source: str, wishes: Wishes) -> None:
     check_names(module)
+    _check_whole(module)
     code = dict.fromkeys(_code_of_others([module.world, module.base.model, module.context, module.run]))
     if code and not wishes.trust_code:
         raise TacitError(
@@ -72,6 +80,22 @@ def _check(module: Module, source: str, wishes: Wishes) -> None:
     if found := problems(module, wishes.base):
         told = "; ".join(found).replace(str(module.path), source)
         raise TacitError(f"module {module.skill!r} is not installed: {told}")
+    known = open_world(module.world).families
+    if not module.families or not set(module.families) <= set(known):
+        raise TacitError(
+            f"module {module.skill!r} is for {list(module.families)}; the families of {module.world!r} are {known}."
+        )
+    module_recipe(module.path, {module.skill: module}, {})  # its settings, by which it plays
+
+
+def _check_whole(module: Module) -> None:
+    """That it has weights, and scores that can be read, whatever else its manifest says."""
+    needed = {ADAPTER, ADAPTER_CONFIG} if module.adapter else {"config.json"}
+    if missing := sorted(needed - set(module.files)):
+        raise TacitError(f"module {module.skill!r} does not list {', '.join(missing)}, without which it is none.")
+    for stage, score in module.scores.items():
+        if not isinstance(score, Mapping) or not all(name in score for name in TOLD):
+            raise TacitError(f"module {module.skill!r} has a score after {stage!r} without {', '.join(TOLD)}.")
 
 
 def _code_of_others(value: Any) -> list[str]:

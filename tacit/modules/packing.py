@@ -33,6 +33,8 @@ PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 """names of files and skills: one part of a path, not hidden"""
 SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja", ".md")
 """what a module is made of: tensors and text, nothing that is run when it is read"""
+TOLD = ("panel", "panel_hash", "episodes", "successes", "success", "interval")
+"""of a score, to whoever gets the package"""
 LONGEST_LIST = 1 << 22
 """bytes of package.json that are read"""
 PIECE = 1 << 20
@@ -160,4 +162,4 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _score(score: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: score[name] for name in ("panel", "panel_hash", "episodes", "successes", "success", "interval")}
+    return {name: score[name] for name in TOLD}

@@ -25,6 +25,8 @@ from tacit.watching.overview import overview_page
 from tacit.watching.watched import Watched
 
 HEADERS = {"cache-control": "no-cache", "x-frame-options": "DENY"}
+KEPT = 16
+"""pages that need not be written again while nothing is new"""
 Write = Callable[[Live], str]
 
 
@@ -39,7 +41,7 @@ def make_app(runs: Sequence[Watched], settings: ServingSettings, most: int = MOS
         return [("side by side", "/"), *others] if len(runs) > 1 else []
 
     def asked(number: int) -> Watched | None:
-        return runs[number] if number < len(runs) else None
+        return runs[number] if 0 <= number < len(runs) else None
 
     @app.get("/")
     async def root(request: Request) -> Response:
@@ -92,10 +94,20 @@ class Pages:
 
     def _written(self, path: str, live: Live, write: Write) -> str:
         with self._writing:
-            stamp, page = self._kept.get(path, ("", ""))
+            stamp, page = self._kept.pop(path, ("", ""))
             if stamp != live.stamp:
-                self._kept[path] = live.stamp, (page := write(live))
+                page = self._as_far_as_possible(live, write)
+            self._kept[path] = live.stamp, page
+            if len(self._kept) > KEPT:
+                del self._kept[next(iter(self._kept))]  # the one that nobody has asked for longest
             return page
+
+    @staticmethod
+    def _as_far_as_possible(live: Live, write: Write) -> str:
+        try:
+            return write(live)
+        except (TacitError, OSError) as error:  # settings that are damaged; a file that went away while it was read
+            return _said("run", "Cannot be shown", f"{error} It is looked for again when something is written.", live, [])
 
 
 def _run(run: Watched, link: str, most: int, live: Live, beside: list[tuple[str, str]]) -> str:
@@ -103,13 +115,8 @@ def _run(run: Watched, link: str, most: int, live: Live, beside: list[tuple[str,
         heading, message = run.absence()
         return _said(run.name, heading, message, live, beside)
     notices: list[str] = []
-    try:
-        feed = feed_of(run.path, f"{link}/episodes", most, notices)
-        return run_page(run.path, most, live, notices, feed=feed, beside=beside)
-    except TacitError as error:
-        return _said(run.name, "Cannot be shown", str(error), live, beside)
-    except OSError as error:  # a file that went away between being found and being read
-        return _said(run.name, "Cannot be shown", f"{error}. It is looked for again.", live, beside)
+    feed = feed_of(run.path, f"{link}/episodes", most, notices)
+    return run_page(run.path, most, live, notices, feed=feed, beside=beside)
 
 
 def _said(name: str, heading: str, message: str, live: Live | None, beside: list[tuple[str, str]]) -> str:

@@ -191,6 +191,15 @@ def test_what_does_not_fit_this_machine_is_refused(package, modules, tmp_path, c
     assert not (tmp_path / "ran").exists(), "nothing of the sender's was run"
 
 
+@pytest.mark.parametrize("junk", [None, 3, "text", [], {"a": []}, [[1]]])
+def test_a_manifest_may_hold_anything_and_is_still_only_refused(package, tmp_path, capsys, junk):
+    for key in ("world", "skill", "families", "tracker", "context", "weights", "base", "sampling", "scores", "run", "files"):
+        if (key, junk) in (("tracker", None), ("skill", "text"), ("scores", [])):
+            continue  # which could be meant
+        told = refused(capsys, rewritten(package, tmp_path / "p", manifest_with(**{key: junk})), tmp_path / "out")
+        assert told.startswith("error: ") and "Traceback" not in told, key
+
+
 def test_another_module_of_the_skill_is_not_written_over_unasked(modules, package, tmp_path, capsys):
     out = tmp_path / "out"
     shutil.copytree(modules / "heat", out / "heat")

@@ -74,7 +74,14 @@ def test_a_recording_can_be_read_episode_by_episode_under_the_numbers_it_is_link
         shown = page_of(server, "/runs/0/episodes/rl-000011").blocks["episodes"]["episodes"]
         strips = Page(server.get("/runs/0")[1]).text
         assert [e["goal"] for e in shown] == sorted((e["goal"] for e in shown), key=strips.index), "the same order"
-        for nothing in ("/runs/0/episodes/rl-000099", "/runs/0/episodes/..%2F..%2Fsettings", "/runs/7", "/runs/x", "/else"):
+        for nothing in (
+            "/runs/0/episodes/rl-000099",
+            "/runs/0/episodes/..%2F..%2Fsettings",
+            "/runs/7",
+            "/runs/-1",
+            "/runs/x",
+            "/else",
+        ):
             status, text, _ = server.get(nothing)
             assert status == 404 and "There is nothing at" in Page(text).text, nothing
 
@@ -107,7 +114,7 @@ def test_damage_is_said_and_the_rest_is_shown(tmp_path):
         assert "rl-000011.jsonl.gz is damaged" in text and "Success while practising" in text
         (run / "settings.json").write_text('{"world": ')
         assert "Cannot be shown" in page_of(server).text and "settings.json cannot be read" in page_of(server).text
-        assert "settings.json cannot be read" in page_of(server).text
+        assert "settings.json cannot be read" in page_of(server, "/runs/0/episodes/rl-000010").text
 
 
 def test_nobody_elses_page_can_ask(tmp_path):
