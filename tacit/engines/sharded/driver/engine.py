@@ -28,7 +28,7 @@ def start_ranks(settings: ShardedSettings) -> RankGroup:
     if settings.address:
         from tacit.engines.sharded.driver.ray_launching import RayLauncher
 
-        launcher = RayLauncher(settings.address, settings.ranks, threads, device == "cuda", settings.start_timeout_s)
+        launcher = RayLauncher(settings.address, settings.ranks, threads, device == "cuda")
     else:
         if device == "cuda" and settings.ranks > (here := torch.cuda.device_count()):
             raise TacitError(

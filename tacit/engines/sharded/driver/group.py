@@ -50,26 +50,27 @@ class RankGroup:
                 for number in range(ranks):
                     self._ranks.append(_Rank(number, launcher.start(number, address, key)))
                 self._let_in(door, key, deadline)
-            place = self.ask("open_store", limit_s=deadline - time.monotonic())[0]
-            self.ask("join", ranks, place, device, timeout_s, limit_s=deadline - time.monotonic())
+            place = self._ask("open_store", (), deadline, "start_timeout_s")[0]
+            self._ask("join", (ranks, place, device, timeout_s), deadline, "start_timeout_s")
         except BaseException:
             self.close()
             raise
 
-    def ask(self, what: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
+    def ask(self, what: str, *arguments: Any) -> list[Any]:
         """Have every rank do `what`; their answers in order."""
         if self.closed:
             raise TacitError(f"the ranks of this policy have ended: {self.closed} {REMEDY}")
-        limit_s = self.timeout_s if limit_s is None else limit_s
+        return self._ask(what, arguments, time.monotonic() + self.timeout_s, "timeout_s")
+
+    def _ask(self, what: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
         message = written((what, arguments))
-        deadline = time.monotonic() + limit_s
         for rank in self._ranks:
             try:
                 self._line(rank).limit(max(0.1, deadline - time.monotonic()))
                 self._line(rank).send(message)
             except Lost as error:
                 self._lost(rank, what, error)
-        return self._answers(what, deadline, limit_s)
+        return self._answers(what, deadline, setting)
 
     def close(self, why: str = "they were closed.") -> None:
         self.closed = self.closed or why
@@ -88,7 +89,7 @@ class RankGroup:
                 continue
             self._ranks[line.receive()].line = line
 
-    def _answers(self, what: str, deadline: float, limit_s: float) -> list[Any]:
+    def _answers(self, what: str, deadline: float, setting: str) -> list[Any]:
         answers: dict[int, Any] = {}
         failures: dict[int, tuple[BaseException | None, str]] = {}
         pending = {self._line(rank).connection: rank for rank in self._ranks}
@@ -109,7 +110,7 @@ class RankGroup:
                 self._look_after(list(pending.values()), what)
                 if failures:
                     break
-                self._late(list(pending.values()), what, "timeout_s", limit_s)
+                self._late(list(pending.values()), what, setting)
         if failures:
             self._fail(what, failures)
         return [answers[number] for number in range(self.size)]
@@ -137,12 +138,11 @@ class RankGroup:
         self.close(why)
         raise TacitError(f"{why}{said} All ranks have been ended. {REMEDY}") from error
 
-    def _late(self, ranks: list[_Rank], what: str, setting: str, limit_s: float | None = None) -> NoReturn:
-        names = ", ".join(f"rank {rank.number} ({rank.started.name})" for rank in ranks)
-        within = f" within {limit_s:.0f} s" if limit_s is not None else " in time"
-        why = f"waited for {names} of {self.size} in {what!r}, who did not answer{within}."
+    def _late(self, ranks: list[_Rank], what: str, setting: str) -> NoReturn:
+        names = " and ".join(f"rank {rank.number} ({rank.started.name})" for rank in ranks)
+        why = f"waited in {what!r} for {names} of {self.size}, until the limit of --engine.{setting}."
         self.close(why)
-        raise TacitError(f"{why} All ranks have been ended. Give them longer with --engine.{setting}, or see what they wait for.")
+        raise TacitError(f"{why} All ranks have been ended. Give them longer, or see what they wait for. {REMEDY}")
 
     def _line(self, rank: _Rank) -> Line:
         assert rank.line is not None
