@@ -10,10 +10,8 @@ import pytest
 from tacit.cli.main import main
 from tacit.runs.directory import read_summary
 
-RUN = (
-    "train --world alfworld --model tiny-base --sft.steps 2 --sft.batch 4 --iterations 2 --groups 2 --group-size 2 --tasks 8 "
-    "--max-steps 3 --evaluation.tasks 2 --evaluation.max-steps 3 --kl 0.01 --checkpoint-every 1 --engine.device cpu"
-).split()
+RUN = """train --world alfworld --model tiny-base --sft.steps 2 --sft.batch 4 --iterations 2 --groups 2 --group-size 2 --tasks 8
+--max-steps 3 --evaluation.tasks 2 --evaluation.max-steps 3 --kl 0.01 --checkpoint-every 1 --engine.device cpu""".split()  # noqa: SIM905
 
 
 @pytest.mark.slow

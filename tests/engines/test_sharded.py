@@ -151,6 +151,25 @@ def test_gradients_are_those_of_one_process(
         assert ours[name] == pytest.approx(told[name], rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.parametrize("gather", ["whole", "layer"])
+@pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
+def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open, gather: str, kept: dict[str, Any]) -> None:
+    """A step far below the spacing of bfloat16 numbers is not lost; and the sampler has the rounded weights that score."""
+    one, many = local(checkpoint, dtype="bfloat16", **kept), open_on(2, dtype="bfloat16", gather=gather, **kept)
+    batch = a_batch()
+    for _ in range(2):
+        told, ours = (policy.update(batch, [ClippedSurrogate()], LR) for policy in (one, many))
+        assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=0.05)
+    for mine, theirs in zip(many.logprobs(*_rows(batch)), one.logprobs(*_rows(batch)), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=0.05)
+    done = many.sample([Request(p, seed=i) for i, p in enumerate(batch.prompts)], Sampling(max_tokens=6))
+    for mine, theirs in zip(done, many.logprobs(batch.prompts, [c.tokens for c in done]), strict=True):
+        np.testing.assert_allclose(mine.logprobs, theirs, atol=0.05)
+    before, rounded = many.engine.digest(), many.engine.digest(masters=False)
+    many.update(batch, [ClippedSurrogate()], 1e-8)
+    assert many.engine.digest() != before != rounded
+
+
 def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open_on: Open) -> None:
     one, many = local(checkpoint), open_on(2)
     batch = replace(a_batch(), temperature=0.8)
@@ -295,7 +314,7 @@ def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str)
 
 
 def test_what_cannot_start_is_refused(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TacitError, match="servers = 2.*use 0"):
+    with pytest.raises(TacitError, match=r"servers = 2.*use 0"):
         settings_for(2, servers=2)
     with pytest.raises(TacitError, match="at least 1"):
         settings_for(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_sharded import LR, a_batch
 
 from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
@@ -14,7 +15,6 @@ from tacit.engines.sharded.driver.policy import load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.engines import Weighted
 from tacit.testing.plain import small_checkpoint
-from test_sharded import LR, a_batch
 
 ray = pytest.importorskip("ray")
 
@@ -46,5 +46,5 @@ def test_actors_are_ranks(tmp_path: Path) -> None:
 
 def test_an_address_that_does_not_answer_is_refused(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path)
-    with pytest.raises(TacitError, match="no Ray cluster answers at 'auto'.*ray start --head"):
+    with pytest.raises(TacitError, match=r"no Ray cluster answers at 'auto'.*ray start --head"):
         load_policy(ModelSource(str(checkpoint)), ShardedSettings(device="cpu", ranks=2, address="auto"))

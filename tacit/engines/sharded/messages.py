@@ -30,8 +30,8 @@ def written(message: Any) -> bytes:
         return _dumps(message)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TacitError(
-            f"this cannot be sent to the ranks: {error}. Define losses at the top of a module of their own, or install what can "
-            f"send more: {install('cluster')}."
+            f"this cannot be sent to the ranks: {error}. Define losses at the top of a module of their own, or install what "
+            f"can send more: {install('cluster')}."
         ) from error
 
 

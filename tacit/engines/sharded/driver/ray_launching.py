@@ -27,15 +27,15 @@ class RayLauncher:
             except Exception as error:
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise TacitError(
-                    f"no Ray cluster answers at {address!r}: {first} Start one with `ray start --head` and give its address, or "
-                    f"use --engine.address {OWN} for one of this run's own."
+                    f"no Ray cluster answers at {address!r}: {first} Start one with `ray start --head` and give its address, "
+                    f"or use --engine.address {OWN} for one of this run's own."
                 ) from error
         kind = "GPU" if gpus else "CPU"
         there = int(ray.cluster_resources().get(kind, 0))
         if there < ranks:
             raise TacitError(
-                f"engine setting ranks = {ranks}, but the Ray cluster at {address!r} has {there} {kind}(s), and each rank needs one "
-                f"of its own; use --engine.ranks {there}, or a larger cluster."
+                f"engine setting ranks = {ranks}, but the Ray cluster at {address!r} has {there} {kind}(s), and each rank "
+                f"needs one of its own; use --engine.ranks {there}, or a larger cluster."
             )
         self.host: str = ray.util.get_node_ip_address()
         self._environment = {

@@ -48,8 +48,8 @@ def load(engine: ShardedEngine, directory: Path) -> None:
     manifest = read_manifest(directory, bool(engine.settings.lora_rank))
     if not (directory / SHARDS).is_dir():
         raise TacitError(
-            f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Go on with that engine, or "
-            f"start from its weights with --model {directory}."
+            f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Go on with that engine, "
+            f"or start from its weights with --model {directory}."
         )
     for name in manifest["members"]:
         engine.member(name)

@@ -7,6 +7,7 @@ to the gradient of the batch. What is not finite anywhere is known everywhere, b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class ShardedLearning(Learning):
                 tally = counted if counts else for_nothing
                 computed += packed.computed if counts else 0
                 self.sharded.sync_gradients(last)
-                total = self.sharded.run(lambda packed=packed, tally=tally: self._loss(batch, packed, needs, len(rows), tally))
+                total = self.sharded.run(partial(self._loss, batch, packed, needs, len(rows), tally))
                 (total if counts else total * 0.0).backward()
                 self.weights.collect()
         self.weights.add_up()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ class Rank:
     def __init__(self, number: int, host: str):
         """`host`: the address of the machine it is on"""
         self.number, self.host = number, host
+        self.sharded: Any = None
+        self.adapters: Adapters | None = None
+        self.members: dict[str, ShardMember] = {}
 
     def open_store(self) -> tuple[str, int] | None:
         """Where the ranks meet: at the first of them."""
@@ -61,23 +65,18 @@ class Rank:
 
     def open(self, checkpoint: str, settings: ShardedSettings, seed: int) -> dict[str, Any]:
         """Load a model, in the place of what was here. Returns what the driver wants to know of it."""
-        self.close()
+        self.members = {}  # what was here goes before something else comes
+        self.sharded = self.adapters = None
         self.checkpoint, self.settings, self.seed = checkpoint, settings, seed
         self.dtype = resolve_device(settings)[1]
         self.sharded = self._load()
         self.codec = codec_for(self.sharded.tokenizer, self.sharded.hf.config)
         self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
         self.adapters = Adapters(self.sharded.hf, settings, seed, lambda: None) if settings.lora_rank else None
-        self.members: dict[str, ShardMember] = {}
         self.member(MAIN)
         # Attention of one layer is read off its modules, outside of its own pass.
         poolings = [p for p in self._scorer(self.sharded).poolings if p != "attention" or not self.sharded.by_layer]
         return {"poolings": tuple(poolings), "by_layer": self.sharded.by_layer}
-
-    def close(self) -> None:
-        self.members = {}
-        self.sharded: Any = None
-        self.adapters = None
 
     def member(self, name: str) -> None:
         if name in self.members:
@@ -92,9 +91,7 @@ class Rank:
         self.members[name] = ShardMember(sharded, replicated, head, self.settings)
 
     def logprobs(self, who: tuple[str, bool], prompts: Any, completions: Any, temperature: float) -> Answers:
-        return self._score(
-            who, prompts, completions, lambda scorer, own, theirs: scorer.logprobs(own, theirs, temperature)
-        )
+        return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.logprobs(own, theirs, temperature))
 
     def distributions(self, who: tuple[str, bool], prompts: Any, completions: Any, top_k: int | None) -> Answers:
         return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.distributions(own, theirs, top_k))
@@ -108,12 +105,11 @@ class Rank:
         parts = buckets(lengths, budget_for(self._ranks, lengths, self.token_budget))
         self._activate(name)
         scorer = self._scorer(self.sharded)
-        return [
-            (rows, states)
-            for rows, states in self._passes(
-                self.sharded, parts, lambda rows: scorer.hidden_scan([prompts[i] for i in rows], layers, poolings)
-            )
-        ]
+
+        def of(rows: np.ndarray) -> dict[tuple[int, str], np.ndarray]:
+            return scorer.hidden_scan([prompts[i] for i in rows], layers, poolings)
+
+        return self._passes(self.sharded, parts, of)
 
     def values(self, name: str, prompts: Sequence[np.ndarray]) -> Answers:
         head = self.members[name].value_head
@@ -149,7 +145,7 @@ class Rank:
         frozen = member.reference if isinstance(member.reference, Sharded) else self.frozen_copy()
         with torch.no_grad():
             for own, there in self.sharded.parameters.items():
-                frozen.parameters[own].to_local().copy_(there.to_local())
+                frozen.parameters[own].copy_(there)
         member.reference = frozen
 
     def frozen_copy(self) -> Sharded:
@@ -234,9 +230,8 @@ class Rank:
     def _passes(self, sharded: Sharded, parts: Sequence[np.ndarray], of: Callable[[np.ndarray], Any]) -> list[tuple[Any, Any]]:
         answers = []
         for part, counts, _ in turns(parts, self.number, self._ranks):
-            found = sharded.run(lambda part=part: of(part))
+            found = sharded.run(partial(of, part))
             if counts:
                 answers.append((part, found))
         sharded.let_go()
         return answers
-

@@ -1,8 +1,8 @@
 """A rank's part of saving and loading: distributed checkpoints, which any other number of ranks can read.
 
-    MEMBER/weight/NAME                          what is trained, in float32 (rounded as passes use it, without the optimiser)
-    MEMBER/exp_avg/NAME, exp_avg_sq, step       the optimiser's moments
-    MEMBER/reference/NAME                       the frozen reference, where there is one
+MEMBER/weight/NAME                          what is trained, in float32 (rounded as passes use it, without the optimiser)
+MEMBER/exp_avg/NAME, exp_avg_sq, step       the optimiser's moments
+MEMBER/reference/NAME                       the frozen reference, where there is one
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.tensor import DTensor
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.learning.adapters import FROZEN
@@ -114,14 +113,16 @@ def _check_fits(state: State, saved: dict[str, Any], directory: Path) -> None:
         there = saved[name]
         if there.size != tensor.shape or there.properties.dtype != tensor.dtype:
             raise TacitError(
-                f"checkpoint {directory} does not fit this policy: {name} is {tuple(there.size)} {there.properties.dtype} there "
-                f"and {tuple(tensor.shape)} {tensor.dtype} here."
+                f"checkpoint {directory} does not fit this policy: {name} is {tuple(there.size)} {there.properties.dtype} "
+                f"there and {tuple(tensor.shape)} {tensor.dtype} here."
             )
 
 
 def _unreadable(directory: Path, error: BaseException) -> TacitError:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return TacitError(f"cannot read the checkpoint {directory}: {first}. It is damaged or incomplete; use an earlier checkpoint.")
+    return TacitError(
+        f"cannot read the checkpoint {directory}: {first}. It is damaged or incomplete; use an earlier checkpoint."
+    )
 
 
 @contextmanager

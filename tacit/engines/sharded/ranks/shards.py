@@ -46,7 +46,9 @@ class Sharded:
             self.hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = LanguageModel(self.hf, lean=not (self.by_layer or settings.gradient_checkpointing))
         self._root = _Root(self.hf)
-        rounded = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if kept != dtype else MixedPrecisionPolicy()
+        rounded = (
+            MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if kept != dtype else MixedPrecisionPolicy()
+        )
         for module in (*(_layers(self.hf) if self.by_layer else ()), self._root):
             fully_shard(module, mesh=mesh, mp_policy=rounded)
         for module in self._modules():

@@ -20,7 +20,8 @@ from tacit.engines.sharded.ranks.shards import Sharded
 
 
 class ShardedWeights(TrainedWeights):
-    def __init__(self, sharded: Mapping[str, DTensor], replicated: Mapping[str, nn.Parameter], settings: EngineSettings):
+    def __init__(self, sharded: Mapping[str, Any], replicated: Mapping[str, nn.Parameter], settings: EngineSettings):
+        """`sharded`: parameters that are DTensors"""
         self.sharded, self.replicated = dict(sorted(sharded.items())), dict(sorted(replicated.items()))
         # A shard of the model and the parameter that is stepped are one piece of memory.
         shards = {name: nn.Parameter(p.detach().to_local()) for name, p in self.sharded.items()}
