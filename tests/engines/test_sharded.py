@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from random_models import make_model
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -152,6 +153,36 @@ def test_gradients_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("gather", ["whole", "layer"])
+def test_any_architecture_can_be_sharded(open_on: Open, tokenizer: Any, tmp_path: Path, gather: str) -> None:
+    """GPT-2: other layers, a tied head, no pass of our own."""
+    make_model("gpt2").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    ranks = open_on(2).engine.ranks
+    one, many = local(tmp_path), load_policy(ModelSource(str(tmp_path), seed=3), settings_for(2, gather=gather), ranks)
+    batch = a_batch()
+    assert many.digest() == one.digest()
+    for _ in range(2):
+        told, ours = (policy.update(batch, [ClippedSurrogate(), EntropyBonus(0.01)], LR) for policy in (one, many))
+        assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
+    for mine, theirs in zip(many.logprobs(*_rows(batch)), one.logprobs(*_rows(batch)), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+def test_an_interrupt_is_not_taken_for_an_answer(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = open_on(2)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.engines.sharded.driver.group.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            policy.logprobs(*_rows(a_batch()))
+    with pytest.raises(TacitError, match="interrupted"):
+        policy.digest()
+
+
+@pytest.mark.parametrize("gather", ["whole", "layer"])
 @pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
 def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open, gather: str, kept: dict[str, Any]) -> None:
     """A step far below the spacing of bfloat16 numbers is not lost; and the sampler has the rounded weights that score."""
@@ -259,7 +290,7 @@ def test_bad_input_is_refused_and_the_ranks_go_on(open_on: Open, tmp_path: Path)
     policy = open_on(2)
     for refused, words in (
         (lambda: policy.values([np.array([3])]), "value_head"),
-        (lambda: policy.reference().logprobs([np.array([3])], [np.array([4])]), "freeze_reference"),
+        (policy.reference, "freeze_reference"),
         (lambda: policy.logprobs([np.full(300, 3)], [np.array([4])]), "context"),
         (lambda: policy.hidden_states([np.array([3])], 99), "layer 99"),
         (lambda: policy.hidden_states([np.array([3])], 1, "median"), "pooling"),

@@ -16,7 +16,7 @@ from tacit.engines.local.passes.models import resolve_device, usable_cpus
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded.driver.group import RankGroup
 from tacit.engines.sharded.driver.launching import Launcher, ProcessLauncher
-from tacit.engines.sharded.driver.sampling import Replica
+from tacit.engines.sharded.driver.sampling import Replica, Samplers
 from tacit.engines.sharded.settings import ShardedSettings
 
 
@@ -50,6 +50,9 @@ class ShardedEngine:
         alone = EngineSettings(**{f.name: getattr(settings, f.name) for f in fields(EngineSettings)})
         plays = replace(alone, value_head=False, gradient_checkpointing=False)
         self.replica = Replica(hf, tokenizer, plays, seed, self.versions.__getitem__, self._fetch)
+        self.samplers: Samplers = self.replica
+        self.references: set[str] = set()
+        """members that a frozen copy was made of"""
         self._digests: dict[tuple[str | None, bool], tuple[dict[str, int], str]] = {}
 
     def member(self, name: str) -> None:

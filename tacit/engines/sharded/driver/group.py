@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
@@ -64,13 +65,19 @@ class RankGroup:
 
     def _ask(self, what: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
         message = written((what, arguments))
-        for rank in self._ranks:
-            try:
-                self._line(rank).limit(max(0.1, deadline - time.monotonic()))
-                self._line(rank).send(message)
-            except Lost as error:
-                self._lost(rank, what, error)
-        return self._answers(what, deadline, setting)
+        try:
+            for rank in self._ranks:
+                try:
+                    self._line(rank).limit(max(0.1, deadline - time.monotonic()))
+                    self._line(rank).send(message)
+                except Lost as error:
+                    self._lost(rank, what, error)
+            return self._answers(what, deadline, setting)
+        except (TacitError, ValueError):
+            raise
+        except BaseException:  # Ctrl-C: answers that nobody heard would be taken for those to the next question
+            self.close(f"they were interrupted in {what!r}.")
+            raise
 
     def close(self, why: str = "they were closed.") -> None:
         self.closed = self.closed or why
@@ -85,7 +92,7 @@ class RankGroup:
                 self._late(missing, "starting", "start_timeout_s")
             try:
                 line = Line.answered(door.accept()[0], key, max(0.1, deadline - time.monotonic()))
-            except TimeoutError:
+            except (AuthenticationError, *Lost):  # nobody yet, or a stranger
                 continue
             self._ranks[line.receive()].line = line
 

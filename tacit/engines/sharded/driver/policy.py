@@ -15,6 +15,7 @@ from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import MAIN
 from tacit.engines.local.passes.models import load_pretrained, resolve_device, set_threads
+from tacit.engines.local.policy import NO_REFERENCE
 from tacit.engines.models.sources import find_checkpoint
 from tacit.engines.sharded.driver import saving
 from tacit.engines.sharded.driver.engine import ShardedEngine, ShardedScorer, joined, start_ranks
@@ -61,10 +62,10 @@ class ShardedPolicy:
         return self.engine.replica.codec.decode(tokens)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        return self.engine.replica.sample(self.name, requests, sampling, layer)
+        return self.engine.samplers.sample(self.name, requests, sampling, layer)
 
     def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
-        return self.engine.replica.desk(self.name, sampling, layer)
+        return self.engine.samplers.desk(self.name, sampling, layer)
 
     def logprobs(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
@@ -110,10 +111,13 @@ class ShardedPolicy:
         return metrics
 
     def reference(self) -> Scorer:
+        if not self.engine.settings.lora_rank and self.name not in self.engine.references:
+            raise TacitError(NO_REFERENCE)
         return ShardedScorer(self.engine, self.name, reference=True)
 
     def freeze_reference(self) -> None:
         self.engine.ranks.ask("freeze_reference", self.name)
+        self.engine.references.add(self.name)
 
     def begin_stage(self) -> None:
         self.engine.ranks.ask("begin_stage", self.name)

@@ -54,7 +54,8 @@ def load(engine: ShardedEngine, directory: Path) -> None:
     for name in manifest["members"]:
         engine.member(name)
     engine.ranks.ask("load", directory / SHARDS, manifest["members"], manifest["optimizer"])
-    for name in manifest["members"]:
+    for name, told in manifest["members"].items():
         engine.versions[name] += 1
+        (engine.references.add if told["reference"] else engine.references.discard)(name)
     if engine.digest() != manifest["digest"]:
         raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")

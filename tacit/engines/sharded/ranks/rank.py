@@ -199,11 +199,6 @@ class Rank:
         frozen = self.members[name].reference if reference else name
         if isinstance(frozen, Sharded):
             return frozen
-        if reference and self.adapters is None:
-            raise TacitError(
-                "this policy trains all its parameters, so there is no base to compare with; call freeze_reference() before "
-                "training, or train a LoRA adapter (lora_rank)."
-            )
         self._activate(frozen)
         return self.sharded
 
