@@ -11,6 +11,7 @@ from tacit.core.registry import Registry
 
 ENGINES = {
     "local": "tacit.engines.local.spec:ENGINE",
+    "sharded": "tacit.engines.sharded.spec:ENGINE",
     "chat": "tacit.engines.chat.spec:ENGINE",
 }
 REGISTRY = Registry("engine", "tacit.engines", ENGINES, lambda found: isinstance(found, Engine), "a tacit.core.engine.Engine")

@@ -65,6 +65,20 @@ class Member:
         return dict(self._weights.master if self._weights and masters else self.parameters)
 
 
+def hash_into(total: Any, member: str, name: str, tensor: torch.Tensor) -> None:
+    """Add one trained tensor to a digest, as float32. Every engine digests the same weights alike."""
+    total.update(f"{member} {name} {tuple(tensor.shape)}\n".encode())
+    total.update(tensor.detach().float().cpu().contiguous().numpy().data)
+
+
+def zero_head(width: int, device: torch.device) -> nn.Linear:
+    """Zeros: an untrained critic predicts nothing, and the first advantages are plain returns."""
+    head = nn.Linear(width, 1, device=device, dtype=torch.float32)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
 class LocalEngine:
     """One model in memory, its tokenizer, its sampler, and its members. Shared by every view of the policy."""
 
@@ -96,7 +110,7 @@ class LocalEngine:
             parameters = self.adapters.parameters(name)
         else:
             parameters = dict(self.model.hf.named_parameters())
-        head = self._value_head() if self.settings.value_head else None
+        head = zero_head(self.model.width, self.device) if self.settings.value_head else None
         if head is not None:
             parameters |= {f"value_head.{n}": p for n, p in head.named_parameters()}
         self.members[name] = Member(parameters, head, self.settings)
@@ -173,14 +187,6 @@ class LocalEngine:
             total = hashlib.sha256()
             for n, own in tensors.items():
                 for tensor_name, tensor in own:
-                    total.update(f"{n} {tensor_name} {tuple(tensor.shape)}\n".encode())
-                    total.update(tensor.detach().float().cpu().contiguous().numpy().data)
+                    hash_into(total, n, tensor_name, tensor)
             self._hashed[name, masters] = state, total.hexdigest()
         return self._hashed[name, masters][1]
-
-    def _value_head(self) -> nn.Linear:
-        """Zeros: an untrained critic predicts nothing, and the first advantages are plain returns."""
-        head = nn.Linear(self.model.width, 1, device=self.device, dtype=torch.float32)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        return head

@@ -22,6 +22,11 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.sources import Texts, find_checkpoint
 from tacit.engines.models.tiny import TinySettings
 
+NO_REFERENCE = (
+    "this policy trains all its parameters, so there is no base to compare with; call freeze_reference() before training, or "
+    "train a LoRA adapter (lora_rank)."
+)
+
 
 def load_policy(
     model: str,
@@ -131,10 +136,7 @@ class LocalPolicy:
             return self.engine.scorer(None, frozen)
         if self.engine.adapters:
             return self.engine.scorer(frozen)
-        raise TacitError(
-            "this policy trains all its parameters, so there is no base to compare with; call freeze_reference() before "
-            "training, or train a LoRA adapter (lora_rank)."
-        )
+        raise TacitError(NO_REFERENCE)
 
     def freeze_reference(self) -> None:
         if self.engine.adapters:

@@ -15,7 +15,7 @@ def _load(model: ModelSource, settings: EngineSettings) -> Policy:
     return load_policy(model.name, settings, model.seed, world_texts=model.texts, tiny=model.sizes)
 
 
-def _fit(settings: EngineSettings, needs: frozenset[str]) -> tuple[EngineSettings, tuple[str, ...]]:
+def with_value_head(settings: EngineSettings, needs: frozenset[str]) -> tuple[EngineSettings, tuple[str, ...]]:
     """A method that learns a value needs a head for it."""
     if VALUES not in needs or settings.value_head:
         return settings, ()
@@ -28,5 +28,5 @@ ENGINE = Engine(
     capabilities=frozenset(CAPABILITIES),
     settings=EngineSettings,
     load=_load,
-    fit=_fit,
+    fit=with_value_head,
 )

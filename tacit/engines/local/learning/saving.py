@@ -34,13 +34,7 @@ def save(engine: LocalEngine, digest: str, directory: Path, optimizer: bool) -> 
     """Everything, into an empty directory. The manifest is written last: without it a checkpoint does not count."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if engine.adapters:
-            for name in engine.members:
-                _save_adapter(engine, name, directory / "adapters")
-        else:
-            with no_progress_bars():
-                engine.model.hf.save_pretrained(directory / "model")
-            engine.tokenizer.save_pretrained(directory / "model")
+        export(engine, directory)
         for name, member in engine.members.items():
             _write(directory / "training" / f"{name}.safetensors", _training_state(member, optimizer))
             if member.reference is not None:
@@ -52,14 +46,20 @@ def save(engine: LocalEngine, digest: str, directory: Path, optimizer: bool) -> 
         raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
 
 
+def export(engine: LocalEngine, directory: Path) -> None:
+    """The weights as the model uses them, for transformers or peft."""
+    if engine.adapters:
+        for name in engine.members:
+            _save_adapter(engine, name, directory / "adapters")
+    else:
+        with no_progress_bars():
+            engine.model.hf.save_pretrained(directory / "model")
+        engine.tokenizer.save_pretrained(directory / "model")
+
+
 def load(engine: LocalEngine, directory: Path) -> str:
     """Put a saved policy into this one, bit for bit; returns the digest the weights must have."""
-    manifest = _manifest(directory)
-    if manifest["lora"] != bool(engine.adapters):
-        kinds = ("all parameters (lora_rank 0)", "LoRA adapters (lora_rank above 0)")
-        raise TacitError(
-            f"checkpoint {directory} holds {kinds[manifest['lora']]}, but this policy trains {kinds[not manifest['lora']]}."
-        )
+    manifest = read_manifest(directory, bool(engine.adapters))
     if not engine.adapters:
         file = directory / "model" / "model.safetensors"
         _copy_into(_model_state(engine.model.hf), _read_shards(directory / "model"), file)
@@ -200,7 +200,8 @@ def _copy_into(targets: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor
         target.copy_(tensors[name])
 
 
-def _manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path, lora: bool) -> dict[str, Any]:
+    """What a checkpoint says of itself; refused where it is not what a policy with or without adapters can load."""
     file = directory / MANIFEST
     try:
         manifest = json.loads(file.read_text())
@@ -210,6 +211,11 @@ def _manifest(directory: Path) -> dict[str, Any]:
         raise _unreadable(file, error) from error
     if found != FORMAT:
         raise TacitError(f"checkpoint file {file} has format {found}; this version of Tacit reads format {FORMAT}.")
+    if manifest["lora"] != lora:
+        kinds = ("all parameters (lora_rank 0)", "LoRA adapters (lora_rank above 0)")
+        raise TacitError(
+            f"checkpoint {directory} holds {kinds[manifest['lora']]}, but this policy trains {kinds[not manifest['lora']]}."
+        )
     return manifest
 
 

@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
-from tacit.engines.local.passes.flat import FlatPack, pack_flat
+from tacit.engines.local.passes.flat import FlatPack
 from tacit.engines.local.passes.models import LanguageModel
-from tacit.engines.local.passes.packing import Packed, pack
+from tacit.engines.local.passes.packing import Packed
 
 TAUGHT = "taught"
 """the column of prompts that the teacher reads"""
@@ -28,9 +28,7 @@ def taught_states(model: LanguageModel, batch: Batch, packed: FlatPack | Packed,
     lengths = [len(prompts[r]) + len(batch.completions[r]) for r in packed.rows]
     parts = []
     for rows in _slices(packed.rows, lengths, budget):
-        lean = model.lean is not None
-        own = pack_flat(prompts, batch.completions, rows) if lean else pack(prompts, batch.completions, rows, pad)
-        parts.append(model.predicting(own))
+        parts.append(model.predicting(model.packed(prompts, batch.completions, rows, pad)))
     return torch.cat(parts)
 
 

@@ -134,9 +134,7 @@ class Learning:
             return self._gradient(batch, losses, rows, needs, token_budget)
 
         try:
-            (metrics, computed), self.token_budget = cut_finer(
-                gradient, self.token_budget, int(lengths.max()), self._make_room, "an update with a token_budget"
-            )
+            metrics, computed = self._fitting(gradient, int(lengths.max()))
             if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])):
                 failure = NonFiniteLoss(
                     f"the loss is {metrics['loss']} and its gradient's norm {metrics['grad_norm']}, after "
@@ -157,6 +155,12 @@ class Learning:
         share = computed / float(lengths.sum())
         return metrics | {"tokens": float(batch.total_tokens), "rows": float(len(rows)), "computed_share": share}
 
+    def _fitting(self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int) -> tuple[dict[str, float], int]:
+        """The gradient, of a batch cut as finely as memory asks for."""
+        what = "an update with a token_budget"
+        found, self.token_budget = cut_finer(gradient, self.token_budget, least, self._make_room, what)
+        return found
+
     def _gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
     ) -> tuple[dict[str, float], int]:
@@ -165,7 +169,7 @@ class Learning:
         tally, computed = Tally(losses, batch.total_tokens), 0
         sampled = batch.sampled
         seed = derive(self.seed, "dropout", self.weights.steps)
-        with _training(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
+        with training(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
             for packed in self.model.cut(batch.prompts, batch.completions, rows, token_budget, self.codec.pad):
                 computed += packed.computed
                 view = self._view(batch, packed, needs, len(rows))
@@ -173,7 +177,7 @@ class Learning:
                 if total.requires_grad:
                     total.backward()
                     self.weights.collect()
-        return tally.metrics(self.weights.gradient_norm()), computed
+        return tally.metrics(tally.read(self.weights.gradient_norm())), computed
 
     def _view(self, batch: Batch, packed: FlatPack | Packed, needs: frozenset[str], total_rows: int) -> TokenView:
         device = self.model.device
@@ -244,11 +248,14 @@ class Tally:
                 self._count("behaviour_gap_max", gap_T.max())
         return total
 
-    def metrics(self, norm: torch.Tensor) -> dict[str, float]:
+    def read(self, norm: torch.Tensor) -> dict[str, float]:
+        """All that was counted, and the norm, from the device in one reading."""
         columns = {f"sum:{k}": v for k, v in self.sums.items()} | {f"max:{k}": v for k, v in self.peaks.items()}
         columns |= {f"part:{k}": v for k, v in self.parts.items()} | {"norm": norm}
         numbers = torch.stack([v.detach().to(norm.device, torch.float64).reshape(()) for v in columns.values()]).tolist()
-        read = dict(zip(columns, numbers, strict=True))
+        return dict(zip(columns, numbers, strict=True))
+
+    def metrics(self, read: Mapping[str, float]) -> dict[str, float]:
         metrics = {"loss": sum(read[f"part:{name}"] for name in self.parts), "grad_norm": read["norm"]}
         if len(self.parts) > 1:
             metrics |= {f"loss/{name}": read[f"part:{name}"] for name in self.parts}
@@ -264,7 +271,7 @@ class Tally:
 
 
 @contextmanager
-def _training(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
+def training(model: LanguageModel, settings: EngineSettings, dropout: bool, seed: int) -> Iterator[None]:
     """Gradient checkpointing on, and LoRA dropout where rows are imitated; not where they were sampled, since ratios are taken
     against what the sampler saw, and the base model's own never. Its randomness is the seed's and the update's alone."""
     from transformers.modeling_layers import GradientCheckpointingLayer

@@ -62,13 +62,24 @@ class LanguageModel:
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
     ) -> Iterator[FlatPack | Packed]:
         """The rows (none with an empty completion) as micro-batches for `predicting`."""
+        for part in self.parts(prompts, completions, rows, budget):
+            yield self.packed(prompts, completions, part, pad)
+
+    def parts(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int
+    ) -> list[np.ndarray]:
+        """Which rows each micro-batch has."""
         if self.lean is not None:
-            for part in flat_buckets(prompts, completions, rows, budget):
-                yield pack_flat(prompts, completions, part)
-            return
+            return flat_buckets(prompts, completions, rows, budget)
         lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in rows]
-        for part in buckets(lengths, budget):
-            yield pack(prompts, completions, rows[part], pad)
+        return [rows[part] for part in buckets(lengths, budget)]
+
+    def packed(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int
+    ) -> FlatPack | Packed:
+        """The given rows as one micro-batch."""
+        lean = self.lean is not None
+        return pack_flat(prompts, completions, rows) if lean else pack(prompts, completions, rows, pad)
 
     def predicting(self, packed: FlatPack | Packed) -> torch.Tensor:
         """[T, D] the states from which the completion tokens are predicted."""

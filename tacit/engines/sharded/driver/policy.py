@@ -1,0 +1,157 @@
+"""The sharded policy: what the protocols ask for, of ranks that hold the model in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tacit.core.batch import Batch
+from tacit.core.chat import Chat, Message
+from tacit.core.engine import ModelSource
+from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
+from tacit.core.types import Completion
+from tacit.engines.local.learning.adapters import MAIN
+from tacit.engines.local.passes.models import load_pretrained, resolve_device, set_threads
+from tacit.engines.local.policy import NO_REFERENCE
+from tacit.engines.models.sources import find_checkpoint
+from tacit.engines.sharded.driver import saving
+from tacit.engines.sharded.driver.engine import ShardedEngine, ShardedScorer, joined, start_ranks
+from tacit.engines.sharded.driver.group import RankGroup
+from tacit.engines.sharded.settings import ShardedSettings
+
+
+def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup | None = None) -> ShardedPolicy:
+    """A policy from whatever `model.name` stands for; with `ranks`, in processes that are there already, in the place of what
+    they held."""
+    checkpoint = find_checkpoint(model.name, model.seed, model.texts, model.sizes)
+    device, dtype = resolve_device(settings)
+    set_threads(settings.threads)
+    hf, tokenizer = load_pretrained(checkpoint, device, dtype)  # first: what cannot be loaded is said before ranks start
+    return ShardedPolicy(ShardedEngine(hf, tokenizer, checkpoint, settings, model.seed, ranks or start_ranks(settings)))
+
+
+class ShardedPolicy:
+    """One adapter of a sharded model, or the whole model where all parameters are trained. Views made by `adapter` share the
+    ranks; `save` and `load` take all of them, `digest` all on the policy that was loaded and one on a view."""
+
+    def __init__(self, engine: ShardedEngine, name: str = MAIN):
+        self.engine, self.name = engine, name
+        engine.member(name)
+        self._scorer = ShardedScorer(engine, name)
+
+    @property
+    def context_limit(self) -> int:
+        return self.engine.replica.codec.context_limit
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        return self.engine.replica.codec.encode_prompt(text)
+
+    def encode_completion(self, text: str) -> np.ndarray:
+        return self.engine.replica.codec.encode_completion(text)
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return self.engine.replica.codec.encode_chat(chat)
+
+    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
+        return self.engine.replica.codec.encode_answer(chat, answer)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return self.engine.replica.codec.decode(tokens)
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        return self.engine.samplers.sample(self.name, requests, sampling, layer)
+
+    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
+        return self.engine.samplers.desk(self.name, sampling, layer)
+
+    def logprobs(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
+    ) -> list[np.ndarray]:
+        return self._scorer.logprobs(prompts, completions, temperature)
+
+    def distributions(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        return self._scorer.distributions(prompts, completions, top_k)
+
+    def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
+        return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
+
+    def hidden_scan(
+        self, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
+    ) -> dict[tuple[int, str], np.ndarray]:
+        if (odd := [pooling for pooling in poolings if pooling == "attention"]) and "attention" not in self.poolings:
+            raise TacitError(f"pooling {odd[0]!r} cannot be had of a model gathered layer by layer; use --engine.gather whole.")
+        width = self.engine.replica.model.width
+        states = {(i, p): np.zeros((len(prompts), width), np.float32) for i in layers for p in poolings}
+        for rows, found in joined(self.engine.ranks.ask("hidden_scan", self.name, prompts, list(layers), list(poolings))):
+            for which, states_RD in found.items():
+                states[which][rows] = states_RD
+        return states
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        return self.engine.poolings
+
+    def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
+        found = dict(joined(self.engine.ranks.ask("values", self.name, prompts)))
+        return np.array([found[i] for i in range(len(prompts))], np.float32)
+
+    def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
+        """One AdamW step on the whole batch, of which each rank takes its share."""
+        try:
+            metrics = self.engine.ranks.ask("update", self.name, batch, list(losses), lr)[0]
+        except NonFiniteLoss as failure:
+            failure.batch = batch
+            raise
+        self.engine.versions[self.name] += 1
+        return metrics
+
+    def reference(self) -> Scorer:
+        if not self.engine.settings.lora_rank and self.name not in self.engine.references:
+            raise TacitError(NO_REFERENCE)
+        return ShardedScorer(self.engine, self.name, reference=True)
+
+    def freeze_reference(self) -> None:
+        self.engine.ranks.ask("freeze_reference", self.name)
+        self.engine.references.add(self.name)
+
+    def begin_stage(self) -> None:
+        self.engine.ranks.ask("begin_stage", self.name)
+
+    def check_layer(self, layer: int) -> None:
+        self.engine.replica.model.check_layer(layer)
+
+    def adapter(self, name: str) -> ShardedPolicy:
+        return self if name == self.name else ShardedPolicy(self.engine, name)
+
+    @property
+    def numbers(self) -> str:
+        """What it computes with: `float32 on cpu, 2 ranks`."""
+        dtype = str(self.engine.replica.model.hf.dtype).removeprefix("torch.")
+        return f"{dtype} on {self.engine.replica.device.type}, {self.engine.ranks.size} ranks"
+
+    @property
+    def written_tokens(self) -> int:
+        sampler = self.engine.replica.sampler
+        return sampler.written_tokens if sampler else 0
+
+    @property
+    def version(self) -> int:
+        return self.engine.versions[self.name]
+
+    def digest(self) -> str:
+        return self.engine.digest(None if self.name == MAIN else self.name)
+
+    def save(self, directory: Path, optimizer: bool = True) -> None:
+        saving.save(self.engine, Path(directory), optimizer)
+
+    def load(self, directory: Path) -> None:
+        saving.load(self.engine, Path(directory))
+
+    def close(self) -> None:
+        """End the ranks."""
+        self.engine.ranks.close()

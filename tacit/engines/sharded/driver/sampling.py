@@ -1,0 +1,56 @@
+"""Who samples for the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load as from_bytes
+
+from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.types import Completion
+from tacit.engines.local.engine import LocalEngine
+from tacit.engines.local.settings import EngineSettings
+
+
+class Samplers(Protocol):
+    """Writes completions with the weights that the ranks have trained; every completion carries their version."""
+
+    def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]: ...
+
+    def desk(self, name: str, sampling: Sampling, layer: int | None) -> Desk: ...
+
+
+class Replica(LocalEngine):
+    """The whole model in the driver's own process, which takes over the weights of the ranks whenever they have moved and
+    somebody wants something written."""
+
+    def __init__(
+        self,
+        hf: Any,
+        tokenizer: Any,
+        settings: EngineSettings,
+        seed: int,
+        newest: Callable[[str], int],
+        fetch: Callable[[str], bytes],
+    ):
+        """`newest`: the version of a member's weights on the ranks; `fetch`: those weights"""
+        super().__init__(hf, tokenizer, settings, seed)
+        self._newest, self._fetch = newest, fetch
+
+    def catch_up(self, name: str) -> None:
+        """Have the weights that the ranks have."""
+        member, newest = self.member(name), self._newest(name)
+        if member.version == newest:
+            return
+        fetched = from_bytes(self._fetch(name))
+        with torch.no_grad():
+            for own, p in member.parameters.items():
+                p.copy_(fetched[own])
+        self.weights_changed()
+        member.version = newest
+
+    def _play(self, name: str) -> int:
+        self.catch_up(name)
+        return super()._play(name)

@@ -1,0 +1,368 @@
+"""The sharded engine: gradients of many ranks are those of one process, checkpoints go from one number of ranks to another, and
+whoever is lost is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from random_models import make_model
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from tacit.core.batch import Batch
+from tacit.core.engine import ModelSource
+from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.engines import get_engine
+from tacit.engines.sharded.driver.engine import start_ranks
+from tacit.engines.sharded.driver.group import RankGroup
+from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.settings import ShardedSettings
+from tacit.losses.clipped import ClippedSurrogate
+from tacit.losses.distillation import Divergence
+from tacit.losses.entropy import EntropyBonus
+from tacit.losses.kl import ReferenceKL
+from tacit.losses.value import ValueLoss
+from tacit.testing.plain import small_checkpoint
+
+LR = 1e-3
+Open = Callable[..., ShardedPolicy]
+
+
+@dataclass(frozen=True)
+class Squashed:
+    """Something that reads whole logits, and nothing in parts where no advantage is above 1."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"logits"})
+
+    def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        chosen_T = view.advantages_T > 1
+        if not chosen_T.any():
+            return torch.zeros(()), {"squashed": 0.0}
+        return 1e-3 * (view.logits_TV[chosen_T].logsumexp(-1) ** 2).sum() / view.total_tokens, {"squashed": chosen_T.sum()}
+
+
+@dataclass(frozen=True)
+class OnOneRank:
+    """Does something to the process of one rank, in the middle of an update."""
+
+    rank: int
+    what: str
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        if torch.distributed.get_rank() == self.rank:
+            if self.what == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif self.what == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            elif self.what == "fail":
+                raise RuntimeError("no more memory, say")
+        factor = float("nan") if self.what == "nan" and torch.distributed.get_rank() == self.rank else 1.0
+        return factor * view.logprobs_T.sum() / view.total_tokens, {}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+def settings_for(ranks: int, **wished: Any) -> ShardedSettings:
+    return ShardedSettings(**{"device": "cpu", "threads": 1, "ranks": ranks, "timeout_s": 60.0, **wished})
+
+
+@pytest.fixture(scope="module")
+def open_on(checkpoint: Path) -> Iterator[Open]:
+    """open_on(ranks, **settings) -> a policy, in the place of the last one on as many ranks"""
+    groups: dict[int, RankGroup] = {}
+
+    def opened(ranks: int, **wished: Any) -> ShardedPolicy:
+        settings = settings_for(ranks, **wished)
+        if ranks not in groups or groups[ranks].closed:
+            groups[ranks] = start_ranks(settings)
+        return load_policy(ModelSource(str(checkpoint), seed=3), settings, groups[ranks])
+
+    yield opened
+    for group in groups.values():
+        group.close()
+
+
+def local(checkpoint: Path, **wished: Any) -> Any:
+    engine = get_engine("local")
+    return engine.load(ModelSource(str(checkpoint), seed=3), engine.settings(**{"device": "cpu", "threads": 1, **wished}))
+
+
+def a_batch(rows: int = 11) -> Batch:
+    """Ragged rows, two of which share a prompt, one without a completion."""
+    draw = np.random.default_rng(rows)
+    prompts = [draw.integers(2, 200, size=draw.integers(1, 40)) for _ in range(rows)]
+    completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in range(rows)]
+    if rows > 5:
+        prompts[4], completions[5] = prompts[2], np.zeros(0, np.int64)
+    made = Batch.imitation(prompts, completions)
+
+    def numbers(mean: float) -> list[np.ndarray]:
+        return [(mean + 0.3 * draw.standard_normal(len(c))).astype(np.float32) for c in completions]
+
+    made = replace(made, sampled=True, behaviour=numbers(-5.0), advantages=numbers(float(rows > 5)))
+    made = made.with_column("reference", "token", numbers(-5.0)).with_column("returns", "row", draw.random(rows))
+    return made.with_column("taught", "prompt", [np.concatenate([[7, 8, 9], p]) for p in prompts])
+
+
+LOSSES = (ClippedSurrogate(), EntropyBonus(0.01), ValueLoss(), ReferenceKL(0.1), Divergence(), Squashed())
+
+
+def gradients(policy: Any, place: Path) -> dict[str, torch.Tensor]:
+    """AdamW's first moment after one step is a tenth of the gradient."""
+    policy.save(place)
+    if (place / "shards").is_dir():
+        dcp_to_torch_save(place / "shards", place / "all.pt")
+        state = {name.removeprefix("default/"): t for name, t in torch.load(place / "all.pt").items()}
+    else:
+        state = load_file(place / "training" / "default.safetensors")
+    return {name.removeprefix("exp_avg/"): 10 * t for name, t in state.items() if name.startswith("exp_avg/")}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("gather", ["whole", "layer"])
+@pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
+@pytest.mark.parametrize("rows", [11, 1])
+def test_gradients_are_those_of_one_process(
+    checkpoint: Path, open_on: Open, tmp_path: Path, ranks: int, gather: str, kept: dict[str, Any], rows: int
+) -> None:
+    """Every kind of loss, shared prompts, more ranks than rows."""
+    shared = {"value_head": True, "clip_norm": 0.0, "token_budget": 60, **kept}
+    one, many = local(checkpoint, **shared), open_on(ranks, gather=gather, **shared)
+    batch = a_batch(rows)
+    told, ours = (policy.update(batch, LOSSES, LR) for policy in (one, many))
+    theirs, found = gradients(one, tmp_path / "one"), gradients(many, tmp_path / "many")
+    assert set(found) == set(theirs) and "value_head.weight" in found
+    largest = max(float(g.abs().max()) for g in theirs.values())
+    assert max(float((found[n] - g).abs().max()) for n, g in theirs.items()) < 2e-6 * max(1.0, largest)
+    for name in set(told) - {"computed_share"}:  # it is cut otherwise
+        assert ours[name] == pytest.approx(told[name], rel=1e-4, abs=1e-5), name
+
+
+@pytest.mark.parametrize("gather", ["whole", "layer"])
+def test_any_architecture_can_be_sharded(open_on: Open, tokenizer: Any, tmp_path: Path, gather: str) -> None:
+    """GPT-2: other layers, a tied head, no pass of our own."""
+    make_model("gpt2").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    ranks = open_on(2).engine.ranks
+    one, many = local(tmp_path), load_policy(ModelSource(str(tmp_path), seed=3), settings_for(2, gather=gather), ranks)
+    batch = a_batch()
+    assert many.digest() == one.digest()
+    for _ in range(2):
+        told, ours = (policy.update(batch, [ClippedSurrogate(), EntropyBonus(0.01)], LR) for policy in (one, many))
+        assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
+    for mine, theirs in zip(many.logprobs(*_rows(batch)), one.logprobs(*_rows(batch)), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+def test_an_interrupt_is_not_taken_for_an_answer(open_on: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = open_on(2)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.engines.sharded.driver.group.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            policy.logprobs(*_rows(a_batch()))
+    with pytest.raises(TacitError, match="interrupted"):
+        policy.digest()
+
+
+@pytest.mark.parametrize("gather", ["whole", "layer"])
+@pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
+def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open, gather: str, kept: dict[str, Any]) -> None:
+    """A step far below the spacing of bfloat16 numbers is not lost; and the sampler has the rounded weights that score."""
+    one, many = local(checkpoint, dtype="bfloat16", **kept), open_on(2, dtype="bfloat16", gather=gather, **kept)
+    batch = a_batch()
+    for _ in range(2):
+        told, ours = (policy.update(batch, [ClippedSurrogate()], LR) for policy in (one, many))
+        assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=0.05)
+    for mine, theirs in zip(many.logprobs(*_rows(batch)), one.logprobs(*_rows(batch)), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=0.05)
+    done = many.sample([Request(p, seed=i) for i, p in enumerate(batch.prompts)], Sampling(max_tokens=6))
+    for mine, theirs in zip(done, many.logprobs(batch.prompts, [c.tokens for c in done]), strict=True):
+        np.testing.assert_allclose(mine.logprobs, theirs, atol=0.05)
+    before, rounded = many.engine.digest(), many.engine.digest(masters=False)
+    many.update(batch, [ClippedSurrogate()], 1e-8)
+    assert many.engine.digest() != before != rounded
+
+
+def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open_on: Open) -> None:
+    one, many = local(checkpoint), open_on(2)
+    batch = replace(a_batch(), temperature=0.8)
+    for _ in range(3):
+        one.update(batch, [ClippedSurrogate()], LR)
+        many.update(batch, [ClippedSurrogate()], LR)
+    requests, sampling = [Request(p, seed=i) for i, p in enumerate(batch.prompts)], Sampling(0.8, max_tokens=8)
+    for ours, theirs in zip(many.sample(requests, sampling), one.sample(requests, sampling), strict=True):
+        assert ours.tokens.tolist() == theirs.tokens.tolist() and ours.version == many.version == 3
+        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
+    written = many.sample(requests, sampling)
+    again = replace(batch, completions=[c.tokens for c in written], behaviour=[c.logprobs for c in written])
+    again = replace(again, advantages=[np.ones(len(c.tokens)) for c in written], tokens={}, rows={}, contexts={})
+    assert many.update(again, [ClippedSurrogate()], LR)["behaviour_gap_max"] < 1e-4
+
+
+def test_a_digest_is_the_same_however_the_weights_are_spread(checkpoint: Path, open_on: Open) -> None:
+    one = local(checkpoint, value_head=True).digest()
+    assert {open_on(2, value_head=True, gather=gather).digest() for gather in ("whole", "layer")} == {one}
+    assert open_on(3, value_head=True).digest() == one
+
+
+@pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
+def test_another_number_of_ranks_goes_on(checkpoint: Path, open_on: Open, tmp_path: Path, kept: dict[str, Any]) -> None:
+    """Weights, moments, value head and reference; and transformers or peft can open what is there."""
+    batch, losses = a_batch(), LOSSES[:3]
+    policy = open_on(2, value_head=True, **kept)
+    policy.freeze_reference()
+    policy.update(batch, losses, LR)
+    policy.save(tmp_path / "saved")
+    saved, frozen = policy.digest(), policy.reference().logprobs(batch.prompts, batch.completions)
+    policy.update(batch, losses, LR)
+    after = policy.logprobs(batch.prompts, batch.completions)
+    other = open_on(3, value_head=True, gather="layer", **kept)
+    other.load(tmp_path / "saved")
+    assert other.digest() == saved
+    for ours, theirs in zip(other.reference().logprobs(batch.prompts, batch.completions), frozen, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    other.update(batch, losses, LR)
+    for ours, theirs in zip(other.logprobs(batch.prompts, batch.completions), after, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    np.testing.assert_allclose(other.values(batch.prompts), policy.values(batch.prompts), atol=1e-4)
+    plain = local(checkpoint, **kept) if kept else local(tmp_path / "saved" / "model")
+    if kept:
+        plain.load_adapter(tmp_path / "saved" / "adapters" / "default")
+    other.load(tmp_path / "saved")
+    for ours, theirs in zip(other.logprobs(*_rows(batch)), plain.logprobs(*_rows(batch)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_without_the_optimizer_the_weights_are_saved_all_the_same(open_on: Open, tmp_path: Path) -> None:
+    policy = open_on(2)
+    policy.update(a_batch(), [ClippedSurrogate()], LR)
+    policy.save(tmp_path / "saved", optimizer=False)
+    digest = policy.digest()
+    fresh = open_on(2)
+    assert fresh.digest() != digest
+    fresh.load(tmp_path / "saved")
+    assert fresh.digest() == digest
+
+
+def test_another_stage_begins_as_the_local_engine_begins_it(checkpoint: Path, open_on: Open) -> None:
+    batch = a_batch()
+    back = replace(batch, advantages=[-a for a in batch.advantages])
+    found = []
+    for policy, stage in ((local(checkpoint), True), (open_on(2), True), (open_on(2), False)):
+        policy.update(batch, [ClippedSurrogate()], LR)
+        if stage:
+            policy.begin_stage()
+        policy.update(back, [ClippedSurrogate()], LR)
+        found.append(np.concatenate(policy.logprobs(*_rows(batch))))
+    np.testing.assert_allclose(found[1], found[0], atol=1e-4)
+    assert np.abs(found[2] - found[0]).max() > 1e-3
+
+
+def test_what_is_not_finite_on_one_rank_moves_no_weight_on_any(open_on: Open) -> None:
+    policy = open_on(3)
+    before, batch = policy.digest(), a_batch()
+    with pytest.raises(NonFiniteLoss) as caught:
+        policy.update(batch, [OnOneRank(1, "nan")], LR)
+    assert caught.value.batch is batch
+    assert policy.digest() == before and policy.version == 0
+    policy.update(batch, [ClippedSurrogate()], LR)  # the ranks go on
+
+
+def test_bad_input_is_refused_and_the_ranks_go_on(open_on: Open, tmp_path: Path) -> None:
+    policy = open_on(2)
+    for refused, words in (
+        (lambda: policy.values([np.array([3])]), "value_head"),
+        (policy.reference, "freeze_reference"),
+        (lambda: policy.logprobs([np.full(300, 3)], [np.array([4])]), "context"),
+        (lambda: policy.hidden_states([np.array([3])], 99), "layer 99"),
+        (lambda: policy.hidden_states([np.array([3])], 1, "median"), "pooling"),
+        (lambda: policy.distributions([np.array([3])], [np.array([4])], 10_000), "top_k"),
+        (lambda: policy.adapter("other"), "lora_rank"),
+        (lambda: policy.load(tmp_path / "nothing"), "policy.json"),
+    ):
+        with pytest.raises(TacitError, match=words):
+            refused()
+    assert policy.logprobs([], []) == []
+    assert len(policy.logprobs([np.array([3])], [np.array([4])])) == 1
+
+
+def test_a_damaged_or_foreign_checkpoint_is_refused(checkpoint: Path, open_on: Open, tmp_path: Path) -> None:
+    policy = open_on(2)
+    policy.update(a_batch(), [ClippedSurrogate()], LR)
+    policy.save(tmp_path / "saved")
+    with pytest.raises(TacitError, match="lora_rank above 0"):
+        open_on(2, lora_rank=4).load(tmp_path / "saved")
+    with pytest.raises(TacitError, match="does not fit"):
+        open_on(2, value_head=True).load(tmp_path / "saved")
+    file = max((tmp_path / "saved" / "shards").glob("*.distcp"))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(TacitError, match="damaged"):
+        open_on(2).load(tmp_path / "saved")
+    local(checkpoint).save(tmp_path / "local")
+    with pytest.raises(TacitError, match="another engine"):
+        open_on(2).load(tmp_path / "local")
+
+
+@pytest.mark.parametrize("what", ["before", "die", "stop", "fail"])
+def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str) -> None:
+    """Killed while it waits, killed in the middle of an update, stopped there, or failed alone."""
+    policy = open_on(2)
+    ranks = policy.engine.ranks
+    ranks.timeout_s = 5.0
+    pids = [int(rank.started.name.split()[-1]) for rank in ranks._ranks]
+    begun = time.monotonic()
+    if what == "before":
+        os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(TacitError, match=f"rank 1 .*process {pids[1]}") as caught:
+        policy.update(a_batch(), [OnOneRank(1, what)], LR)
+    assert time.monotonic() - begun < 5.0 + 5.0
+    said = str(caught.value)
+    assert {"before": "SIGKILL", "die": "SIGKILL", "stop": "--engine.timeout_s", "fail": "no more memory"}[what] in said
+    assert "--resume" in said
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with pytest.raises(TacitError, match="have ended"):
+        policy.logprobs([np.array([3])], [np.array([4])])
+
+
+def test_what_cannot_start_is_refused(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TacitError, match=r"servers = 2.*use 0"):
+        settings_for(2, servers=2)
+    with pytest.raises(TacitError, match="at least 1"):
+        settings_for(0)
+    with pytest.raises(TacitError, match="no model at"):
+        load_policy(ModelSource("./not/there"), settings_for(2))
+    with pytest.raises(TacitError, match="sees no GPU"):
+        load_policy(ModelSource(str(checkpoint)), settings_for(2, device="cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(TacitError, match=r"ranks = 2, but this machine has 1 GPU.*ranks 1"):
+        start_ranks(settings_for(2, device="cuda"))
+
+
+def test_ranks_that_do_not_start_in_time_are_named() -> None:
+    with pytest.raises(TacitError, match=r"waited in 'starting' for rank .*process.*start_timeout_s"):
+        start_ranks(settings_for(2, start_timeout_s=0.05))
+
+
+def _rows(batch: Batch) -> tuple[Any, Any]:
+    return batch.prompts, batch.completions

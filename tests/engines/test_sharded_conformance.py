@@ -1,0 +1,48 @@
+"""The sharded engine passes what every engine has to, on two ranks, with weights gathered whole and layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tacit.core.engine import ModelSource
+from tacit.core.protocols import Policy
+from tacit.engines import get_engine
+from tacit.engines.sharded.driver.engine import start_ranks
+from tacit.engines.sharded.driver.group import RankGroup
+from tacit.engines.sharded.driver.policy import load_policy
+from tacit.testing.engines import EngineConformance
+
+
+class TestSharded(EngineConformance):
+    """One group of ranks for all tests; every policy takes the place of the one before it."""
+
+    engine = get_engine("sharded")
+    gather: ClassVar[str] = "whole"
+    ranks: ClassVar[RankGroup | None] = None
+
+    def settings(self, **wished: Any) -> Any:
+        own = {"device": "cpu", "threads": 1, "ranks": 2, "gather": self.gather, "timeout_s": 60.0}
+        return self.engine.settings(**{**own, **wished})
+
+    @pytest.fixture(autouse=True, scope="class")
+    def two_ranks(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        yield
+        if request.cls.ranks is not None:
+            request.cls.ranks.close()
+
+    @contextmanager
+    def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
+        own, settings = type(self), self.settings(**wished)
+        if own.ranks is None or own.ranks.closed:  # a test that failed may have ended them
+            own.ranks = start_ranks(settings)
+        yield load_policy(ModelSource(str(checkpoint), seed=3), settings, own.ranks)
+
+
+class TestLayerByLayer(TestSharded):
+    gather = "layer"
+    ranks = None
