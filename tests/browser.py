@@ -103,6 +103,17 @@ class Browser:
             self._receive(deadline)
         self._events.clear()
 
+    def until(self, condition: str) -> None:
+        """Wait for what the page is to become."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.evaluate(condition):
+            assert time.monotonic() < deadline, (condition, self.evaluate("document.body.innerText"), self.complaints)
+            time.sleep(0.05)
+
+    def complaints_beyond(self, address: str) -> list[str]:
+        """Without what was fetched from the server that is being tested."""
+        return [said for said in self.complaints if not said.startswith(f"fetched {address}/")]
+
     def close(self) -> None:
         self._process.terminate()
         try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import Browser, find_chromium
 from hypothesis import HealthCheck, settings
 
 # How fast examples are drawn says how busy the machine is, not what is wrong.
@@ -23,3 +25,13 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no shared data at {path}; set TACIT_SHARED_DATA to the folder that holds it")
     return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine; install one (Debian: apt-get install chromium), or name it in $CHROMIUM")
+    found = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()

@@ -47,7 +47,7 @@ class Numbered:
     observations are not words yet, `seen`."""
 
     separator = "\n\n"
-    rules: str
+    rules = ""
     asked = "Your goal: "
     """what stands before the task"""
     word = "action"
@@ -61,7 +61,7 @@ class Numbered:
         return observation.text
 
     def task(self, task: Task) -> str:
-        return f"{self.rules}\n{self.asked}{task.goal}"
+        return "\n".join(part for part in (self.rules, f"{self.asked}{task.goal}") if part)
 
     def turn(self, number: int, observation: Observation, action: str) -> str:
         return f"{self._seen(number, observation)}{self.between}You did: {action}"

@@ -7,17 +7,16 @@ from random import Random
 from typing import Any
 
 from tacit.core.errors import TacitError, unknown
-from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.types import Observation, Task
+from tacit.core.wording import Numbered
 from tacit.core.world import Environment, World
 
 SEEDS: Mapping[str, range] = {"train": range(1_000_000), "test": range(1_000_000, 2_000_000)}
 """split -> the seeds its tasks are drawn from"""
 
 
-class PlainWording:
+class PlainWording(Numbered):
     """The goal, what is seen, and a request: no words of any world's own."""
-
-    separator = "\n\n"
 
     def task(self, task: Task) -> str:
         return task.goal
@@ -29,11 +28,6 @@ class PlainWording:
         if admissible and observation.actions:
             return f"{observation.text}\nPossible: {'; '.join(observation.actions)}"
         return observation.text
-
-    def request(self, style: ActionStyle) -> str:
-        if style == "bare":
-            return "Answer with the next action alone."
-        return "Think step by step inside <think> </think>, then give one action inside <action> </action>."
 
 
 def by_seed(name: str, goal: str) -> Callable[[str, int, int], Sequence[Task]]:

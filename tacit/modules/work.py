@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit.core.errors import TacitError
-from tacit.core.types import ActionStyle, Observation, Task
+from tacit.core.types import Task
+from tacit.core.wording import Brief, Numbered
 from tacit.core.world import Environment, Tracker, World
 from tacit.environments import get_environment
 from tacit.modules.drafting.tracker import DraftedTracker
@@ -26,40 +27,15 @@ DRAFTED = "drafted"
 MAX_STEPS = 50
 
 
-class FullWording:
-    separator = "\n"
-
-    def task(self, task: Task) -> str:
-        return f"Your task: {task.goal}"
-
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"Turn {number}. You saw: {observation.text}\nYou did: {action}"
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        listed = f"\nPossible actions: {'; '.join(observation.actions)}" if admissible and observation.actions else ""
-        return f"Turn {number}. You see: {observation.text}{listed}"
-
-    def request(self, style: ActionStyle) -> str:
-        if style == "bare":
-            return "Answer with the next action alone."
-        return "Think step by step inside <think> </think>, then give one action inside <action> </action>."
+class FullWording(Numbered):
+    asked = "Your task: "
 
 
-class TerseWording:
-    separator = "\n"
+class TerseWording(Brief):
+    ends = " >"
 
     def task(self, task: Task) -> str:
         return task.goal
-
-    def turn(self, number: int, observation: Observation, action: str) -> str:
-        return f"{observation.text} > {action}"
-
-    def now(self, number: int, observation: Observation, admissible: bool) -> str:
-        listed = f" [{'; '.join(observation.actions)}]" if admissible and observation.actions else ""
-        return f"{observation.text}{listed} >"
-
-    def request(self, style: ActionStyle) -> str:
-        return ""
 
 
 def _nowhere() -> World:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browser import Browser, find_chromium
 from written import HOSTILE, episode, write_comparison, write_run
 
 from tacit.report.comparison_page import comparison_page
@@ -15,16 +14,6 @@ WHERE = "document.getElementById('where').textContent"
 WROTE = "document.querySelectorAll('#step .text pre')[1].textContent"
 HASH = "location.hash"
 WIDTH = "document.documentElement.scrollWidth"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine; install one (Debian: apt-get install chromium), or name it in $CHROMIUM")
-    found = Browser(program, tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

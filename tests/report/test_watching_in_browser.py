@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from browser import Browser, find_chromium
 from watching import grow, watching
 from written import HOSTILE, episode, write_run
 
@@ -16,41 +13,20 @@ CAME = "document.querySelector('#came')?.textContent || ''"
 WHERE = "document.getElementById('where').textContent"
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine; install one (Debian: apt-get install chromium), or name it in $CHROMIUM")
-    found = Browser(program, tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
-
-
-def until(browser: Browser, condition: str) -> None:
-    deadline = time.monotonic() + 60
-    while not browser.evaluate(condition):
-        assert time.monotonic() < deadline, (condition, browser.evaluate("document.body.innerText"), browser.complaints)
-        time.sleep(0.05)
-
-
-def complaints(browser: Browser, address: str) -> list[str]:
-    return [said for said in browser.complaints if not said.startswith(f"fetched {address}/")]
-
-
 @pytest.mark.parametrize("width", [1280, 360])
 def test_a_run_appears_grows_and_ends_while_the_page_is_open(browser, tmp_path, width):
     run = tmp_path / "run"
     with watching(run) as server:
         browser.open(f"{server.address}/", width, 800, dark=width == 360)
-        until(browser, "document.body.innerText.includes('There is no directory')")
+        browser.until("document.body.innerText.includes('There is no directory')")
         write_run(run, finished=False, episodes=[episode(1, True, text=HOSTILE, goal=HOSTILE), episode(2, False, 70)])
-        until(browser, f"({CAME}).includes('training, iteration 10')")
+        browser.until(f"({CAME}).includes('training, iteration 10')")
         assert "last written" in browser.evaluate("document.querySelector('.following').textContent")
         assert browser.evaluate("document.images.length") == 0
         browser.evaluate("document.querySelector('#curves details').open = true")
         browser.evaluate("document.querySelector('#run').marked = document.querySelector('#curves').marked = 1")
         grow(run, 11, won=2)
-        until(browser, f"({CAME}).includes('training, iteration 11: 2 of 3 won')")
+        browser.until(f"({CAME}).includes('training, iteration 11: 2 of 3 won')")
         assert browser.evaluate("document.querySelector('#run').marked") == 1, "what is as it was stays where it is"
         assert browser.evaluate("document.querySelector('#curves').marked") is None
         assert browser.evaluate("document.querySelector('#curves details').open"), "what was opened stays open"
@@ -63,8 +39,8 @@ def test_a_run_appears_grows_and_ends_while_the_page_is_open(browser, tmp_path, 
         assert browser.evaluate(WIDTH) == width, "the page itself never scrolls sideways"
         browser.screenshot(tmp_path / f"run-{width}.png")
         (run / "summary.json").write_text('{"episodes": 3}')
-        until(browser, "document.querySelector('.state').textContent === 'finished'")
-        assert complaints(browser, server.address) == []
+        browser.until("document.querySelector('.state').textContent === 'finished'")
+        assert browser.complaints_beyond(server.address) == []
         browser.open("about:blank")
 
 
@@ -75,17 +51,17 @@ def test_whoever_reads_an_episode_is_not_disturbed(browser, tmp_path):
         before = browser.evaluate(WHERE)
         assert before.startswith("step 2 of")
         write_records(run / "trajectories" / "eval-rl-000020.jsonl.gz", [episode(500, False, 9)])
-        until(browser, "!!document.querySelector('#trajectories .newer')")
+        browser.until("!!document.querySelector('#trajectories .newer')")
         assert browser.evaluate(WHERE) == before
         browser.evaluate("document.getElementById('viewer').scrollIntoView()")
         browser.press("ArrowLeft")
         assert browser.evaluate(WHERE).startswith("step 1 of")
         browser.click(".newer")
-        until(browser, "document.querySelector('#episode').textContent.includes('letters/test/500')")
+        browser.until("document.querySelector('#episode').textContent.includes('letters/test/500')")
         assert browser.evaluate("location.hash") == ""
         browser.press("ArrowRight")
         assert browser.evaluate("location.hash") == "#episode=1&step=2", "one viewer hears the keys, not two"
-        assert complaints(browser, server.address) == []
+        assert browser.complaints_beyond(server.address) == []
         browser.open("about:blank")
 
 
@@ -99,12 +75,12 @@ def test_a_strip_leads_to_its_episode_and_runs_stand_side_by_side(browser, tmp_p
         assert browser.evaluate(WIDTH) == width
         browser.screenshot(tmp_path / f"beside-{width}.png")
         grow(one, 12, won=3)
-        until(browser, f"({CAME}).includes('training, iteration 12: 3 of 3 won')")
+        browser.until(f"({CAME}).includes('training, iteration 12: 3 of 3 won')")
         goal = browser.evaluate("document.querySelector('.beside .came a').lastElementChild.textContent")
         browser.evaluate("document.querySelector('.beside .came a').click()")
-        until(browser, "location.pathname === '/runs/0/episodes/rl-000012' && !!document.querySelector('.goal')")
+        browser.until("location.pathname === '/runs/0/episodes/rl-000012' && !!document.querySelector('.goal')")
         assert browser.evaluate("document.querySelector('.goal').textContent") == goal
-        assert complaints(browser, server.address) == []
+        assert browser.complaints_beyond(server.address) == []
         browser.open("about:blank")
 
 
@@ -112,5 +88,5 @@ def test_a_server_that_has_gone_is_said(browser, tmp_path):
     with watching(write_run(tmp_path / "run", finished=False)) as server:
         browser.open(f"{server.address}/runs/0")
         address = server.address
-    until(browser, "document.querySelector('.following').textContent.includes('nobody answers any more')")
-    assert all("fetched" in said or "ERR_CONNECTION_REFUSED" in said for said in complaints(browser, address))
+    browser.until("document.querySelector('.following').textContent.includes('nobody answers any more')")
+    assert all("fetched" in said or "ERR_CONNECTION_REFUSED" in said for said in browser.complaints_beyond(address))

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from tacit.core.batch import Batch
-from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
@@ -18,7 +17,9 @@ from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.learning import saving
 from tacit.engines.local.learning.adapters import FROZEN, MAIN
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.local.speaking import Speaking
 from tacit.engines.models.sources import Texts, find_checkpoint
 from tacit.engines.models.tiny import TinySettings
 
@@ -47,7 +48,7 @@ def load_policy(
     return LocalPolicy(LocalEngine(hf, tokenizer, settings, seed))
 
 
-class LocalPolicy:
+class LocalPolicy(Speaking):
     """One adapter of a local model, or the whole model where all parameters are trained.
 
     Views made by `adapter` share the base, and each has its own adapter, optimiser, value head and reference. `save` and
@@ -55,44 +56,15 @@ class LocalPolicy:
     """
 
     def __init__(self, engine: LocalEngine, name: str = MAIN):
-        self.engine, self.name = engine, name
+        self.engine, self.name, self.codec = engine, name, engine.codec
         self._member = engine.member(name)
-        self._scorer = engine.scorer(name)
-
-    @property
-    def context_limit(self) -> int:
-        return self.engine.codec.context_limit
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        return self.engine.codec.encode_prompt(text)
-
-    def encode_completion(self, text: str) -> np.ndarray:
-        return self.engine.codec.encode_completion(text)
-
-    def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self.engine.codec.encode_chat(chat)
-
-    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        return self.engine.codec.encode_answer(chat, answer)
-
-    def decode(self, tokens: np.ndarray) -> str:
-        return self.engine.codec.decode(tokens)
+        self._scorer: ModelScorer = engine.scorer(name)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         return self.engine.sample(self.name, requests, sampling, layer)
 
     def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
         return self.engine.desk(self.name, sampling, layer)
-
-    def logprobs(
-        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
-    ) -> list[np.ndarray]:
-        return self._scorer.logprobs(prompts, completions, temperature)
-
-    def distributions(
-        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        return self._scorer.distributions(prompts, completions, top_k)
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self._scorer.hidden_states(prompts, layer, pooling)

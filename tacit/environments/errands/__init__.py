@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tacit.core.examples import texts_of_play
 from tacit.core.world import Environment
 from tacit.environments.errands.alphabet import ALPHABET
 from tacit.environments.errands.expert import Resident, Stranger
@@ -17,16 +18,9 @@ from tacit.environments.errands.world import MAX_STEPS, ErrandsWorld
 
 def example_texts(seed: int) -> list[str]:
     """Both wordings along the expert's episodes, for training a tiny tokenizer."""
-    world, wordings, texts = ErrandsWorld(), (TerseWording(), FullWording()), []
-    for task in tasks("elsewhere", 200, seed):
-        expert, observation, done, number = Resident(task), world.reset(task), False, 1
-        texts += [wording.task(task) for wording in wordings]
-        while not done:
-            action = expert.act(observation)
-            texts += [wording.turn(number, observation, action) for wording in wordings]
-            transition = world.step(action)
-            observation, done, number = transition.observation, transition.done, number + 1
-    return texts
+    return texts_of_play(
+        ErrandsWorld(), tasks("elsewhere", 200, seed), Resident, (TerseWording(), FullWording()), present=False
+    )
 
 
 ENVIRONMENT = Environment(

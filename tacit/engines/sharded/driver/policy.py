@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from tacit.core.batch import Batch
-from tacit.core.chat import Chat, Message
 from tacit.core.engine import ModelSource
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
@@ -16,6 +15,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import MAIN
 from tacit.engines.local.passes.models import load_pretrained, resolve_device, set_threads
 from tacit.engines.local.policy import NO_REFERENCE
+from tacit.engines.local.speaking import Speaking
 from tacit.engines.models.sources import find_checkpoint
 from tacit.engines.sharded.driver import saving
 from tacit.engines.sharded.driver.engine import ShardedEngine, ShardedScorer, joined, start_ranks
@@ -33,49 +33,20 @@ def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup 
     return ShardedPolicy(ShardedEngine(hf, tokenizer, checkpoint, settings, model.seed, ranks or start_ranks(settings)))
 
 
-class ShardedPolicy:
+class ShardedPolicy(Speaking):
     """One adapter of a sharded model, or the whole model where all parameters are trained. Views made by `adapter` share the
     ranks; `save` and `load` take all of them, `digest` all on the policy that was loaded and one on a view."""
 
     def __init__(self, engine: ShardedEngine, name: str = MAIN):
-        self.engine, self.name = engine, name
+        self.engine, self.name, self.codec = engine, name, engine.replica.codec
         engine.member(name)
         self._scorer = ShardedScorer(engine, name)
-
-    @property
-    def context_limit(self) -> int:
-        return self.engine.replica.codec.context_limit
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        return self.engine.replica.codec.encode_prompt(text)
-
-    def encode_completion(self, text: str) -> np.ndarray:
-        return self.engine.replica.codec.encode_completion(text)
-
-    def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self.engine.replica.codec.encode_chat(chat)
-
-    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        return self.engine.replica.codec.encode_answer(chat, answer)
-
-    def decode(self, tokens: np.ndarray) -> str:
-        return self.engine.replica.codec.decode(tokens)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         return self.engine.samplers.sample(self.name, requests, sampling, layer)
 
     def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
         return self.engine.samplers.desk(self.name, sampling, layer)
-
-    def logprobs(
-        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
-    ) -> list[np.ndarray]:
-        return self._scorer.logprobs(prompts, completions, temperature)
-
-    def distributions(
-        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        return self._scorer.distributions(prompts, completions, top_k)
 
     def hidden_states(self, prompts: Sequence[np.ndarray], layer: int, pooling: str = "last") -> np.ndarray:
         return self.hidden_scan(prompts, [layer], [pooling])[layer, pooling]
