@@ -383,6 +383,9 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
     assert json.loads(out.read_text())["results"] == results
     done = benchmark(trained, f"{out}.parts", name="credit_controls")  # checks its own PACE against what was kept
     assert done.returncode == 0 and "PACE-Q, one part | " in done.stdout and "\nrefused | " in done.stdout, done.stderr
+    words = ("--tokenizer", str(next((trained / "run").rglob("tokenizer.json"))))
+    done = benchmark(trained, f"{out}.parts", *words, name="credit_controls")
+    assert all(f"\nPACE-{form} by first tokens, " in done.stdout for form in ("Q", "diff")), done.stderr
     done = benchmark(trained, str(trained), name="credit_controls")
     assert done.returncode == 2 and "holds no measurement" in done.stderr
     done = benchmark(trained, run, "--checkpoints", "rl-000009", "--json", str(out))
