@@ -292,8 +292,8 @@ def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monk
 def test_fewer_tasks_than_were_asked_for_are_said(trained, capsys, monkeypatch):
     """The run has sixteen tasks of two families, whatever --tasks-each is told."""
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
-    words = ["calibrate", str(trained / "run"), "--layers=-1", "--poolings", "last", "--epsilons", "0.05", "--min-clusters", "1"]
-    words += ["--members", "1", "--out", str(trained / "other.json")]
+    words = ["calibrate", str(trained / "run"), "--layers=-1", "--poolings", "last", "--epsilons", "0.05"]
+    words += ["--min-clusters", "1", "--members", "1", "--out", str(trained / "other.json")]
     assert main([*words, "--tasks-each", "40"]) == 0
     assert "16 tasks of the 80 asked for of 2 families" in " ".join(capsys.readouterr().out.split())
     assert main([*words, "--tasks-each", "3", "--observations", "1"]) == 0
