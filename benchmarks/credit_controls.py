@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, list[Measured]]:
     """The groups of each moment, with the controls among their credits."""
+    if tokenizer and not tokenizer.is_file():
+        raise TacitError(f"there is no {tokenizer}; --tokenizer wants the tokenizer.json of the model that was measured.")
     encoding = Tokenizer.from_file(str(tokenizer)) if tokenizer else None
     files = sorted(parts.glob("*-played.json"))
     if not files:
