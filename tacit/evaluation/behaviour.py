@@ -28,7 +28,7 @@ class Behaviour:
     invalid: float | None
     """share of the steps of successes that did not parse or that the world refused ("Nothing happens")"""
     repeats: float | None
-    """share of the steps of successes whose action had been taken before in the episode; what does not parse is counted above"""
+    """share of the steps of successes whose action had been taken before in the episode; what does not parse is not one"""
     unparsed: float | None = None
     """share of the steps of successes that did not parse"""
     refused: float | None = None
