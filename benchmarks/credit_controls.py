@@ -9,6 +9,7 @@ Beside the estimators as they were measured, from the same episodes and the same
     … , over deviation       Q̂ − V̂ divided by the part's deviation: PACE with Eq. 2's scale
     … , no episode term      Q̂ − V̂ alone
     one part                 the group as one part: no partition at all
+    … by first tokens        both forms of PACE with the first eight tokens as the action's key (Table L.1), given --tokenizer
     refused, repeated        rules that know nothing of outcomes: −1 for what the world refused; for what was done before
     tracker                  progress − error of the very step, where a tracker was read
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from tacit.core.errors import TacitError
 from tacit.credit.pace import action_peers
@@ -34,6 +36,7 @@ from tacit.evaluation.credit.measured import Measured
 from tacit.runs.files import write_json
 
 MOMENTS = ("start", "middle", "end")
+KEY_TOKENS = 8
 Record = Mapping[str, Any]
 
 
@@ -44,10 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--against", default=BASELINE, metavar="NAME", help="the estimator to take differences from")
     parser.add_argument("--discount", type=float, default=0.95, metavar="G", help="discount of the measurement (default: 0.95)")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="the model's tokenizer.json, for keys by first tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results go")
     arguments = parser.parse_args(argv)
     try:
-        measured = read(arguments.parts, arguments.discount)
+        measured = read(arguments.parts, arguments.discount, arguments.tokenizer)
     except TacitError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -65,8 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def read(parts: Path, gamma: float) -> dict[str, list[Measured]]:
+def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, list[Measured]]:
     """The groups of each moment, with the controls among their credits."""
+    if tokenizer and not tokenizer.is_file():
+        raise TacitError(f"there is no {tokenizer}; --tokenizer wants the tokenizer.json of the model that was measured.")
+    encoding = Tokenizer.from_file(str(tokenizer)) if tokenizer else None
     files = sorted(parts.glob("*-played.json"))
     if not files:
         raise TacitError(f"{parts} holds no measurement; give the folder FILE.parts beside credit_quality.py's --json FILE.")
@@ -78,12 +85,14 @@ def read(parts: Path, gamma: float) -> dict[str, list[Measured]]:
         for number, told in enumerate(json.loads(file.read_text(encoding="utf-8"))["groups"]):
             group = file.with_name(file.name.replace("-played.json", f"-group-{number:03d}.json"))
             measured = Measured.from_json(json.loads(group.read_text(encoding="utf-8")))
-            credits = {**measured.group.credits, **dict(controls(measured, told["episodes"], gamma))}
+            credits = {**measured.group.credits, **dict(controls(measured, told["episodes"], gamma, encoding))}
             found.setdefault(moment, []).append(replace(measured, group=replace(measured.group, credits=credits)))
     return found
 
 
-def controls(measured: Measured, episodes: Sequence[Record], gamma: float) -> Iterator[tuple[str, np.ndarray]]:
+def controls(
+    measured: Measured, episodes: Sequence[Record], gamma: float, encoding: Tokenizer | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
     """(name, credit of each step)"""
     turns = [turn for episode in episodes for turn in episode["turns"]]
     key_N = by_key([turn["action"] for turn in turns])
@@ -102,6 +111,12 @@ def controls(measured: Measured, episodes: Sequence[Record], gamma: float) -> It
         yield f"{name}, mean alone", episode_N + returns_N - mean_N
         yield f"{name}, over deviation", episode_N + pace_N / (deviation_N + 1e-6)
         yield f"{name}, no episode term", pace_N
+    if encoding is not None:
+        written = [encoding.encode(turn["wrote"], add_special_tokens=False).ids for turn in turns]
+        first_N = by_key([tuple(ids[:KEY_TOKENS]) for ids in written])
+        for name, part_N in measured.group.parts.items():
+            yield f"PACE-Q by first tokens, {name}", episode_N + action_peers(returns_N, part_N, first_N, "q")[0]
+            yield f"PACE-diff by first tokens, {name}", episode_N + action_peers(returns_N, part_N, first_N, "difference")[0]
     yield "refused", np.array([-float(not (turn["valid"] and turn["effective"])) for turn in turns])
     yield "repeated", np.concatenate([_repeated(episode) for episode in episodes])
     signals = [turn.get("signals") or {} for turn in turns]

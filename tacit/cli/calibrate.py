@@ -136,7 +136,9 @@ def make_parser(method: str) -> Parser:
 def _told(played: Audit, arguments: Any) -> str:
     """What was played, and where less than was asked for."""
     tasks = len(set(played.task_N.tolist()))
-    cut = f" (--observations {arguments.observations} was reached)" if len(played) >= arguments.observations else ""
+    asked = arguments.tasks_each * len(played.families)
+    cut = f" of the {asked} asked for" if tasks < asked and arguments.play != "recorded" else ""
+    cut += f" (--observations {arguments.observations} was reached)" if len(played) >= arguments.observations else ""
     kinds = f"{tasks} tasks{cut} of {len(played.families)} families"
     told = f"{len(played)} steps of {len(set(played.episode_N.tolist()))} {SOURCES[arguments.play]}: {kinds}"
     return told if len(played.families) > 1 else f"{told}; with one family there is nothing to tell apart, and ties decide"

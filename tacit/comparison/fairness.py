@@ -80,19 +80,24 @@ def read_unequal(value: Any) -> tuple[str, ...]:
 
 
 def _settings(document: Document) -> Iterator[tuple[str, Any]]:
-    """What columns may differ in: `method.kl`, `schedule.lr`, `sft.tasks`, `engine.lora_rank`."""
-    for section in ("method", "schedule", "sft", "engine"):
-        for name, value in document.get(section, {}).items():
+    """What columns may differ in: `method.kl`, `schedule.lr`, `sft.tasks`, `engine.lora_rank`, `policies.extractor.model`."""
+    for section in ("method", "schedule", "sft", "engine", "policies"):
+        for name, value in _leaves(document.get(section, {})):
             if (section, name) != ("method", "name"):
                 yield f"{section}.{name}", value
 
 
 def _named(table: Document) -> Iterator[str]:
+    return (name for name, _ in _leaves(table))
+
+
+def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every value with its path, however deep tables lie in it."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from (f"{key}.{name}" for name in value)
+            yield from ((f"{key}.{name}", below) for name, below in _leaves(value))
         else:
-            yield key
+            yield key, value
 
 
 def _shown(value: Any) -> str:

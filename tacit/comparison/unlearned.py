@@ -19,7 +19,7 @@ from tacit.training.practice import Course
 PLAYS = "plays"
 READ_BY = {READER: "constant_context", EXPERT: DEFAULT_METHOD}
 """whose context one who learns nothing is in, where no method is named"""
-CONTEXT = ("history", "state_block", "block", "bound", "wording", "style", "admissible")
+CONTEXT = ("history", "state_block", "block", "bound", "wording", "style", "chat", "thinking", "admissible")
 """settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
 STILL = {"sft": {"steps": 0}, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 

@@ -28,7 +28,7 @@ class Behaviour:
     invalid: float | None
     """share of the steps of successes that did not parse or that the world refused ("Nothing happens")"""
     repeats: float | None
-    """share of the steps of successes whose action had been taken before in the episode; what does not parse is no action"""
+    """share of the steps of successes whose action had been taken before in the episode; what does not parse is not one"""
     unparsed: float | None = None
     """share of the steps of successes that did not parse"""
     refused: float | None = None
@@ -98,13 +98,13 @@ def behaviour(
 
 
 def repeated(trajectory: Trajectory) -> list[bool]:
-    """For each step, whether its action had been taken before in the episode. A turn that did not parse took none: it counts as
-    unparsed, and not as a repetition besides."""
+    """For each step, whether its action had been taken before in the episode, well written or not. A turn that did not parse
+    counts as unparsed, and not as a repetition besides."""
     seen: set[str] = set()
     again = []
     for step in trajectory.steps:
         again.append(step.valid and step.action in seen)
-        if step.valid:
+        if step.valid or step.effective:
             seen.add(step.action)
     return again
 
@@ -116,7 +116,7 @@ def revisits(trajectory: Trajectory, place: Places | None) -> int:
         return 0
     been, again = {place("", steps[0].observation)}, 0
     for step, after in zip(steps, [*(s.observation for s in steps[1:]), trajectory.final], strict=True):
-        there = place(step.action, after) if step.valid and step.effective else ""
+        there = place(step.action, after) if step.effective else ""
         if there:
             again += there in been
             been.add(there)

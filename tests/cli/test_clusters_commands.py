@@ -289,6 +289,19 @@ def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monk
     assert {s["pooling"] for s in json.loads(shown.splitlines()[-1])["slices"]} == {"last", "mean"}
 
 
+def test_fewer_tasks_than_were_asked_for_are_said(trained, capsys, monkeypatch):
+    """The run has sixteen tasks of two families, whatever --tasks-each is told."""
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    words = ["calibrate", str(trained / "run"), "--layers=-1", "--poolings", "last", "--epsilons", "0.05"]
+    words += ["--min-clusters", "1", "--members", "1", "--out", str(trained / "other.json")]
+    assert main([*words, "--tasks-each", "40"]) == 0
+    assert "16 tasks of the 80 asked for of 2 families" in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "--tasks-each", "3", "--observations", "1"]) == 0
+    assert "4 tasks of the 6 asked for (--observations 1 was reached)" in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "--tasks-each", "2"]) == 0
+    assert "asked for" not in capsys.readouterr().out
+
+
 def test_geometry_without_a_calibration(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path))
 
@@ -370,6 +383,9 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
     assert json.loads(out.read_text())["results"] == results
     done = benchmark(trained, f"{out}.parts", name="credit_controls")  # checks its own PACE against what was kept
     assert done.returncode == 0 and "PACE-Q, one part | " in done.stdout and "\nrefused | " in done.stdout, done.stderr
+    words = ("--tokenizer", str(next((trained / "run").rglob("tokenizer.json"))))
+    done = benchmark(trained, f"{out}.parts", *words, name="credit_controls")
+    assert all(f"\nPACE-{form} by first tokens, " in done.stdout for form in ("Q", "diff")), done.stderr
     done = benchmark(trained, str(trained), name="credit_controls")
     assert done.returncode == 2 and "holds no measurement" in done.stderr
     done = benchmark(trained, run, "--checkpoints", "rl-000009", "--json", str(out))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,8 @@ def test_the_alphabet_of_a_world_of_ones_own(monkeypatch):
         task, tuple(step(a, effective=a.isdigit()) for a in actions), True, 1.0, StopReason.SUCCESS, Observation("")
     )
     assert world.alphabet(won) == ("begin", "go down", "go down", "go up")
+    mumbled = replace(won, steps=tuple(replace(s, valid=False) for s in won.steps))
+    assert world.alphabet(mumbled) == world.alphabet(won), "the same actions, the same skills, however they are written"
     (companion,), cost = method.companions, method.rewards[2]
     assert cost.reward(won) == pytest.approx(-10 * 4 / 8)
     companion.observe([Group(task, (won,) * 40)])

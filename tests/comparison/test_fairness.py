@@ -103,6 +103,17 @@ def test_what_a_method_cannot_do_without_is_told_and_not_refused():
     assert not head.unequal and head.values == {"grpo": False, "ppo": True, "reuserl-batch": False}
 
 
+def test_policies_beside_the_first_are_told_however_deep_the_setting_lies():
+    """Two columns with another extractor, or one that is trained otherwise, once stood beside each other without a word."""
+    own = '[methods.{}]\nname = "complementary"\npolicies.extractor = {{ model = "tiny", engine.lora_rank = {} }}\n'
+    head = REUSE.partition("[methods.grpo]")[0]
+    plan = plan_of(head + own.format("low", 2) + own.format("high", 16))
+    found = told(plan)["policies.extractor.engine.lora_rank"]
+    assert found.values == {"low": 2, "high": 16} and found.named_by == ("low", "high") and not found.unequal
+    other = own.format("high", 2).replace('model = "tiny"', 'model = "tiny-base"')
+    assert "policies.extractor.model" in told(plan_of(head + own.format("low", 2) + other))
+
+
 def test_what_differs_stands_on_the_console(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     file = tmp_path / "reuse.toml"

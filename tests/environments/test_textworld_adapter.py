@@ -6,9 +6,11 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from skilled import episode, step
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
@@ -52,6 +54,17 @@ def test_a_folder_of_games_becomes_tasks(tmp_path):
         environment.tasks("games", 4, 0)
     with pytest.raises(TacitError, match="unknown split"):
         environment.tasks("train", 1, 0)
+
+
+def test_no_word_the_game_may_know_is_free_of_cost(tmp_path):
+    """TextWorld takes `get` for `take` and `n` for `go north`; a win in such words must not be cheaper to spell."""
+    (tmp_path / "a.z8").write_bytes(b"")
+    alphabet = textworld_environment(tmp_path).alphabet
+    plain = ["examine cookbook", "take lettuce", "go north", "chop lettuce with knife", "eat meal"]
+    short = ["x cookbook", "get lettuce", "n", "chop lettuce with knife", "eat meal"]
+    spelled = [alphabet(replace(episode(""), steps=tuple(map(step, actions)))) for actions in (plain, short)]
+    assert spelled[0] == ("READ_RECIPE", "TAKE", "EXPLORE", "CUT", "EAT_MEAL")
+    assert spelled[1] == ("INSPECT", "INSPECT", "INSPECT", "CUT", "EAT_MEAL")
 
 
 installed = pytest.mark.skipif(importlib.util.find_spec("textworld") is None, reason="textworld is not installed")

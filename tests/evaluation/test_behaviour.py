@@ -45,6 +45,16 @@ def test_a_turn_that_did_not_parse_is_that_and_neither_refused_nor_repeated():
     assert (score.invalid, score.ineffective) == (3 / 4, 0.0)
 
 
+def test_what_was_carried_out_was_done_however_it_was_written():
+    """A completion without a thought is executed all the same: its action was taken, and it led somewhere."""
+    mumbled = replace(step("A"), valid=False)
+    assert repeated(replace(episode("A"), steps=(mumbled, step("A"), mumbled))) == [False, True, False]
+    there, back = ("go to shelf 1", "On the shelf 1"), ("go to desk 1", "On the desk 1")
+    walked = walk(there, back, there)
+    unformatted = replace(walked, steps=tuple(replace(s, valid=False) for s in walked.steps))
+    assert revisits(unformatted, HOUSEHOLD) == revisits(walked, HOUSEHOLD) == 1
+
+
 def test_failures_by_the_worlds_own_labels():
     world = get_environment("cooking")
     burned = replace(episode("A", success=False), stop=StopReason.FAILURE, detail="burned")

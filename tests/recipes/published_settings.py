@@ -298,6 +298,7 @@ REUSE_GRPO: Sourced = VERL_AGENT | {
 IN_COOKING: Sourced = {
     "world": ("cooking", "§4.1"),
     "model": ("Qwen/Qwen3-1.7B", "§4.3"),
+    "method.thinking": (False, "§4.3: non-thinking mode"),
     "split": ("train", "appendix D: generated, 4:1 simple and hard"),
     "tasks": (4096, "ours: not stated"),
     "evaluation.split": ("test", "appendix D: generated test examples"),

@@ -1,5 +1,6 @@
 """Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word, of every command that was executed, well formed or
-not. A command of no known verb has no skill."""
+not. A command of no known verb has no skill: the native game refuses it. A real TextWorld game knows more words (`get`, `n`,
+`x cookbook`), so there it is an INSPECT: what has no skill has no cost, and would be the cheaper way to say the same."""
 
 from __future__ import annotations
 
@@ -40,4 +41,9 @@ def project(trajectory: Trajectory) -> tuple[str, ...]:
     return tuple(s for s in skills if s is not None)
 
 
+def project_all(trajectory: Trajectory) -> tuple[str, ...]:
+    return tuple(skill(step.action) or "INSPECT" for step in trajectory.steps)
+
+
 ALPHABET = Alphabet(SKILLS, project)
+TEXTWORLD_ALPHABET = Alphabet(SKILLS, project_all)

@@ -17,7 +17,7 @@ from tacit.core.errors import TacitError, install, unknown
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment
 from tacit.environments.cooking import failure, place
-from tacit.environments.cooking.alphabet import ALPHABET
+from tacit.environments.cooking.alphabet import TEXTWORLD_ALPHABET
 from tacit.environments.cooking.prompt import FullWording
 from tacit.environments.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL
 
@@ -102,7 +102,7 @@ def textworld_environment(path: str | Path) -> Environment:
         splits=(SPLIT,),
         families=(SPLIT,),
         wordings={"full": FullWording()},
-        alphabet=ALPHABET,
+        alphabet=TEXTWORLD_ALPHABET,
         failure=failure,
         slow=True,
         published={SPLIT: len(games)},
