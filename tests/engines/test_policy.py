@@ -297,11 +297,13 @@ def test_chat_templates_are_used(make_policy) -> None:
 
 
 def test_a_compiled_decoder_is_only_wrapped(make_policy, monkeypatch) -> None:
-    """Where `compile` is set the decoder goes through torch.compile, and nothing else does."""
+    """Where `compile` is set and there is no lean pass, the decoder goes through torch.compile, and nothing else does."""
     seen = []
     monkeypatch.setattr(torch, "compile", lambda f, **options: seen.append((f, options)) or f)
-    model = LanguageModel(make_policy().engine.model.hf, compiled=True)
-    assert seen[0][0] is model.decoder and seen[0][1] == {"dynamic": True}
+    hf = make_policy().engine.model.hf
+    assert LanguageModel(hf, compiled=True).lean is not None and not seen
+    model = LanguageModel(hf, compiled=True, lean=False)
+    assert seen == [(model.decoder, {"dynamic": True})]
 
 
 def test_usable_cpus() -> None:

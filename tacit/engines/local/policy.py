@@ -16,6 +16,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.learning import saving
 from tacit.engines.local.learning.adapters import FROZEN, MAIN
+from tacit.engines.local.learning.planning import planned_budget
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
@@ -91,12 +92,15 @@ class LocalPolicy(Speaking):
         return values_N
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch. Where that does not fit in memory it is cut finer, from then on, and the metrics
-        say how finely (`token_budget`)."""
+        """One AdamW step on the whole batch. Where that does not fit in memory, as planned before the first or found out later,
+        it is cut finer, from then on, and the metrics say how finely (`token_budget`)."""
         engine = self.engine
         engine.activate(self.name)
         engine.enter("learning")
         learning = engine.learning(self.name)
+        if engine.device.type == "cuda" and not engine.planned:
+            engine.planned = True
+            learning.token_budget = planned_budget(learning, batch, losses, engine.make_room)
         metrics = learning.update(batch, losses, lr)
         engine.weights_changed(self.name)
         engine.token_budget = learning.token_budget
