@@ -148,3 +148,18 @@ def test_where_compiling_fails_pieces_are_used_as_they_stand(monkeypatch) -> Non
     with pytest.warns(UserWarning, match="runs uncompiled, more slowly: no C compiler found$"):
         assert torch.equal(compiled.normed(x, weight, 1e-6), PLAIN.normed(x, weight, 1e-6))
     assert torch.equal(compiled.gated(x), PLAIN.gated(x))
+
+
+def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    made, compile_it = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda piece: compile_it(piece, backend=made))
+    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
+    compiled, weight = Pieces(compiled=True), torch.randn(8, requires_grad=True)
+    for rows in (40, 41, 1000, 7):
+        x = torch.randn(rows, 8, requires_grad=True)
+        found, expected = compiled.normed(x, weight, 1e-6), PLAIN.normed(x, weight, 1e-6)
+        torch.testing.assert_close(found, expected)
+        found.sum().backward()
+    assert made.frame_count == 1
