@@ -19,6 +19,7 @@ from tacit.engines.local.learning.adapters import FROZEN, MAIN
 from tacit.engines.local.learning.planning import planned_budget
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.passes.scoring import ModelScorer
+from tacit.engines.local.room import check_room
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.speaking import Speaking
 from tacit.engines.models.sources import Texts, find_checkpoint
@@ -45,7 +46,9 @@ def load_policy(
     settings = settings or EngineSettings()
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
-    hf, tokenizer = load_pretrained(find_checkpoint(model, seed, world_texts, tiny), device, dtype)
+    source = find_checkpoint(model, seed, world_texts, tiny)
+    check_room(source, device, dtype, settings)
+    hf, tokenizer = load_pretrained(source, device, dtype)
     return LocalPolicy(LocalEngine(hf, tokenizer, settings, seed))
 
 

@@ -89,6 +89,8 @@ def _row_by_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spans: Spans,
         if a == b:
             continue
         seen = torch.ones(b - a, d - c, dtype=torch.bool, device=q.device).tril_(d - c - (b - a))
-        row = (x.transpose(0, 1) for x in (q[a:b], k[c:d], v[c:d]))
-        answers.append(scaled_dot_product_attention(*row, attn_mask=seen, scale=scale).transpose(0, 1))
+        row = scaled_dot_product_attention(
+            q[a:b].transpose(0, 1), k[c:d].transpose(0, 1), v[c:d].transpose(0, 1), attn_mask=seen, scale=scale
+        )
+        answers.append(row.transpose(0, 1))
     return torch.cat(answers)
