@@ -39,7 +39,7 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
     name = f"model {source} has {count:,} weights: {count * size / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}"
     if count * size > free:
         raise TacitError(
-            f"{name}, and this GPU has {free / GIB:.1f} GiB free. Take a smaller model, a GPU with more memory, or let fewer runs "
+            f"{name}, and this GPU has {free / GIB:.1f} GiB free. Take a smaller model or a larger GPU, or let fewer runs "
             "share this one."
         )
     needed = count * (size + bytes_to_train(dtype))
