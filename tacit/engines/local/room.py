@@ -59,5 +59,5 @@ def bytes_to_train(dtype: torch.dtype) -> int:
 def _numbers(path: Path) -> int:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(HEADER_BYTES), "little")
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(min(length, path.stat().st_size)))
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
