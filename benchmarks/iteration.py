@@ -45,34 +45,8 @@ from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 
 GROUP = 8
-WORDS = [
-    "you",
-    "open",
-    "the",
-    "drawer",
-    "and",
-    "look",
-    "for",
-    "a",
-    "clean",
-    "mug",
-    "on",
-    "shelf",
-    "2",
-    "then",
-    "go",
-    "to",
-    "fridge",
-    "1",
-    "take",
-    "apple",
-    "from",
-    "table",
-    "put",
-    "it",
-    "in",
-    "sink",
-]
+SENTENCE = "you open the drawer and look for a clean mug on shelf 2 then go to fridge 1 take apple from table put it in sink"
+WORDS = SENTENCE.split()
 
 
 @dataclass(frozen=True)
