@@ -61,6 +61,14 @@ def test_states_and_gradients_are_the_models_own(everywhere, family: str, kept) 
         torch.testing.assert_close(gradient, found[1][1][name], atol=1e-4, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def test_a_compiled_piece_that_is_wrong_is_not_used(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda piece: lambda *arguments: piece(*arguments) * 1.5)
+    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
+    x = torch.randn(5, 8)
+    with pytest.warns(UserWarning, match="does not compute what it should"):
+        assert torch.equal(Pieces(compiled=True).gated(x), PLAIN.gated(x))
+
+
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj", "down_proj"), ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")])
 def test_adapters_are_those_of_peft(targets) -> None:
     import peft

@@ -65,7 +65,8 @@ def can_compile(device: torch.device) -> bool:
 
 
 class _Compiled:
-    """Compiled on first use. Where that fails, on a machine without a C compiler for one, the piece is used as it stands."""
+    """Compiled on first use, and then held against the piece as it stands. Where that fails, on a machine without a C compiler
+    for one, the latter is used."""
 
     failed = False
 
@@ -87,6 +88,7 @@ class _Compiled:
         compiled = torch.compile(self._piece)
         try:
             answer = compiled(*arguments)
+            _check_alike(answer, self._piece(*arguments))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -96,6 +98,13 @@ class _Compiled:
             return self._piece(*arguments)
         self._compiled = compiled
         return answer
+
+
+def _check_alike(found: Any, expected: Any) -> None:
+    for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True):
+        exact = theirs.dtype == torch.float32
+        if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
+            raise ArithmeticError("a compiled piece does not compute what it should")
 
 
 PLAIN = Pieces()

@@ -3,7 +3,7 @@
     out = softmax(q · [k₀ … kₜ] · scale) [v₀ … vₜ]            t the row's own position; kₜ and vₜ are the new ones
 
 Each program has one row and one key head, reads exactly the columns that row has, and keeps the running maximum and sum of the
-softmax as it goes. Torch's fused kernel reads a common window under a mask instead, and takes two to three times as long.
+softmax as it goes. Torch's fused kernel reads a window common to all rows instead, under a mask.
 """
 
 from __future__ import annotations
