@@ -10,7 +10,7 @@ import numpy as np
 from tacit.core.actions import BARE
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Transition
+from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
@@ -89,14 +89,17 @@ class Places:
         return {}
 
 
+def play(policy: Ragged, episodes: int, group: int, turns: int, repeat: int = 0, lockstep: bool = False) -> list[Trajectory]:
+    """A whole rollout of so many episodes and turns."""
+    tasks = [Task("turns", f"{i // group} {i % group}", "", "", 0, "") for i in range(episodes)]
+    plans = [EpisodePlan(task, seed=derive(repeat, i)) for i, task in enumerate(tasks)]
+    return rollout(plans, Places(), InPlace(Turns), policy, Sampling(), turns, lockstep=lockstep)
+
+
 def whole_rollout(policy: Ragged, episodes: int, group: int, turns: int, lockstep: bool) -> Callable[[int], int]:
     """`run(repeat)` plays them all and says how many tokens were written."""
-    tasks = [Task("turns", f"{i // group} {i % group}", "", "", 0, "") for i in range(episodes)]
-    worlds = InPlace(Turns)
 
     def run(repeat: int) -> int:
-        plans = [EpisodePlan(task, seed=derive(repeat, i)) for i, task in enumerate(tasks)]
-        played = rollout(plans, Places(), worlds, policy, Sampling(), turns, lockstep=lockstep)
-        return sum(trajectory.completion_tokens for trajectory in played)
+        return sum(trajectory.completion_tokens for trajectory in play(policy, episodes, group, turns, repeat, lockstep))
 
     return run

@@ -3,6 +3,7 @@
     python benchmarks/rollout.py                               # a random Llama of about a million parameters
     python benchmarks/rollout.py --model PATH --batch 256 --prompt-tokens 200 --new-tokens 32 --json
     python benchmarks/rollout.py --model tiny-base --only short,ragged
+    python benchmarks/rollout.py --model PATH --peer vllm --vllm DIRECTORY   # it lies there; without it, where installed
 
 Tokens per second are new tokens over wall time, prefill included. Nothing ends early, so every method writes the same
 number of tokens. Ours also returns log-probabilities and text, which `generate` is not asked for.
@@ -11,6 +12,9 @@ The grouped case has 8 identical prompts per group, as group-relative methods do
 The short and the ragged case are whole rollouts of several turns, in groups of 8, whose completions differ in length: 3 to 8
 tokens as the actions of a tiny policy, 8 to 512 as those of a model that thinks. Each episode at its own pace beside all in
 lockstep, which is the same rollout with one batch per turn. The worlds take no time.
+
+vLLM runs in a process of its own, is asked for log-probabilities too, and writes the same number of tokens to the same prompts;
+in whole rollouts turn after turn. Where it is missing or fails, that is reported, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from paces import Ragged, whole_rollout
+from paces import Ragged, play, whole_rollout
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (
@@ -35,6 +39,7 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
+from vllm_peer import Wave, beside_vllm
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.sampling.sampler import LocalSampler
@@ -140,9 +145,27 @@ def compare(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray,
                 model, device, prompts, args.new_tokens, cache_implementation="static"
             )
     speeds = measure(methods, args.repeats, device)
+    if args.peer == "vllm":
+        sampler.release()
+        speeds["vllm"] = vllm_speed([[(prompt.tolist(), args.new_tokens) for prompt in prompts]], args)
+    return {"tokens_per_s": speeds, "ratio": ratios(speeds)}
+
+
+def ratios(speeds: dict[str, float | None]) -> dict[str, float]:
     mine = speeds["tacit"]
-    ratios = {name: mine / speed for name, speed in speeds.items() if name != "tacit" and mine and speed}
-    return {"tokens_per_s": speeds, "ratio": ratios}
+    return {name: mine / speed for name, speed in speeds.items() if name != "tacit" and mine and speed}
+
+
+def vllm_speed(waves: list[Wave], args: argparse.Namespace) -> float | None:
+    """New tokens per second of vLLM at the same work, or None where it does not run."""
+    if args.model is None or args.device != "cuda":
+        print("vllm does not run here: it needs a GPU, and a checkpoint directory as --model")
+        return None
+    found = beside_vllm(find_checkpoint(args.model), waves, args.vllm, args.repeats)
+    if "failed" in found:
+        print(f"vllm does not run here: {found['failed']}")
+        return None
+    return found["tokens"] / statistics.median(found["seconds"])
 
 
 def compare_paces(case: str, vocabulary: int, sampler: LocalSampler, args: argparse.Namespace) -> dict[str, Any]:
@@ -153,9 +176,20 @@ def compare_paces(case: str, vocabulary: int, sampler: LocalSampler, args: argpa
         "lockstep": whole_rollout(policy, episodes, GROUP, args.turns, lockstep=True),
     }
     speeds = measure(methods, args.repeats, args.device)
-    mine, theirs = speeds["tacit"], speeds["lockstep"]
+    if args.peer == "vllm":
+        sampler.release()
+        speeds["vllm"] = vllm_speed(turn_by_turn(policy, episodes, args.turns), args)
     about = {"episodes": episodes, "turns": args.turns, "completion_tokens": LENGTHS[case]}
-    return {**about, "tokens_per_s": speeds, "ratio": {"lockstep": mine / theirs} if mine and theirs else {}}
+    return {**about, "tokens_per_s": speeds, "ratio": ratios(speeds)}
+
+
+def turn_by_turn(policy: Ragged, episodes: int, turns: int) -> list[Wave]:
+    """The prompts and lengths of a whole rollout, as it is played."""
+    waves: list[Wave] = [[] for _ in range(turns)]
+    for trajectory in play(policy, episodes, GROUP, turns):
+        for wave, step in zip(waves, trajectory.steps, strict=True):
+            wave.append((step.prompt_tokens.tolist(), len(step.completion.tokens)))
+    return waves
 
 
 @torch.inference_mode()
@@ -185,6 +219,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16" if gpu else "float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
     parser.add_argument("--compiled", action="store_true", help="on a GPU also time static `generate` with torch.compile")
+    parser.add_argument("--peer", choices=("vllm",), help="also time vLLM")
+    parser.add_argument("--vllm", metavar="DIRECTORY", help="where vLLM lies, if it is not installed")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     if unknown := set(args.only.split(",")) - set(CASES):

@@ -4,7 +4,8 @@
     python benchmarks/train_step.py --model PATH --json   # a checkpoint; on a GPU add --compile
 
 Step: the same rows (ragged prompts and completions), the same policy-gradient loss, one AdamW step each. The plain one pads
-all rows into one batch and computes all logits, as a first script would. Tokens per second count real tokens, not padding.
+all rows into one batch and computes all logits, as a first script would; where that does not fit, into two, four, …, and says
+so. Tokens per second count real tokens, not padding. A peer that fails is reported, and the rest goes on.
 GRPO: 2 prompts × 8 completions of 64 tokens, sampled, rewarded and trained on, without a KL term (TRL's default).
 Both sides use the same threads; TRL has to be installed beside Tacit.
 """
@@ -58,44 +59,66 @@ def ragged_batch(rows: int, prompt: int, completion: int, vocabulary: int) -> Ba
     return Batch(**{**batch.__dict__, "advantages": advantages, "behaviour": behaviour})
 
 
-def plain_step(hf: Any, batch: Batch) -> Callable[[], None]:
-    """One padded batch, all logits, cross-entropy weighted by the advantages, AdamW."""
-    device = next(hf.parameters()).device
-    optimizer = torch.optim.AdamW(hf.parameters(), lr=LR)
-    width = max(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
-    ids = np.zeros((len(batch), width), np.int64)
-    mask, weights = np.zeros_like(ids), np.zeros((len(batch), width), np.float32)
-    for i, (p, c) in enumerate(zip(batch.prompts, batch.completions, strict=True)):
-        ids[i, : len(p) + len(c)] = np.concatenate([p, c])
-        mask[i, : len(p) + len(c)] = 1
-        weights[i, len(p) : len(p) + len(c)] = batch.advantages[i]
-    columns = [torch.from_numpy(column).to(device) for column in (ids, mask, weights)]
+class PlainStep:
+    """Padded rows, all logits, cross-entropy weighted by the advantages, AdamW. As many rows at once as fit."""
 
-    def run() -> None:
-        ids_RS, mask_RS, weights_RS = columns
-        logits = hf(input_ids=ids_RS, attention_mask=mask_RS, use_cache=False).logits[:, :-1].float()
+    def __init__(self, hf: Any, batch: Batch) -> None:
+        self._hf, self._batch, self.rows = hf, batch, len(batch)
+        self._optimizer = torch.optim.AdamW(hf.parameters(), lr=LR)
+
+    def __call__(self) -> None:
+        while True:
+            try:
+                for first in range(0, len(self._batch), self.rows):
+                    self._gradient(range(first, min(first + self.rows, len(self._batch))))
+                break
+            except torch.OutOfMemoryError:
+                if self.rows == 1:
+                    raise
+            self._optimizer.zero_grad()
+            self.rows = -(-self.rows // 2)
+            torch.cuda.empty_cache()
+        torch.nn.utils.clip_grad_norm_(self._hf.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _gradient(self, rows: range) -> None:
+        batch, device = self._batch, next(self._hf.parameters()).device
+        width = max(len(batch.prompts[i]) + len(batch.completions[i]) for i in rows)
+        ids = np.zeros((len(rows), width), np.int64)
+        mask, weights = np.zeros_like(ids), np.zeros((len(rows), width), np.float32)
+        for row, i in enumerate(rows):
+            p, c = batch.prompts[i], batch.completions[i]
+            ids[row, : len(p) + len(c)] = np.concatenate([p, c])
+            mask[row, : len(p) + len(c)] = 1
+            weights[row, len(p) : len(p) + len(c)] = batch.advantages[i]
+        ids_RS, mask_RS, weights_RS = (torch.from_numpy(column).to(device) for column in (ids, mask, weights))
+        logits = self._hf(input_ids=ids_RS, attention_mask=mask_RS, use_cache=False).logits[:, :-1].float()
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids_RS[:, 1:].flatten(), reduction="none")
-        loss = (losses * weights_RS[:, 1:].flatten()).sum() / batch.total_tokens
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(hf.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return run
+        ((losses * weights_RS[:, 1:].flatten()).sum() / batch.total_tokens).backward()
 
 
-def turns(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each; they take turns, so that a busy machine disturbs all alike."""
+def turns(steps: dict[str, Callable[[], Any]], repeats: int, warm_up: int = WARM_UP) -> dict[str, float | None]:
+    """Median seconds of each; they take turns, so that a busy machine disturbs all alike. None where one does not run."""
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for repeat in range(repeats + WARM_UP):
+    failed: set[str] = set()
+    for repeat in range(repeats + warm_up):
         for name, step in steps.items():
+            if name in failed:
+                continue
             synchronize()
             start = time.perf_counter()
-            step()
-            synchronize()
-            if repeat >= WARM_UP:
+            try:
+                step()
+                synchronize()
+            except Exception as error:
+                if name == "tacit":
+                    raise
+                print(f"{name} does not run here: {type(error).__name__}: {str(error)[:200]}")
+                failed.add(name)
+            if repeat >= warm_up:
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: None if name in failed else statistics.median(values) for name, values in times.items()}
 
 
 def synchronize() -> None:
@@ -103,21 +126,27 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def compare_steps(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, Any]:
+def plain_model(path: str, policy: LocalPolicy) -> Any:
+    """The same checkpoint as transformers loads it, in the policy's format and place."""
     from transformers import AutoModelForCausalLM
 
-    hf: Any = AutoModelForCausalLM.from_pretrained(args.path, dtype=policy.engine.model.hf.dtype)
-    hf = hf.to(policy.engine.device).train()
+    hf: Any = AutoModelForCausalLM.from_pretrained(path, dtype=policy.engine.model.hf.dtype)
+    return hf.to(policy.engine.device).train()
+
+
+def compare_steps(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, Any]:
     batch = ragged_batch(args.rows, args.prompt_tokens, args.new_tokens, policy.engine.model.vocabulary)
     losses = [ClippedSurrogate()]
-    steps = {"tacit": lambda: policy.update(batch, losses, LR), "transformers": plain_step(hf, batch)}
-    seconds = turns(steps, args.repeats)
+    plain = PlainStep(plain_model(args.path, policy), batch)
+    seconds = turns({"tacit": lambda: policy.update(batch, losses, LR), "transformers": plain}, args.repeats)
     tokens = sum(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
+    ours, theirs = seconds["tacit"], seconds["transformers"]
     return {
         "rows": args.rows,
+        "plain_rows": plain.rows,
         "tokens": tokens,
-        "tokens_per_s": {name: tokens / s for name, s in seconds.items()},
-        "ratio": seconds["transformers"] / seconds["tacit"],
+        "tokens_per_s": {name: tokens / s for name, s in seconds.items() if s},
+        "ratio": theirs / ours if ours and theirs else None,
     }
 
 
@@ -204,10 +233,14 @@ def beside_trl(ours: Callable[[], None], args: argparse.Namespace, prompts: list
 def compare_grpo(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, Any]:
     prompts = world_texts()[:PROMPTS]
     ours = grpo_step(policy, prompts)
-    if importlib.util.find_spec("trl") is None:
-        return {"seconds": turns({"tacit": ours}, args.repeats), "ratio": None, "note": "trl is not installed"}
-    seconds = beside_trl(ours, args, prompts, policy.engine.model.hf.dtype)
-    return {"seconds": seconds, "ratio": seconds["trl"] / seconds["tacit"]}
+    note = "trl is not installed"
+    if importlib.util.find_spec("trl") is not None:
+        try:
+            seconds = beside_trl(ours, args, prompts, policy.engine.model.hf.dtype)
+            return {"seconds": seconds, "ratio": seconds["trl"] / seconds["tacit"]}
+        except Exception as error:
+            note = f"trl does not run here: {type(error).__name__}: {str(error)[:200]}"
+    return {"seconds": turns({"tacit": ours}, args.repeats), "ratio": None, "note": note}
 
 
 def parse() -> argparse.Namespace:
@@ -240,7 +273,9 @@ def main() -> None:
         step = result["step"] = compare_steps(policy, args)
         for name, speed in step["tokens_per_s"].items():
             print(f"  training step  {name:<13}{speed:>12,.0f} tokens/s")
-        print(f"  training step  ratio        {step['ratio']:>12.2f}×")
+        if step["ratio"]:
+            rows = f" ({step['plain_rows']} rows at once there)" if step["plain_rows"] < args.rows else ""
+            print(f"  training step  ratio        {step['ratio']:>12.2f}×{rows}")
     if args.only != "step":
         grpo = result["grpo"] = compare_grpo(load_policy(args.path, settings), args)
         for name, seconds in grpo["seconds"].items():

@@ -67,6 +67,8 @@ class Remembering:
         self.context_limit = policy.context_limit
         self.encode_prompt, self.encode_completion, self.decode = policy.encode_prompt, policy.encode_completion, policy.decode
         self.sample = policy.sample
+        if (together := getattr(policy, "encode_prompts", None)) is not None:
+            self.encode_prompts = together
         if isinstance(policy, ChatTokenizer):
             self.encode_chat, self.encode_answer = policy.encode_chat, policy.encode_answer
 

@@ -33,7 +33,7 @@ from tacit.core.types import (
     Transition,
 )
 from tacit.rollout.desks import open_desk
-from tacit.rollout.fitting import fit
+from tacit.rollout.fitting import encode_all, fit
 from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.rollout.worlds import Broken, WorldPool, answers_of
 
@@ -106,9 +106,11 @@ def rollout(
     go_on, ended = list(range(len(episodes))), dict[int, Trajectory]()
     with contextlib.closing(open_desk(policy, sampling, layer, lockstep)) as desk:
         while True:
+            reading = [slot for slot in go_on if episodes[slot].read(max_steps)]
+            tokens = dict(zip(reading, encode_all([episodes[slot].prompt for slot in reading], policy), strict=True))
             for slot in go_on:
                 episode = episodes[slot]
-                if episode.prepare(policy, sampling, max_steps):
+                if slot in tokens and episode.prepare(tokens[slot], policy, sampling):
                     waiting[desk.submit(Request(episode.tokens, derive(episode.plan.seed, len(episode.steps))))] = slot
                 else:
                     ended[slot] = episode.trajectory()
@@ -159,17 +161,19 @@ class _Episode:
         with self._ending_with("beginning the episode"):
             self.reader = context.begin(self.plan.task, self.plan.condition)
 
-    def prepare(self, policy: Tokenizer, sampling: Sampling, max_steps: int) -> bool:
+    def read(self, max_steps: int) -> bool:
         """Write the next prompt. False where the episode is over."""
         if self.stop is None and len(self.steps) >= max_steps:
             self.stop = StopReason.STEP_LIMIT
         if self.stop is not None:
             return False
         with self._ending_with("writing the prompt"):
-            written = self.reader.read(self.observation)
-        if self.stop is not None:
-            return False
-        self.prompt, self.tokens, fits = fit(written, policy, sampling.max_tokens)
+            self.prompt = self.reader.read(self.observation)
+        return self.stop is None
+
+    def prepare(self, tokens: np.ndarray, policy: Tokenizer, sampling: Sampling) -> bool:
+        """Take the tokens of its prompt, of less of it where that is too long. False where the episode is over with it."""
+        self.prompt, self.tokens, fits = fit(self.prompt, policy, sampling.max_tokens, tokens)
         if not fits:
             self.stop = StopReason.PROMPT_TOO_LONG
             self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"

@@ -3,6 +3,8 @@ observation never give way."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tacit.core.actions import ActionFormat, answer, tools_of
@@ -27,9 +29,18 @@ def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: To
     return _talker(tokenizer).encode_answer(chat, answer(form, action))
 
 
-def fit(prompt: Prompt, tokenizer: Tokenizer, room: int) -> tuple[Prompt, np.ndarray, bool]:
-    """(the prompt as it may be read, its tokens, whether they leave `room` tokens for a completion)."""
-    tokens = encode(prompt, tokenizer)
+def encode_all(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[np.ndarray]:
+    """The tokens of each: at once, where the tokenizer takes several texts (`encode_prompts`) and these are plain text."""
+    together = getattr(tokenizer, "encode_prompts", None)
+    if together is None or any(prompt.chat is not None for prompt in prompts):
+        return [encode(prompt, tokenizer) for prompt in prompts]
+    return together([prompt.text for prompt in prompts])
+
+
+def fit(prompt: Prompt, tokenizer: Tokenizer, room: int, tokens: np.ndarray | None = None) -> tuple[Prompt, np.ndarray, bool]:
+    """(the prompt as it may be read, its tokens, whether they leave `room` tokens for a completion). `tokens` are the prompt's,
+    where it has been encoded before."""
+    tokens = encode(prompt, tokenizer) if tokens is None else tokens
     while len(tokens) + room > tokenizer.context_limit and prompt.history:
         prompt = prompt.without_oldest()
         tokens = encode(prompt, tokenizer)

@@ -293,15 +293,22 @@ def test_chat_templates_are_used(make_policy) -> None:
     )
     chat = TextCodec(tokenizer, 256)
     assert policy.decode(chat.encode_prompt("hello")) == "[user] hello[me]"
+    texts = ["hello", "", "op(*, 3, 17)"]
+    for codec in (policy.codec, chat):
+        together = codec.encode_prompts(texts)
+        assert [t.tolist() for t in together] == [codec.encode_prompt(text).tolist() for text in texts]
+    assert chat.encode_prompts([]) == []
     assert policy.decode(plain) == "hello"
 
 
 def test_a_compiled_decoder_is_only_wrapped(make_policy, monkeypatch) -> None:
-    """Where `compile` is set the decoder goes through torch.compile, and nothing else does."""
+    """Where `compile` is set and there is no lean pass, the decoder goes through torch.compile, and nothing else does."""
     seen = []
     monkeypatch.setattr(torch, "compile", lambda f, **options: seen.append((f, options)) or f)
-    model = LanguageModel(make_policy().engine.model.hf, compiled=True)
-    assert seen[0][0] is model.decoder and seen[0][1] == {"dynamic": True}
+    hf = make_policy().engine.model.hf
+    assert LanguageModel(hf, compiled=True).lean is not None and not seen
+    model = LanguageModel(hf, compiled=True, lean=False)
+    assert seen == [(model.decoder, {"dynamic": True})]
 
 
 def test_usable_cpus() -> None:

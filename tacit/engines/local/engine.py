@@ -88,6 +88,8 @@ class LocalEngine:
         self.device = next(hf.parameters()).device
         self.token_budget = self.chosen_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
         """what updates are cut into: as chosen, or less where that did not fit"""
+        self.planned = False
+        """whether it has been looked at how much fits, as it is before the first update on a GPU"""
         self._phase = ""
         if settings.gradient_checkpointing:
             hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

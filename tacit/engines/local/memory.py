@@ -32,6 +32,12 @@ def is_crowded(device: torch.device) -> bool:
     return free < CROWDED * whole
 
 
+def free_bytes(device: torch.device) -> int:
+    """What torch could still have: free memory, and its own that nothing uses."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
 def cut_finer(
     work: Callable[[int], Result], budget: int, least: int, make_room: Callable[[], None], what: str
 ) -> tuple[Result, int]:

@@ -16,8 +16,10 @@ from tacit.core.types import Completion
 from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.learning import saving
 from tacit.engines.local.learning.adapters import FROZEN, MAIN
+from tacit.engines.local.learning.planning import planned_budget
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.passes.scoring import ModelScorer
+from tacit.engines.local.room import check_room
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.local.speaking import Speaking
 from tacit.engines.models.sources import Texts, find_checkpoint
@@ -44,7 +46,9 @@ def load_policy(
     settings = settings or EngineSettings()
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
-    hf, tokenizer = load_pretrained(find_checkpoint(model, seed, world_texts, tiny), device, dtype)
+    source = find_checkpoint(model, seed, world_texts, tiny)
+    check_room(source, device, dtype, settings)
+    hf, tokenizer = load_pretrained(source, device, dtype)
     return LocalPolicy(LocalEngine(hf, tokenizer, settings, seed))
 
 
@@ -91,12 +95,15 @@ class LocalPolicy(Speaking):
         return values_N
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
-        """One AdamW step on the whole batch. Where that does not fit in memory it is cut finer, from then on, and the metrics
-        say how finely (`token_budget`)."""
+        """One AdamW step on the whole batch. Where that does not fit in memory, as planned before the first or found out later,
+        it is cut finer, from then on, and the metrics say how finely (`token_budget`)."""
         engine = self.engine
         engine.activate(self.name)
         engine.enter("learning")
         learning = engine.learning(self.name)
+        if engine.device.type == "cuda" and not engine.planned:
+            engine.planned = True
+            learning.token_budget = planned_budget(learning, batch, losses, engine.make_room)
         metrics = learning.update(batch, losses, lr)
         engine.weights_changed(self.name)
         engine.token_budget = learning.token_budget

@@ -29,7 +29,7 @@ class EngineSettings:
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
     token_budget: int = 0
-    """padded tokens in one forward pass; 0 is 2,048 on CPU and 65,536 on a GPU; halved where that does not fit in memory"""
+    """tokens in one forward pass; 0 is 2,048 on CPU and 65,536 on a GPU, or what the first update finds room for"""
     max_batch: int = 256
     """most sequences sampled at once"""
     clip_norm: float = 1.0
@@ -41,7 +41,7 @@ class EngineSettings:
     value_head: bool = False
     """add a linear value head on the last hidden state of the prompt, as PPO needs"""
     compile: bool = False
-    """compile the decoder for scoring and updates (torch.compile); pays on a GPU after a minute of warm-up"""
+    """compile the whole decoder of an architecture that has no lean pass here (torch.compile): minutes of warm-up"""
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass: less memory, about a third more time"""
 

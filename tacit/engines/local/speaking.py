@@ -22,6 +22,10 @@ class Speaking:
     def encode_prompt(self, text: str) -> np.ndarray:
         return self.codec.encode_prompt(text)
 
+    def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode_prompt` of each, on several CPUs where there are several."""
+        return self.codec.encode_prompts(texts)
+
     def encode_completion(self, text: str) -> np.ndarray:
         return self.codec.encode_completion(text)
 

@@ -26,6 +26,15 @@ class Attention:
     """the rectangle is the tokens as they lie: nothing to gather"""
     keys_in_order: bool
     slots_in_order: bool
+    query_lengths: np.ndarray
+    """[B] queries of each row that are real"""
+    key_lengths: np.ndarray
+    """[B] keys of each row, the same without padding"""
+
+    @property
+    def ragged_keys(self) -> np.ndarray:
+        """The rows' keys end to end."""
+        return self.keys[np.arange(self.keys.shape[1]) < self.key_lengths[:, None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +82,7 @@ def pack_flat(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], 
         starts_R = np.cumsum(total_R) - total_R
         keys = _ranges(starts_R, total_R)
         positions_N = within(total_R)
-        inner: tuple[Attention, ...] = (_attention(keys, keys, None, total_R),)
+        inner: tuple[Attention, ...] = (_attention(keys, keys, None, total_R, total_R),)
         tails_start_R = starts_R + prompt_R
     else:
         parts = [*heads, *tails]
@@ -84,12 +93,12 @@ def pack_flat(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], 
         prompt_keys = _ranges(starts_U, sizes_U)
         keys = _joined(starts_U[of_R], prompt_R, tails_start_R, tails_R)
         positions_N = np.concatenate([within(sizes_U), np.repeat(prompt_R, tails_R) + within(tails_R)])
-        inner = (_attention(prompt_keys, prompt_keys, None, sizes_U),)
+        inner = (_attention(prompt_keys, prompt_keys, None, sizes_U, sizes_U),)
         if tails_R.any():
-            inner = (*inner, _attention(_ranges(tails_start_R, tails_R), keys, prompt_R, tails_R))
+            inner = (*inner, _attention(_ranges(tails_start_R, tails_R), keys, prompt_R, tails_R, prompt_R + tails_R))
         starts_R = starts_U[of_R]
     first_R = np.cumsum(lengths_R) - lengths_R
-    top = _attention(_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R)
+    top = _attention(_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
     asking = _joined(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
     return FlatPack(
         rows=rows,
@@ -133,10 +142,13 @@ def flat_buckets(
     return [np.array(part, dtype=np.int64) for part in cut] + [alone[part] for part in buckets(lengths, token_budget)]
 
 
-def _attention(queries: np.ndarray, keys: np.ndarray, reach: np.ndarray | None, lengths: np.ndarray) -> Attention:
-    """`lengths` queries of each row are real."""
+def _attention(
+    queries: np.ndarray, keys: np.ndarray, reach: np.ndarray | None, lengths: np.ndarray, key_lengths: np.ndarray
+) -> Attention:
+    """`lengths` queries of each row are real, and `key_lengths` keys."""
     slots = np.repeat(np.arange(len(queries)) * queries.shape[1], lengths) + within(lengths)
-    return Attention(queries, keys, reach, slots, _in_order(queries), _in_order(keys), len(slots) == queries.size)
+    in_order = _in_order(queries), _in_order(keys), len(slots) == queries.size
+    return Attention(queries, keys, reach, slots, *in_order, lengths, key_lengths)
 
 
 def _in_order(index: np.ndarray) -> bool:

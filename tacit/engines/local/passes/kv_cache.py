@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import give_back
+from tacit.engines.local.passes.step_attention import attend_step, has_step_kernel
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class KeyValueCache(ABC):
             for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
                 here.copy_(part)
 
+    @property
+    def reads_own_columns(self) -> bool:
+        """whether a step reads each row's own columns, and not a window common to all"""
+        return False
+
     def addresses(self) -> tuple[Any, ...]:
         return (self._columns.data_ptr(), *(t.data_ptr() for pair in self._memory for t in pair))
 
@@ -100,6 +106,13 @@ class KeyValueCache(ABC):
     @abstractmethod
     def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
         """Prefilled keys and values of these rows."""
+
+    def put_flat(
+        self, slots_M: torch.Tensor, taken_M: torch.Tensor | None, layer: int, keys_NHD: torch.Tensor, values_NHD: torch.Tensor
+    ) -> None:
+        """Prefilled keys and values end to end, each at its slot of rows × columns; `taken` says which go there, where some go
+        to several."""
+        raise NotImplementedError(f"{type(self).__name__} takes rectangles")
 
     @abstractmethod
     def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
@@ -130,13 +143,28 @@ class RowCache(KeyValueCache):
         self._keys[layer][rows, :columns] = keys_NTHD
         self._values[layer][rows, :columns] = values_NTHD
 
+    def put_flat(
+        self, slots_M: torch.Tensor, taken_M: torch.Tensor | None, layer: int, keys_NHD: torch.Tensor, values_NHD: torch.Tensor
+    ) -> None:
+        for cached, new in ((self._keys[layer], keys_NHD), (self._values[layer], values_NHD)):
+            cached.flatten(0, 1).index_copy_(0, slots_M, new if taken_M is None else new.index_select(0, taken_M))
+
+    @property
+    def reads_own_columns(self) -> bool:
+        g = self.geometry
+        return has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
+
     def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
+        if self.reads_own_columns:
+            return Reading(len(positions_B), window, positions_B, positions_B, positions_B)
         rows_B = torch.arange(len(positions_B), device=positions_B.device)
         slots_B = rows_B * self.capacity + positions_B
         return Reading(len(positions_B), window, slots_B, self._mask(positions_B, window)[:, None, None], positions_B)
 
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
         g, keys, values = self.geometry, self._keys[layer], self._values[layer]
+        if self.reads_own_columns:
+            return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, g.scale)
         keys.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, k_BHD)
         values.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, v_BHD)
         return attend_last(q_BHD, keys[: step.width, : step.window], values[: step.width, : step.window], step.mask, g.scale)

@@ -17,12 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
+from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import NotPlain, Projection
+from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
+from tacit.engines.local.passes.ways import CompiledWays, Ways
 
 Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
@@ -62,6 +66,8 @@ class LlamaForward:
         """attention reaches back this far; beyond it this forward pass would differ from the model's"""
         self._layers = [_Layer(layer, self.geometry) for layer in body.layers]
         self._cis = self._rotations(256)
+        compiles = can_compile(self.device) and config.hidden_act == "silu"
+        self._step_ways: type[Ways] = CompiledWays if compiles else Ways
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -102,6 +108,34 @@ class LlamaForward:
         if length > len(self._cis):
             self._cis = self._rotations(max(length, 2 * len(self._cis)))
 
+    @property
+    def takes_flat(self) -> bool:
+        """whether prompts can be prefilled end to end, without padding"""
+        return has_flash(self.device, self.dtype, self.geometry.head_dim)
+
+    def prefill_flat(
+        self, tokens_N: torch.Tensor, positions_N: torch.Tensor, lengths_U: np.ndarray, layer: int | None, sink: Sink
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]."""
+        ways = self._ways(len(tokens_N))
+        cis_N, h = self._cis[positions_N, None], embedding(tokens_N, self._embed.weight)
+        ends_U = torch.from_numpy(np.cumsum(lengths_U) - 1).to(self.device)
+        spans, scale = Spans.of(lengths_U, lengths_U, self.device), self.geometry.scale
+        wanted = h[ends_U] if layer == 0 else None
+        for depth, block in enumerate(self._layers[:-1]):
+            q, k, v = block.query_key_value(h, cis_N, ways)
+            sink(depth, k, v)
+            h = block.after_attention(h, attend(q, k, v, spans, scale).flatten(1), ways)
+            if layer == depth + 1:
+                wanted = h[ends_U]
+        top, h_U = self._layers[-1], h[ends_U]
+        k, v = top.key_value(h, cis_N, ways)
+        sink(len(self) - 1, k, v)
+        q, _, _ = top.query_key_value(h_U, cis_N[ends_U])
+        last = Spans.of(np.ones_like(lengths_U), lengths_U, self.device)
+        h_U = self.final_norm(top.after_attention(h_U, attend(q, k, v, last, scale).flatten(1)))
+        return self.head(h_U), h_U if layer == len(self) else wanted
+
     def prefill(
         self, tokens_NT: torch.Tensor, last_N: torch.Tensor, layer: int | None, sink: Sink
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -134,12 +168,12 @@ class LlamaForward:
 
     def step(self, tokens_B: torch.Tensor, positions_B: torch.Tensor, cache: KeyValueCache, window: int) -> torch.Tensor:
         """One more token per row at its own position; reads the cache's first `window` columns. Returns logits [B, V]."""
-        reading = cache.reading(positions_B, window)
+        reading, ways = cache.reading(positions_B, window), self._step_ways
         cis_B = self._cis[positions_B, None]
         h = embedding(tokens_B, self._embed.weight)
         for depth, block in enumerate(self._layers):
-            q, k, v = block.query_key_value(h, cis_B)
-            h = block.after_attention(h, cache.attend(depth, q, k, v, reading))
+            q, k, v = block.query_key_value(h, cis_B, ways)
+            h = block.after_attention(h, cache.attend(depth, q, k, v, reading), ways)
         return self.head(self.final_norm(h))
 
     def final_norm(self, h: torch.Tensor) -> torch.Tensor:
@@ -165,6 +199,9 @@ class LlamaForward:
         half = self.geometry.head_dim // 2
         return torch.complex(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
 
+    def _ways(self, rows: int) -> type[Ways]:
+        return self._step_ways if rows >= WORTH_COMPILING else Ways
+
     def _projections(self) -> list[Projection]:
         return [self.head, *(p for layer in self._layers for p in layer.projections)]
 
@@ -187,7 +224,6 @@ class _Layer:
         self.down = Projection([mlp.down_proj])
         self.projections = (self.qkv, self.out, self.gate_up, self.down)
         self._activation = silu if mlp.config.hidden_act == "silu" else mlp.act_fn
-        self._width = mlp.gate_proj.out_features
         self._input_norm, self._mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self._qk_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
         self._qk_weight: torch.Tensor | None = None
@@ -206,33 +242,24 @@ class _Layer:
         found = [self._input_norm.weight, self._mlp_norm.weight]
         return found if self._qk_weight is None else [*found, self._qk_weight]
 
-    def query_key_value(self, h: torch.Tensor, cis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def query_key_value(
+        self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """[..., heads, head_dim] each, rotated."""
-        qkv = self.qkv(_normed(h, self._input_norm)).unflatten(-1, (-1, self._dim))
+        qkv = self.qkv(ways.normed(h, self._input_norm)).unflatten(-1, (-1, self._dim))
         qk, v = qkv.split((self._heads + self._kv, self._kv), dim=-2)
         if self._qk_norms is not None and self._qk_weight is not None:
             qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * self._qk_weight
-        q, k = _rotate(qk, cis).split((self._heads, self._kv), dim=-2)
+        q, k = ways.rotated(qk, cis).split((self._heads, self._kv), dim=-2)
         return q, k, v
 
-    def key_value(self, h: torch.Tensor, cis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        kv = self.qkv.from_feature(self._heads * self._dim)(_normed(h, self._input_norm))
+    def key_value(self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways) -> tuple[torch.Tensor, torch.Tensor]:
+        kv = self.qkv.from_feature(self._heads * self._dim)(ways.normed(h, self._input_norm))
         k, v = kv.unflatten(-1, (-1, self._dim)).split((self._kv, self._kv), dim=-2)
         if self._qk_norms is not None and self._qk_weight is not None:
             k = rms_norm(k, k.shape[-1:], None, self._qk_norms[1].variance_epsilon) * self._qk_weight[self._heads :]
-        return _rotate(k, cis), v
+        return ways.rotated(k, cis), v
 
-    def after_attention(self, h: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def after_attention(self, h: torch.Tensor, attended: torch.Tensor, ways: type[Ways] = Ways) -> torch.Tensor:
         h = self.out.onto(h, attended)
-        gate, up = self.gate_up(_normed(h, self._mlp_norm)).split(self._width, dim=-1)
-        return self.down.onto(h, self._activation(gate) * up)
-
-
-def _normed(h: torch.Tensor, norm: Any) -> torch.Tensor:
-    return rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
-
-
-def _rotate(x: torch.Tensor, cis: torch.Tensor) -> torch.Tensor:
-    """(a + ib)(cos + i sin) for every pair, in float32."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * cis).flatten(-2).to(x.dtype)
+        return self.down.onto(h, ways.gated(self.gate_up(ways.normed(h, self._mlp_norm)), self._activation))

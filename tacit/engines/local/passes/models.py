@@ -17,6 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.packing import Packed, buckets, pack
+from tacit.engines.local.passes.ragged import RaggedDecoder
 from tacit.engines.local.passes.templates import ChatTemplate
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.quiet import no_progress_bars
@@ -33,7 +34,7 @@ class LanguageModel:
     """
 
     def __init__(self, hf: Any, compiled: bool = False, lean: bool = True):
-        """`lean` takes our own forward pass where the architecture allows; a compiled model goes without."""
+        """`lean` takes our own forward pass where the architecture allows; `compiled` compiles the decoder where not."""
         self.hf: Any = hf
         self.decoder: Any = hf.base_model
         self.head: Any = hf.get_output_embeddings()
@@ -42,17 +43,19 @@ class LanguageModel:
         self.width = int(self.config.hidden_size)
         self.vocabulary = int(self.head.weight.shape[0])
         self.device: torch.device = self.head.weight.device
-        self.compiled = compiled
-        self._decode = torch.compile(self.decoder, dynamic=True) if compiled else self.decoder
+        self._decode = self.decoder
         # Cohere multiplies logits, Granite divides them, Gemma squashes them; everyone else does none of it.
         scale = getattr(self.config, "logit_scale", None)
         divisor = getattr(self.config, "logits_scaling", None)
         self._scale = float(scale) if scale else 1.0 / float(divisor) if divisor else 1.0
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._check_head()
-        self.lean = LeanDecoder(hf) if lean and not compiled and LeanDecoder.supports(hf) else None
-        if self.lean is not None and not self._lean_agrees():
-            self.lean = None
+        self.lean: LeanDecoder | None = None
+        if lean and LeanDecoder.supports(hf):
+            ragged = [RaggedDecoder(hf)] if RaggedDecoder.suits(hf) else []
+            self.lean = next((ours for ours in (*ragged, LeanDecoder(hf)) if self._agrees(ours)), None)
+        if compiled and self.lean is None:
+            self._decode = torch.compile(self.decoder, dynamic=True)
 
     def hidden(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
         """[R, S, D] states after the last layer and its norm."""
@@ -93,6 +96,11 @@ class LanguageModel:
         """[R, S, D] states of every layer: 0 the embeddings, `layers` (or −1) the last."""
         return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
 
+    @property
+    def ragged(self) -> RaggedDecoder | None:
+        """the pass that also gives states of every layer without padding, where there is one"""
+        return self.lean if isinstance(self.lean, RaggedDecoder) else None
+
     def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """[T, V] in float32."""
         logits_TV = self.head(hidden_TD).float()
@@ -128,16 +136,16 @@ class LanguageModel:
             )
 
     @torch.no_grad()
-    def _lean_agrees(self) -> bool:
+    def _agrees(self, ours: LeanDecoder) -> bool:
         """Only the model itself knows what it computes: on a small batch, with and without shared prompts, ours must."""
         # Tokens from all over the vocabulary: the first ids are often special ones, of which bfloat16 makes nothing stable.
         tokens = (np.arange(1, 40) * 7919) % self.vocabulary
         prompts = [tokens[:8], tokens[:8], tokens[8:12], tokens[12:14]]
         completions = [tokens[14:20], tokens[20:25], tokens[25:26], tokens[26:33]]
         for rows in (np.arange(4), np.arange(1, 4)):
-            ours = self.predicting(pack_flat(prompts, completions, rows)).float()
+            found = ours(pack_flat(prompts, completions, rows)).float()
             theirs = self.predicting(pack(prompts, completions, rows, 0)).float()
-            apart_T = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+            apart_T = (found - theirs).norm(dim=-1) / theirs.norm(dim=-1)
             # Layers of bfloat16 rounding add up to some per cent; another formula is off by far more.
             exact = self.head.weight.dtype == torch.float32
             if not (apart_T.max() < 1e-3 if exact else apart_T.median() < 0.1):
@@ -164,16 +172,26 @@ class TextCodec:
         return self.end if pad is None else int(pad)
 
     def encode_prompt(self, text: str) -> np.ndarray:
+        return self.encode_prompts([text])[0]
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Each as it would be alone; the tokenizer goes through several at once, on all CPUs."""
+        if not texts:
+            return []
         if self.tokenizer.chat_template:
-            message = [{"role": "user", "content": text}]
             # Some templates open a thought of their own unless told not to; agents here think, if at all, in their own tags.
             rendered = self.tokenizer.apply_chat_template(
-                message, add_generation_prompt=True, tokenize=False, enable_thinking=False
+                [[{"role": "user", "content": text}] for text in texts],
+                add_generation_prompt=True,
+                tokenize=False,
+                enable_thinking=False,
             )
-            return self._encode(rendered, add_special_tokens=False)
-        tokens = self._encode(text, add_special_tokens=True)
+            return self._encode_all(rendered, add_special_tokens=False)
         # Some tokenizers close every text; a prompt that already ended has nothing to continue.
-        return tokens[:-1] if len(tokens) > 1 and tokens[-1] == self.end else tokens
+        return [
+            tokens[:-1] if len(tokens) > 1 and tokens[-1] == self.end else tokens
+            for tokens in self._encode_all(texts, add_special_tokens=True)
+        ]
 
     def encode_completion(self, text: str) -> np.ndarray:
         return np.append(self._encode(text, add_special_tokens=False), np.int64(self.end))
@@ -197,9 +215,12 @@ class TextCodec:
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _encode(self, text: str, add_special_tokens: bool) -> np.ndarray:
+        return self._encode_all([text], add_special_tokens)[0]
+
+    def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[np.ndarray]:
         # Not verbose: whoever feeds the model refuses what is too long; others only count.
-        ids = self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
-        return np.asarray(ids, dtype=np.int64)
+        encoded = self.tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+        return [np.asarray(ids, dtype=np.int64) for ids in encoded]
 
 
 def codec_for(tokenizer: Any, config: Any) -> TextCodec:

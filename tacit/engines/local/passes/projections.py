@@ -59,12 +59,12 @@ class Projection:
         """The parameters this was made from: while these are untouched, it is up to date."""
         found = []
         for module in self._modules:
-            weight, bias, adapters = _parts(module)
+            weight, bias, adapters = parts_of(module)
             found += [weight, *([] if bias is None else [bias]), *(t for a, b, _ in adapters for t in (a, b))]
         return found
 
     def refresh(self) -> None:
-        parts = [_parts(module) for module in self._modules]
+        parts = [parts_of(module) for module in self._modules]
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
         if len(parts) == 1 and self._order is None and not input_major:
@@ -123,7 +123,7 @@ def _into(old: torch.Tensor | None, new: torch.Tensor, input_major: bool = False
 _Adapter = tuple[torch.Tensor, torch.Tensor, float]
 
 
-def _parts(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]:
+def parts_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]:
     """(weight, bias, [(A, B, scale), …]) of a linear module with the adapters that are active now."""
     if type(module) is nn.Linear:
         return module.weight, module.bias, []

@@ -13,9 +13,10 @@ from torch.utils.checkpoint import checkpoint
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.memory import cut_finer
 from tacit.engines.local.passes.attention import can_attend, check_attention, last_token_attention
-from tacit.engines.local.passes.flat import FlatPack
+from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.passes.models import LanguageModel, TextCodec
 from tacit.engines.local.passes.packing import Packed, buckets, input_lengths, pack
+from tacit.engines.local.passes.ragged import RaggedDecoder
 
 POOLINGS = ("last", "mean", "attention")
 EntropyMode = Literal["none", "value", "gradient"]
@@ -179,6 +180,9 @@ class ModelScorer:
         nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
         lengths = input_lengths(prompts, nothing, self.codec.context_limit)
         self._ready()
+        if self.model.ragged is not None and "attention" not in poolings:
+            self._scan_flat(self.model.ragged, prompts, states)
+            return states
         for rows in buckets(lengths, self.token_budget):
             packed = pack(prompts, nothing, rows, self.codec.pad)
             ends_R = tensor(packed.prompt_ends_R, self.model.device)
@@ -186,6 +190,19 @@ class ModelScorer:
             for (layer, pooling), states_ND in states.items():
                 states_ND[rows] = self._pool(every, layer, ends_R, pooling).cpu().numpy()
         return states
+
+    def _scan_flat(
+        self, decoder: RaggedDecoder, prompts: Sequence[np.ndarray], states: dict[tuple[int, str], np.ndarray]
+    ) -> None:
+        """Each distinct prompt once, without padding, and no layer above those asked for."""
+        anything = [np.zeros(1, np.int64)] * len(prompts)  # one token to predict, and it is predicted from the prompt's end
+        depths = {layer: layer % (self.model.layers + 1) for layer, _ in states}
+        for rows in flat_buckets(prompts, anything, np.arange(len(prompts)), self.token_budget):
+            packed = pack_flat(prompts, anything, rows)
+            ends_U, of_R = np.unique(packed.predicts_T, return_inverse=True)
+            found = decoder.states(packed, list(depths.values()))
+            for (layer, pooling), states_ND in states.items():
+                states_ND[rows] = _pooled(found[depths[layer]].float(), ends_U, pooling).cpu().numpy()[of_R]
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -221,6 +238,14 @@ class ModelScorer:
         rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
         for packed in self.model.cut(prompts, completions, rows, self.token_budget, self.codec.pad):
             yield packed, self.model.predicting(packed)
+
+
+def _pooled(hidden_ND: torch.Tensor, ends_U: np.ndarray, pooling: str) -> torch.Tensor:
+    """[U, D] of prompts that lie end to end, each up to its end."""
+    if pooling == "last":
+        return hidden_ND.index_select(0, tensor(ends_U, hidden_ND.device))
+    lengths_U = tensor(np.diff(ends_U, prepend=-1), hidden_ND.device)
+    return torch.segment_reduce(hidden_ND, "mean", lengths=lengths_U, axis=0)
 
 
 def _per_row(values_T: np.ndarray, packed: FlatPack | Packed) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.kv_cache import ColumnCache, KeyValueCache, RowCache
 from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.passes.packing import within
 from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 
@@ -32,12 +34,14 @@ class LlamaDecoder:
         prefill_tokens: int | None = None,
         cuda_graphs: bool = True,
         fixed_shapes: bool | None = None,
+        flat: bool | None = None,
     ) -> None:
-        """`prefill_tokens`: padded prompt tokens computed at once."""
+        """`prefill_tokens`: prompt tokens computed at once. `flat`: without padding; None is where there are kernels for it."""
         self.forward = LlamaForward(model)
         self.device = self.forward.device
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
+        self.flat = self.forward.takes_flat if flat is None else flat
         self.records = on_gpu and cuda_graphs
         # a CPU wants its working set in cache, a GPU wants enough to do
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
@@ -106,7 +110,7 @@ class LlamaTable:
         self.graphs = StepGraphs(enabled=decoder.records)
         geometry = decoder.forward.geometry
         plain = not decoder.fixed_shapes and geometry.dtype == torch.float32
-        self.cache: KeyValueCache = ColumnCache(geometry) if plain else RowCache(geometry)
+        self.cache: KeyValueCache = ColumnCache(geometry) if plain and not decoder.flat else RowCache(geometry)
         self._lanes = Lanes(0, self.check_every, decoder.device)
         self._used = 0
         """no row has anything beyond this column"""
@@ -119,19 +123,15 @@ class LlamaTable:
         self._used = max(self._used, int(lengths_N.max()))
         logits: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []
-        for start, end in _buckets(lengths_N, decoder.prefill_tokens):
+        prefill = self._prefill_flat if decoder.flat else self._prefill_padded
+        for start, end in _buckets(lengths_N, decoder.prefill_tokens, padded=not decoder.flat):
             first, last = np.searchsorted(source_N, [start, end])
-            local = torch.from_numpy(source_N[first:last] - start).to(decoder.device)
-            source = None if last - first == end - start else local
-            sink = partial(self._store, self._rows(places_N[first:last]), source)
-            tokens_NT = np.zeros((end - start, lengths_N[start:end].max()), dtype=np.int64)
-            for row, prompt in zip(tokens_NT, newcomers.prompts[start:end], strict=True):
-                row[: len(prompt)] = prompt
-            last_N = torch.from_numpy(lengths_N[start:end] - 1).to(decoder.device)
-            found, states = decoder.forward.prefill(torch.from_numpy(tokens_NT).to(decoder.device), last_N, layer, sink)
-            logits.append(found[local])
+            local_N = source_N[first:last] - start
+            found, states = prefill(newcomers.prompts[start:end], places_N[first:last], local_N, layer)
+            index = torch.from_numpy(local_N).to(decoder.device)
+            logits.append(found[index])
             if states is not None:
-                hidden.append(states[local])
+                hidden.append(states[index])
         tokens_N, logprobs_N = first_tokens(torch.cat(logits), newcomers, sampling)
         self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
         hidden_ND = torch.cat(hidden).float().cpu().numpy() if hidden else None
@@ -146,7 +146,7 @@ class LlamaTable:
         width, capacity = decoder.width(rows), cache.capacity
         lanes.expect(noise_BK)
         for columns in range(longest, longest + steps):
-            window = min(decoder.window(columns), capacity)
+            window = capacity if cache.reads_own_columns else min(decoder.window(columns), capacity)
 
             def step(window: int = window) -> None:
                 tokens_B, positions_B = lanes.tokens_B[:width], lanes.positions_B[:width]
@@ -184,6 +184,34 @@ class LlamaTable:
         self._lanes = lanes
         decoder.reach(cache.capacity)
 
+    def _prefill_padded(
+        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits and states of each prompt, as a rectangle; its keys and values go to the places of those who continue it."""
+        device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
+        tokens_UT = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
+        for row, prompt in zip(tokens_UT, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        source = None if len(source_N) == len(prompts) else torch.from_numpy(source_N).to(device)
+        sink = partial(self._store, self._rows(places_N), source)
+        last_U = torch.from_numpy(lengths - 1).to(device)
+        return self.decoder.forward.prefill(torch.from_numpy(tokens_UT).to(device), last_U, layer, sink)
+
+    def _prefill_flat(
+        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The same without padding."""
+        device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
+        tokens = torch.from_numpy(np.concatenate(prompts)).to(device)
+        positions = within(lengths)
+        starts = np.cumsum(lengths) - lengths
+        columns = within(lengths[source_N])
+        slots = torch.from_numpy(np.repeat(places_N * self.cache.capacity, lengths[source_N]) + columns).to(device)
+        shared = len(source_N) > len(prompts)
+        taken = torch.from_numpy(np.repeat(starts[source_N], lengths[source_N]) + columns).to(device) if shared else None
+        sink = partial(self.cache.put_flat, slots, taken)
+        return self.decoder.forward.prefill_flat(tokens, torch.from_numpy(positions).to(device), lengths, layer, sink)
+
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
         """As an index of the cache: a run of neighbours is written faster."""
         first, last = int(places_N[0]), int(places_N[-1])
@@ -202,11 +230,12 @@ class LlamaTable:
         return lambda: self._lanes.restore(snapshot)
 
 
-def _buckets(lengths_N: np.ndarray, budget: int) -> list[tuple[int, int]]:
-    """Cut prompts, sorted by length, into runs whose padded size stays within the budget (one prompt always fits)."""
+def _buckets(lengths_N: np.ndarray, budget: int, padded: bool) -> list[tuple[int, int]]:
+    """Cut prompts, sorted by length, into runs whose size stays within the budget (one prompt always fits)."""
     runs, start = [], 0
     for end in range(1, len(lengths_N) + 1):
-        if end == len(lengths_N) or (end + 1 - start) * lengths_N[end] > budget:
+        size = (end + 1 - start) * lengths_N[end] if padded and end < len(lengths_N) else lengths_N[start : end + 1].sum()
+        if end == len(lengths_N) or size > budget:
             runs.append((start, end))
             start = end
     return runs

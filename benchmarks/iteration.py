@@ -1,0 +1,297 @@
+"""One whole iteration, its phases in seconds: rollout, scoring, credit, update; beside peers at the same work, in one run.
+
+    python benchmarks/iteration.py                                              # a tiny policy, a few episodes
+    python benchmarks/iteration.py --model PATH --episodes 128 --turns 28 --prompt-tokens 480 --new-tokens 8 --json
+    python benchmarks/iteration.py --model PATH --vllm DIRECTORY                # vLLM lies there; without it, where installed
+    python benchmarks/iteration.py --model PATH --grow episodes=32,128 --grow prompt-tokens=120,480
+
+Episodes in groups of 8 are played through the rollout that training uses; prompts are text of about so many tokens, of which a
+group's first are alike, and lengths of completions vary by half around their mean. The worlds take no time. GRPO gives credit,
+and one clipped step is taken on all turns.
+
+Peers do the same turns: vLLM writes as many tokens to the same prompts, turn after turn, with log-probabilities; a plain
+transformers step pads rows into batches and computes all logits, with as many rows at once as fit. A peer that is missing or
+runs out of memory is reported as such, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from train_step import LR, PlainStep, plain_model, synchronize, world_texts
+from vllm_peer import Wave, beside_vllm
+
+from tacit.core.actions import BARE
+from tacit.core.batch import Batch
+from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import ActionStyle, Completion, Condition, Group, Observation, Prompt, Task, Transition
+from tacit.credit.episode import EpisodeRelative
+from tacit.engines.local.policy import LocalPolicy, load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
+from tacit.losses.clipped import ClippedSurrogate
+from tacit.rewards.outcome import Outcome
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+
+GROUP = 8
+SENTENCE = "you open the drawer and look for a clean mug on shelf 2 then go to fridge 1 take apple from table put it in sink"
+WORDS = SENTENCE.split()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much there is to do."""
+
+    episodes: int
+    turns: int
+    prompt_tokens: int
+    new_tokens: int
+
+
+class Turns:
+    """A world that counts them; how many an episode has, and whether it succeeds, is in its task."""
+
+    def reset(self, task: Task) -> Observation:
+        self._turn, self._last, self._success = 0, task.seed // 2, bool(task.seed % 2)
+        return Observation("0")
+
+    def step(self, action: str) -> Transition:
+        self._turn += 1
+        over = self._turn >= self._last
+        return Transition(Observation(str(self._turn)), done=over, success=over and self._success)
+
+    def close(self) -> None:
+        pass
+
+
+class Pages:
+    """A context whose prompts are so many words, drawn by (group, member, turn). Members of a group begin alike."""
+
+    style: ActionStyle = "bare"
+    format = BARE
+
+    def __init__(self, words: int, task_id: str = "") -> None:
+        self._words, self._task_id = words, task_id
+
+    def begin(self, task: Task, condition: Condition) -> Pages:
+        return Pages(self._words, task.id)
+
+    def read(self, observation: Observation) -> Prompt:
+        group, member = self._task_id.split()
+        place = (int(group), int(member) if observation.text != "0" else 0, int(observation.text))
+        rng = np.random.default_rng(place)
+        count = rng.integers(3 * self._words // 4, 5 * self._words // 4 + 1)
+        return Prompt(task=f"{group}", now=" ".join(rng.choice(WORDS, count)))
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        return {}
+
+
+class Limited:
+    """A policy whose completions are as long as a request's seed says, where they do not end before."""
+
+    def __init__(self, policy: LocalPolicy, mean: int) -> None:
+        self._policy, self._mean = policy, mean
+        self.context_limit, self.encode_prompt = policy.context_limit, policy.encode_prompt
+        self.encode_completion, self.decode = policy.encode_completion, policy.decode
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        return self._policy.sample([self.limited(r) for r in requests], replace(sampling, stop=()), layer)
+
+    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
+        return LimitedDesk(self, self._policy.desk(replace(sampling, stop=()), layer))
+
+    def limited(self, request: Request) -> Request:
+        least = max(1, self._mean // 2)
+        return replace(request, max_tokens=least + request.seed % (2 * (self._mean - least) + 1))
+
+
+class LimitedDesk:
+    def __init__(self, policy: Limited, desk: Desk) -> None:
+        self._policy, self._desk = policy, desk
+        self.wait, self.close = desk.wait, desk.close
+
+    def submit(self, request: Request) -> int:
+        return self._desk.submit(self._policy.limited(request))
+
+
+def words_for(policy: LocalPolicy, tokens: int) -> int:
+    """Words of a prompt that has about so many tokens."""
+    least, more = (len(policy.encode_prompt(" ".join((WORDS * 20)[:n]))) for n in (40, 140))
+    return max(4, round((tokens - least) / ((more - least) / 100) + 40))
+
+
+def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, float], list[Group], Batch, dict[str, float]]:
+    """(seconds of each phase, what was played, the batch that was learned from, what the update says)"""
+    rng = np.random.default_rng(0)
+    shortest = max(1, shape.turns // 4)
+    lengths = rng.integers(shortest, 2 * shape.turns - shortest + 1, size=shape.episodes)
+    tasks = [
+        Task("turns", f"{i // GROUP} {i % GROUP}", "", "", int(2 * n + rng.integers(2)), "") for i, n in enumerate(lengths)
+    ]
+    plans = [EpisodePlan(task, seed=derive(number, i)) for i, task in enumerate(tasks)]
+    context, sampling = Pages(words_for(policy, shape.prompt_tokens)), Sampling(max_tokens=2 * shape.new_tokens)
+    limited = Limited(policy, shape.new_tokens)
+    marks = [time.perf_counter()]
+    played = rollout(plans, context, InPlace(Turns), limited, sampling, 2 * shape.turns)
+    synchronize()
+    marks.append(time.perf_counter())
+    groups = [Group(tasks[i], tuple(played[i : i + GROUP])) for i in range(0, len(played), GROUP)]
+    credits = list(EpisodeRelative()(groups, Outcome()(groups)))
+    batch = Batch.from_groups(groups, credits, 1.0)
+    marks.append(time.perf_counter())
+    metrics = policy.update(batch, [ClippedSurrogate()], LR)
+    synchronize()
+    marks.append(time.perf_counter())
+    return dict(zip(("rollout", "credit", "update"), np.diff(marks).tolist(), strict=True)), groups, batch, metrics
+
+
+def waves_of(groups: Sequence[Group]) -> list[Wave]:
+    """Turn by turn, all episodes that come so far: the prompt, and how many tokens were written."""
+    episodes = [trajectory for group in groups for trajectory in group.trajectories]
+    return [
+        [
+            (episode.steps[turn].prompt_tokens.tolist(), len(episode.steps[turn].completion.tokens))
+            for episode in episodes
+            if turn < len(episode)
+        ]
+        for turn in range(max(len(episode) for episode in episodes))
+    ]
+
+
+def measure(policy: LocalPolicy, shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
+    began = time.perf_counter()
+    iterate(policy, shape, 0)
+    warm_up_s = time.perf_counter() - began
+    rounds = [iterate(policy, shape, 1 + number) for number in range(args.repeats)]
+    phases = {name: statistics.median(seconds[name] for seconds, *_ in rounds) for name in rounds[0][0]}
+    _, groups, batch, metrics = rounds[-1]
+    prompt = sum(len(p) for p in batch.prompts)
+    result: dict[str, Any] = {
+        **shape.__dict__,
+        "rows": len(batch),
+        "tokens_a_row": (prompt + batch.total_tokens) / len(batch),
+        "warm_up_s": warm_up_s,
+        "seconds": phases | {"iteration": sum(phases.values())},
+        "tokens_per_s": {
+            "rollout, read and written": (prompt + batch.total_tokens) / phases["rollout"],
+            "update": (prompt + batch.total_tokens) / phases["update"],
+        },
+        "behaviour_gap": metrics.get("behaviour_gap"),
+    }
+    result["peers"] = beside(policy, groups, batch, args) if not args.alone else {}
+    return result
+
+
+def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: argparse.Namespace) -> dict[str, Any]:
+    """The same turns by others; {"failed": why} where one does not run."""
+    peers: dict[str, Any] = {}
+    policy.engine.make_room()
+    try:
+        step, seconds = PlainStep(plain_model(args.path, policy), batch), []
+        for _ in range(2):  # the first finds out how many rows fit
+            synchronize()
+            began = time.perf_counter()
+            step()
+            synchronize()
+            seconds.append(time.perf_counter() - began)
+        peers["transformers update"] = {"seconds": seconds[-1], "rows_at_once": step.rows}
+        del step
+    except Exception as error:
+        peers["transformers update"] = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
+    if policy.engine.device.type == "cuda":
+        torch.cuda.empty_cache()
+        found = beside_vllm(args.path, waves_of(groups), args.vllm, repeats=1)
+        peers["vllm rollout"] = found if "failed" in found else {**found, "seconds": statistics.median(found["seconds"])}
+    else:
+        peers["vllm rollout"] = {"failed": "it is asked for on a GPU only"}
+    return peers
+
+
+def show(result: dict[str, Any]) -> None:
+    print(
+        f"{result['episodes']} episodes, {result['rows']} turns of {result['tokens_a_row']:.0f} tokens "
+        f"(warm-up {result['warm_up_s']:.1f} s)"
+    )
+    for phase, seconds in result["seconds"].items():
+        print(f"  {phase:<28}{seconds:>10.3f} s")
+    for phase, speed in result["tokens_per_s"].items():
+        print(f"  {phase:<28}{speed:>10,.0f} tokens/s")
+    print(f"  behaviour_gap               {result['behaviour_gap']:>10.5f}")
+    ours = {"transformers update": result["seconds"]["update"], "vllm rollout": result["seconds"]["rollout"]}
+    for name, peer in result["peers"].items():
+        if "failed" in peer:
+            print(f"  {name:<28}does not run here: {peer['failed']}")
+        else:
+            print(f"  {name:<28}{peer['seconds']:>10.3f} s   {peer['seconds'] / ours[name]:.2f}×")
+
+
+def shapes(args: argparse.Namespace) -> list[Shape]:
+    """As asked, or with each value of what is to grow."""
+    first = Shape(args.episodes, args.turns, args.prompt_tokens, args.new_tokens)
+    found = []
+    for grown in args.grow:
+        name, _, values = grown.partition("=")
+        found += [replace(first, **{name.replace("-", "_"): int(value)}) for value in values.split(",")]
+    return found or [first]
+
+
+def parse() -> argparse.Namespace:
+    gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny", help="checkpoint directory, or a tiny size (default %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
+    parser.add_argument("--threads", type=int, default=1 if not gpu else 0, help="CPU threads (default %(default)s)")
+    parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank (default: all parameters)")
+    parser.add_argument("--episodes", type=int, default=128 if gpu else 16, help="in groups of 8 (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=28 if gpu else 4, help="mean of an episode (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=480 if gpu else 80, help="mean (default %(default)s)")
+    parser.add_argument("--new-tokens", type=int, default=8, help="mean (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=2, help="timed iterations; the median counts (default %(default)s)")
+    parser.add_argument("--grow", action="append", default=[], metavar="WHAT=A,B,…", help="measure at each of these instead")
+    parser.add_argument("--vllm", metavar="DIRECTORY", help="where vLLM lies, if it is not installed")
+    parser.add_argument("--alone", action="store_true", help="without peers")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    args = parser.parse_args()
+    if args.episodes % GROUP:
+        parser.error(f"--episodes {args.episodes} must be a multiple of {GROUP}, the size of a group")
+    known = Shape.__dataclass_fields__
+    if wrong := [grown for grown in args.grow if grown.partition("=")[0].replace("-", "_") not in known]:
+        parser.error(f"--grow {wrong[0]}: it takes {', '.join(known)}, as in --grow episodes=32,128")
+    return args
+
+
+def main() -> None:
+    args = parse()
+    sizes = TINY_SIZES.get(args.model)
+    texts = [*world_texts(), *(" ".join(np.random.default_rng(i).permutation(WORDS)) for i in range(200))]
+    args.path = str(tiny_checkpoint(texts, sizes, 0)) if sizes else str(Path(args.model).expanduser())
+    policy = load_policy(args.path, EngineSettings(device=args.device, threads=args.threads, lora_rank=args.lora_rank))
+    result: dict[str, Any] = {
+        "benchmark": "iteration",
+        "model": args.model,
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        "parameters": policy.engine.model.hf.num_parameters(),
+    }
+    print(f"{args.model}: {result['parameters']:,} parameters, {result['device']}")
+    result["measured"] = []
+    for shape in shapes(args):
+        result["measured"].append(measure(policy, shape, args))
+        show(result["measured"][-1])
+    if args.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Memory planned before the first update, instead of found out by one that fails.
+
+A few rows are gone through, then twice as many, and what autograd keeps of them is counted:
+
+    kept(tokens) = fixed + per_token · tokens
+    tokens of a pass  ≤  (what is free − what an update needs anyway − fixed) / (per_token · SLACK)
+
+What it needs anyway: gradients, the optimiser's moments where it has none yet, and the logits of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.protocols import LossTerm
+from tacit.engines.local.learning.update import Learning, Tally, TrainedWeights, training
+from tacit.engines.local.memory import free_bytes
+from tacit.engines.local.passes.pieces import WORTH_COMPILING
+
+TRIED_TOKENS = WORTH_COMPILING
+"""tokens that are gone through: enough for the pass to be that of a whole micro-batch"""
+SLACK = 1.2
+"""the backward pass has a layer's gradients beside what is kept, and memory comes in blocks"""
+LOGIT_COPIES = 4
+"""logits, their softmax, and the gradients of both"""
+
+
+def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm], make_room: Callable[[], None]) -> int:
+    """The learner's token budget, or less where so much does not fit. Room is made before it is lowered."""
+    model, budget = learning.model, learning.token_budget
+    rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
+    if not len(rows):
+        return budget
+    fixed, per_token = kept_by(learning, batch, losses, rows)
+    logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
+
+    def fits() -> int:
+        return int((free_bytes(model.device) - needed_anyway(learning.weights) - logits - fixed) / (SLACK * per_token))
+
+    if fits() < budget:
+        make_room()
+    return min(budget, max(fits(), 1))
+
+
+def needed_anyway(weights: TrainedWeights) -> int:
+    """Bytes of the gradients and of moments that are still to be made."""
+    needed = 0
+    for name, master in weights.master.items():
+        live = weights.live[name]
+        needed += master.numel() * 4 + (live.numel() * live.element_size() if live is not master else 0)
+        needed += 0 if weights.optimizer.state.get(master) else master.numel() * 8
+    return needed
+
+
+def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray) -> tuple[float, float]:
+    """Bytes that autograd keeps for the backward pass: (whatever the tokens, and for each)."""
+    model = learning.model
+    needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
+    tried: dict[int, int] = {}
+    for budget in (TRIED_TOKENS, 2 * TRIED_TOKENS):
+        part = model.parts(batch.prompts, batch.completions, rows, budget)[0]
+        packed = model.packed(batch.prompts, batch.completions, part, learning.codec.pad)
+        with training(model, learning.settings, dropout=False, seed=0):
+            tried[packed.computed], _ = kept_bytes(
+                lambda packed=packed: Tally(losses, batch.total_tokens).add(  # type: ignore[misc]
+                    learning._view(batch, packed, needs, len(rows)), batch.sampled
+                ),
+                (*learning.weights.live.values(), *model.hf.parameters()),
+            )
+    fewer, more = min(tried), max(tried)
+    if more == fewer:  # the whole batch is no more than that
+        return 0.0, max(1.0, tried[more] / more)
+    per_token = max(1.0, (tried[more] - tried[fewer]) / (more - fewer))
+    return max(0.0, tried[fewer] - per_token * fewer), per_token
+
+
+def kept_bytes(work: Callable[[], Any], apart_from: Sequence[torch.Tensor]) -> tuple[int, Any]:
+    """(bytes of distinct memory that autograd keeps of `work()`, its result), without what is there anyway."""
+    there = {t.untyped_storage().data_ptr() for t in apart_from}
+    kept: dict[int, int] = {}
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in there:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        result = work()
+    return sum(kept.values()), result

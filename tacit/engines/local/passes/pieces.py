@@ -1,0 +1,111 @@
+"""What lies between the matrix products of a Llama layer, each as one piece: compiled on a GPU, where a pass over memory is
+what such a piece costs, and written out in torch it takes a dozen.
+
+    normed(h)        = w · h / √(mean h² + ε)
+    added(h, d)      = h + d, normed(h + d)
+    rotated(x)       = (a cos − b sin, b cos + a sin) for the halves (a, b) of each head
+    gated([g; u])    = silu(g) · u
+
+`rotated_pairs` is `rotated` for heads that keep the two halves of each pair side by side, as the sampler does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.functional import silu
+
+WORTH_COMPILING = 4096
+"""rows of a pass from which on pieces are compiled: smaller ones wait for launches, not for memory"""
+
+
+def normed(h: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    wide = h.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)).to(h.dtype) * weight
+
+
+def added(h: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    h = h + delta
+    return h, normed(h, weight, epsilon)
+
+
+def rotated(x_NHD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """`cos` and `sin` are [N, 1, head_dim / 2] in float32."""
+    a, b = x_NHD.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x_NHD.dtype)
+
+
+def rotated_pairs(x_NHD: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """`rotation` is [N, 1, head_dim / 2, 2] in float32: cos and sin."""
+    pairs = x_NHD.float().unflatten(-1, (-1, 2))
+    a, b, cos, sin = pairs[..., 0], pairs[..., 1], rotation[..., 0], rotation[..., 1]
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).to(x_NHD.dtype)
+
+
+def gated(gate_up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return silu(gate) * up
+
+
+class Pieces:
+    """All of them, as they stand or compiled. A compiled piece takes any number of rows; width and format are compiled in."""
+
+    def __init__(self, compiled: bool = False) -> None:
+        made: Callable[[Any], Any] = _Compiled if compiled else lambda piece: piece
+        self.normed, self.added, self.gated = made(normed), made(added), made(gated)
+        self.rotated, self.rotated_pairs = made(rotated), made(rotated_pairs)
+
+
+def can_compile(device: torch.device) -> bool:
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+class _Compiled:
+    """Compiled on first use, and then held against the piece as it stands. Where that fails, on a machine without a C compiler
+    for one, the latter is used."""
+
+    failed = False
+
+    def __init__(self, piece: Callable[..., Any]) -> None:
+        self._piece = piece
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if _Compiled.failed:
+            return self._piece(*arguments)
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor) and argument.ndim > 1:
+                torch._dynamo.maybe_mark_dynamic(argument, 0)
+        return self._first(*arguments) if self._compiled is None else self._compiled(*arguments)
+
+    def _first(self, *arguments: Any) -> Any:
+        # With gradients and without, and for each width: far fewer than this, but more than torch's own limit of 8.
+        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+        compiled = torch.compile(self._piece)
+        try:
+            answer = compiled(*arguments)
+            _check_alike(answer, self._piece(*arguments))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warnings.warn(f"the model runs uncompiled, more slowly: {first_line}", stacklevel=4)
+            _Compiled.failed = True
+            return self._piece(*arguments)
+        self._compiled = compiled
+        return answer
+
+
+def _check_alike(found: Any, expected: Any) -> None:
+    for ours, theirs in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True):
+        exact = theirs.dtype == torch.float32
+        if not torch.allclose(ours, theirs, rtol=1e-4 if exact else 2e-2, atol=1e-4 if exact else 2e-2):
+            raise ArithmeticError("a compiled piece does not compute what it should")
+
+
+PLAIN = Pieces()
+COMPILED = Pieces(compiled=True)

@@ -1,0 +1,97 @@
+"""One decode step's attention as a kernel of its own: write the new key and value, then attend, in one launch.
+
+    out = softmax(q · [k₀ … kₜ] · scale) [v₀ … vₜ]            t the row's own position; kₜ and vₜ are the new ones
+
+Each program has one row and one key head, reads exactly the columns that row has, and keeps the running maximum and sum of the
+softmax as it goes. Torch's fused kernel reads a window common to all rows instead, under a mask.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+LEAST = 16
+"""the smallest side of a matrix product on the device; the query heads of a key head are padded to it"""
+
+
+def attend_step(
+    q_BHD: torch.Tensor,
+    k_BGD: torch.Tensor,
+    v_BGD: torch.Tensor,
+    keys_BSGD: torch.Tensor,
+    values_BSGD: torch.Tensor,
+    positions_B: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not."""
+    rows, heads, dim = q_BHD.shape
+    kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
+    out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
+    from tacit.engines.local.passes.step_kernel import attend_one  # triton is only there where there is a GPU
+
+    attend_one[(rows, kv_heads)](
+        q_BHD,
+        k_BGD,
+        v_BGD,
+        keys_BSGD,
+        values_BSGD,
+        positions_B,
+        out,
+        scale,
+        q_BHD.stride(0),
+        k_BGD.stride(0),
+        v_BGD.stride(0),
+        capacity,
+        KV=kv_heads,
+        GROUP=heads // kv_heads,
+        PADDED=LEAST,
+        DIM=dim,
+        BLOCK=128 if dim <= 64 else 64,
+    )
+    return out
+
+
+@cache
+def has_step_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
+    """Whether the kernel runs here and is right: asked by running it once, beside torch's own attention."""
+    fits = queries_per_kv <= LEAST and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
+    if device.type != "cuda" or not fits or importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        return _agrees(device, dtype, kv_heads, queries_per_kv, head_dim)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # of a compiler that is missing, or too old: torch's kernel does it then
+        return False
+
+
+def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, device=device).to(dtype)
+
+    positions = torch.tensor([0, 1, 150, 299], device=device)
+    rows, capacity = len(positions), 320
+    q, k, v = (
+        random(rows, kv_heads * queries_per_kv, head_dim),
+        random(rows, kv_heads, head_dim),
+        random(rows, kv_heads, head_dim),
+    )
+    keys, values = random(rows, capacity, kv_heads, head_dim), random(rows, capacity, kv_heads, head_dim)
+    scale = head_dim**-0.5
+    found = attend_step(q, k, v, keys, values, positions, scale)
+    for row, position in enumerate(positions.tolist()):
+        own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()
+        if not (torch.equal(own_k[-1], k[row].float()) and torch.equal(own_v[-1], v[row].float())):
+            return False
+        expected = scaled_dot_product_attention(
+            q[row].float().view(kv_heads, queries_per_kv, head_dim), own_k.transpose(0, 1), own_v.transpose(0, 1), scale=scale
+        )
+        if not torch.allclose(found[row].float(), expected.flatten(), atol=2e-2, rtol=2e-2):
+            return False
+    return True

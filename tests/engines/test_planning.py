@@ -1,0 +1,58 @@
+"""Before the first update it is counted what a token costs, and a pass is cut to what there is room for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.engines.local.learning import planning
+from tacit.engines.local.learning.planning import kept_by, kept_bytes, needed_anyway, planned_budget
+from tacit.losses.imitation import Imitation
+
+
+def test_what_autograd_keeps_is_counted_once_and_without_weights() -> None:
+    weight, x = torch.randn(4, 6, requires_grad=True), torch.randn(10, 6)
+
+    def work() -> torch.Tensor:
+        hidden = (x @ weight.t()).relu()
+        return hidden * hidden.sum()  # `hidden` is kept by three operations, in one piece of memory
+
+    kept, result = kept_bytes(work, [weight])
+    assert kept == (10 * 6 + 10 * 4 + 1) * 4
+    assert result.shape == (10, 4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}, {"dtype": "bfloat16"}])
+def test_gradients_and_moments_are_needed_anyway(make_policy, rows, settings) -> None:
+    policy = make_policy(**settings)
+    member = policy.engine.member("default")
+    count = sum(p.numel() for p in member.parameters.values())
+    live = 2 * count if settings.get("dtype") else 0
+    assert needed_anyway(member.weights) == 12 * count + live
+    policy.update(Batch.imitation(*rows), [Imitation()], 1e-3)
+    assert needed_anyway(member.weights) == 4 * count + live  # the moments are there now
+
+
+def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
+    policy, rooms = make_policy(token_budget=500), []
+    learning = policy.engine.learning("default")
+    there = {"free": 10**12}
+    monkeypatch.setattr(planning, "free_bytes", lambda device: there["free"])
+    plan = lambda: planned_budget(learning, batch, [Imitation()], lambda: rooms.append(1))  # noqa: E731
+    assert plan() == 500 and not rooms
+    anyway = needed_anyway(learning.weights) + 16 * batch.total_tokens * policy.engine.model.vocabulary
+    fixed, per_token = kept_by(learning, batch, [Imitation()], np.arange(8))
+    monkeypatch.setattr(planning, "TRIED_TOKENS", 60)
+    fixed, per_token_of_few = kept_by(learning, batch, [Imitation()], np.arange(8))
+    assert per_token_of_few == pytest.approx(per_token, rel=0.1)
+    width = policy.engine.model.width
+    assert per_token > 4 * width * policy.engine.model.layers  # each layer keeps its input at least
+    there["free"] = int(anyway + fixed + planning.SLACK * per_token_of_few * 100) + 1
+    assert plan() == 100 and rooms == [1]
+    there["free"] = 0
+    assert plan() == 1  # rows are then gone through one by one
+    assert all(p.grad is None for p in policy.engine.model.hf.parameters())

@@ -1,0 +1,173 @@
+"""The pass over rows of any length is the model's own too: states, gradients, adapters, scores and samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from random_models import make_model
+from test_lean import build, grouped_rows
+
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.passes import pieces as pieces_module
+from tacit.engines.local.passes.flat import pack_flat
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.passes.models import LanguageModel
+from tacit.engines.local.passes.packing import pack
+from tacit.engines.local.passes.pieces import PLAIN, Pieces
+from tacit.engines.local.passes.ragged import RaggedDecoder, joint
+from tacit.engines.local.passes.ragged_attention import Spans, attend
+from tacit.engines.local.sampling.sampler import LocalSampler
+
+
+@pytest.fixture
+def everywhere(monkeypatch) -> None:
+    """As on a GPU: attention is then what its kernel computes, row by row."""
+    monkeypatch.setattr(RaggedDecoder, "suits", staticmethod(lambda hf: True))
+    monkeypatch.setattr(LlamaForward, "takes_flat", True)
+
+
+def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
+    torch.manual_seed(0)
+    queries, keys = np.array([2, 0, 3]), np.array([5, 2, 3])
+    q, k, v = torch.randn(5, 4, 8), torch.randn(10, 2, 8), torch.randn(10, 2, 8)
+    found = attend(q, k, v, Spans.of(queries, keys, torch.device("cpu")), 0.3)
+    for row, (a, b, c, d) in enumerate(((0, 2, 0, 5), (0, 0, 5, 7), (2, 5, 7, 10))):
+        for i in range(b - a):
+            seen = slice(c, d - queries[row] + i + 1)
+            for head in range(4):
+                weights = (k[seen, head // 2] @ q[a + i, head] * 0.3).softmax(0)
+                torch.testing.assert_close(found[a + i, head], weights @ v[seen, head // 2])
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral"])
+@pytest.mark.parametrize("kept", [range(7), [1, 4], [0, 3, 6], [5, 2], [2, 3], [4]])
+def test_states_and_gradients_are_the_models_own(everywhere, family: str, kept) -> None:
+    model = LanguageModel(build(family, **({"sliding_window": None} if family == "Mistral" else {})))
+    assert isinstance(model.lean, RaggedDecoder)
+    prompts, completions = grouped_rows()
+    rows = np.array(kept)
+    weights_TD, found = None, []
+    for packed in (pack_flat(prompts, completions, rows), pack(prompts, completions, rows, 0)):
+        hidden_TD = model.predicting(packed)
+        if weights_TD is None:
+            weights_TD = torch.randn(hidden_TD.shape, generator=torch.Generator().manual_seed(1))
+        (hidden_TD * weights_TD).sum().backward()
+        found.append((hidden_TD.detach(), {n: p.grad.clone() for n, p in model.hf.named_parameters() if p.grad is not None}))
+        model.hf.zero_grad()
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-4)
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(gradient, found[1][1][name], atol=1e-4, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_compiled_piece_that_is_wrong_is_not_used(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda piece: lambda *arguments: piece(*arguments) * 1.5)
+    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
+    x = torch.randn(5, 8)
+    with pytest.warns(UserWarning, match="does not compute what it should"):
+        assert torch.equal(Pieces(compiled=True).gated(x), PLAIN.gated(x))
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj", "down_proj"), ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")])
+def test_adapters_are_those_of_peft(targets) -> None:
+    import peft
+
+    hf = build("Qwen2")
+    peft.get_peft_model(hf, peft.LoraConfig(r=3, lora_alpha=5, target_modules=list(targets), init_lora_weights=False))
+    layer, x = hf.model.layers[0], torch.randn(6, 32, requires_grad=True)
+    attention = layer.self_attn
+    for modules in ((attention.q_proj, attention.k_proj, attention.v_proj), (layer.mlp.gate_proj, layer.mlp.up_proj)):
+        gradients = []
+        for y in (joint(x, *modules), torch.cat([module(x) for module in modules], -1)):
+            found = torch.autograd.grad(y.square().sum(), [x, *(p for m in modules for p in m.parameters() if p.requires_grad)])
+            gradients.append((y, *found))
+        for ours, theirs in zip(*gradients, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_dropout_stays_the_modules_own() -> None:
+    import peft
+
+    hf = build("Llama")
+    peft.get_peft_model(hf, peft.LoraConfig(r=3, lora_dropout=0.5, target_modules=["q_proj"], init_lora_weights=False))
+    module, x = hf.model.layers[0].self_attn.q_proj, torch.randn(6, 32)
+    module.train()
+    torch.manual_seed(4)
+    dropped = joint(x, module)
+    torch.manual_seed(4)
+    assert torch.equal(dropped, module(x))
+    assert not torch.allclose(dropped, joint(x, module.eval()))
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
+def test_updates_scores_and_states_through_it(everywhere, monkeypatch, make_policy, rows, settings) -> None:
+    """Against the pass in rectangles, and however the batch is cut."""
+    from tacit.core.batch import Batch
+    from tacit.losses.imitation import Imitation
+
+    prompts, completions = rows
+    batch, moved = Batch.imitation(prompts, completions), []
+    policies = [make_policy(token_budget=80, **settings), make_policy(token_budget=30, **settings)]
+    assert all(isinstance(policy.engine.model.lean, RaggedDecoder) for policy in policies)
+    monkeypatch.setattr(RaggedDecoder, "suits", staticmethod(lambda hf: False))
+    policies.append(make_policy(token_budget=80, **settings))
+    assert not isinstance(policies[-1].engine.model.lean, RaggedDecoder)
+    for policy in policies:
+        states = policy.hidden_scan(prompts, [0, 1, 2, -1], ["last", "mean"])
+        policy.update(batch, [Imitation()], 1e-2)
+        moved.append((policy.logprobs(prompts, completions), states))
+    for other, states in moved[1:]:
+        for ours, theirs in zip(moved[0][0], other, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-3)
+        for place, states_ND in states.items():
+            np.testing.assert_allclose(moved[0][1][place], states_ND, atol=1e-5, err_msg=str(place))
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "llama3-rope", "qwen2", "qwen3"])
+def test_a_prefill_without_padding_samples_the_same(monkeypatch, tokenizer, family) -> None:
+    model = make_model(family).eval()
+    rng = np.random.default_rng(3)
+    long, short = rng.integers(0, 256, size=17), rng.integers(0, 256, size=2)
+    prompts = [long, short, long, rng.integers(0, 256, size=9), short, long]
+    requests = [Request(prompt, seed=i) for i, prompt in enumerate(prompts)]
+    found = []
+    for flat in (True, False):
+        monkeypatch.setattr(LlamaForward, "takes_flat", flat)
+        sampler = LocalSampler(model, tokenizer, "cpu", max_batch=4, prefill_tokens=24)
+        found.append(sampler.sample(requests, Sampling(max_tokens=9), layer=1))
+        assert sampler._lean is not None and sampler._lean.flat is flat
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.tokens.tolist() == theirs.tokens.tolist()
+        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
+        np.testing.assert_allclose(ours.hidden, theirs.hidden, atol=1e-4)
+
+
+def test_where_compiling_fails_pieces_are_used_as_they_stand(monkeypatch) -> None:
+    def refuse(piece):
+        def fail(*arguments):
+            raise RuntimeError("no C compiler found\nand much more")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
+    compiled, x, weight = Pieces(compiled=True), torch.randn(5, 8), torch.randn(8)
+    with pytest.warns(UserWarning, match="runs uncompiled, more slowly: no C compiler found$"):
+        assert torch.equal(compiled.normed(x, weight, 1e-6), PLAIN.normed(x, weight, 1e-6))
+    assert torch.equal(compiled.gated(x), PLAIN.gated(x))
+
+
+def test_a_piece_is_compiled_once_for_any_number_of_rows(monkeypatch) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    made, compile_it = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda piece: compile_it(piece, backend=made))
+    monkeypatch.setattr(pieces_module._Compiled, "failed", False)
+    compiled, weight = Pieces(compiled=True), torch.randn(8, requires_grad=True)
+    for rows in (40, 41, 1000, 7):
+        x = torch.randn(rows, 8, requires_grad=True)
+        found, expected = compiled.normed(x, weight, 1e-6), PLAIN.normed(x, weight, 1e-6)
+        torch.testing.assert_close(found, expected)
+        found.sum().backward()
+    assert made.frame_count == 1
