@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,10 @@ from tacit.runs.records import read_records
 BYTES_PER_TOKEN = 3.2
 """of a world's text, where only a size is known: SmolLM2's tokenizer and Qwen2.5's have 3.0 to 3.4 on ALFWorld's prompts, 2.5
 on Countdown's, 4.2 on Cooking's"""
+
+
+ENOUGH = 256
+"""recorded episodes, from the newest back, that say how turns and tokens are spread"""
 
 
 def model_shape(name: str) -> tuple[ModelShape, Path | None]:
@@ -52,18 +57,23 @@ def tokens_of(place: Path | None) -> tuple[Tokenizer, float, str]:
 
 
 def recorded_workload(path: Path, episodes: int) -> Workload:
-    """Of the newest practice of a run, or of the file that is named."""
+    """Of the newest practice of a run, or of the one file that is named."""
     file = path.expanduser()
     if file.is_dir():
         files = sorted((file / "trajectories").glob("rl-*.jsonl.gz")) or sorted((file / "trajectories").glob("*.jsonl.gz"))
         if not files:
             raise TacitError(f"{path} has no trajectories/*.jsonl.gz to measure; name a run that kept its trajectories.")
-        file = files[-1]
-    try:
-        records = read_records(file)
-    except (OSError, ValueError) as error:
-        raise TacitError(f"cannot read the recorded episodes in {file}: {error}.") from error
-    return from_records(records, episodes, f"{len(records)} recorded episodes, {file.name}")
+    else:
+        files = [file]
+    records: list[dict[str, Any]] = []
+    for newest in reversed(files):
+        try:
+            records += read_records(newest)
+        except (OSError, ValueError) as error:
+            raise TacitError(f"cannot read the recorded episodes in {newest}: {error}.") from error
+        if len(records) >= ENOUGH:
+            break
+    return from_records(records, episodes, f"{len(records)} recorded episodes, up to {files[-1].name}")
 
 
 def expert_workload(
@@ -85,7 +95,7 @@ def expert_workload(
     finally:
         live.close()
     source = f"expert of {world.name}, {len(tasks)} tasks, {counted}"
-    return Workload(episodes, tuple(measured), seconds / steps, source)
+    return Workload(episodes, tuple(measured), seconds / steps, source=source)
 
 
 class _Timed:

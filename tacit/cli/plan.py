@@ -86,8 +86,8 @@ def _workload(model: str, said: Said, settings: PlanSettings, place: Path | None
                 "what would be played? Name a world (--world alfworld), a run that played (--from RUN), or all of --turns, "
                 "--prompt-tokens and --completion-tokens."
             )
-        seconds = max(0.0, settings.world_s)
-        return uniform(settings.episodes or 128, *(max(1, round(mean)) for mean in told), seconds)
+        work = uniform(settings.episodes or 128, *(max(1, round(mean)) for mean in told), max(0.0, settings.world_s))
+        return replace(work, driver_s=settings.driver_ms / 1e3)
     recipe = Recipe.from_json(override({"model": model}, {("world",): "countdown", **said}))
     schedule = recipe.settings.schedule
     episodes = settings.episodes or schedule.groups * schedule.group_size
@@ -98,5 +98,5 @@ def _workload(model: str, said: Said, settings: PlanSettings, place: Path | None
         tasks = world.tasks_of("train" if "train" in world.splits else world.splits[0], settings.measure, settings.seed)
         context = recipe.settings.context(world)
         work = expert_workload(world, tasks, context, place, episodes, world.max_steps)
-    work = replace(work, world_s=settings.world_s) if settings.world_s >= 0 else work
-    return stretched(work, *told)
+    seconds = settings.world_s if settings.world_s >= 0 else work.world_s
+    return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told)

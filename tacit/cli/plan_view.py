@@ -153,13 +153,14 @@ def _seconds(cluster: Cluster, work: Workload, plan: Plan) -> list[tuple[str, st
     """Were all episodes alike; each part with what it is made of."""
     assert plan.server is not None
     rows = -(-work.episodes // max(1, plan.servers))
-    together = min(rows, plan.server.slots)
-    prefill = work.turns * together * work.prompt / plan.server.prefill_rate * -(-rows // plan.server.slots)
-    decode = plan.rollout - prefill - work.turns * work.world_s * -(-rows // plan.server.slots)
+    waves = -(-rows // plan.server.slots)
+    together = -(-rows // waves)
+    prefill = waves * work.turns * together * work.prompt / plan.server.prefill_rate
+    decode = waves * work.turns * work.completion * plan.server.step_s(together)
     step = 1e3 * plan.server.step_s(together)
     return [
         ("rollout", f"{plan.rollout:8.2f} s   prompts {prefill:.2f}, decode {decode:.2f} "
-                    f"({step:.1f} ms a step of {together} rows)"),
+                    f"({step:.1f} ms a step of {together} rows); the driver beside it {plan.driving:.2f}"),
         ("update", f"{plan.update_total:8.2f} s   computing {plan.update['computing']:.2f}, between ranks "
                    f"{plan.update['sending']:.2f}, {plan.micro_tokens:,} tokens a pass"),
         ("push", f"{plan.push:8.2f} s"),

@@ -18,7 +18,7 @@ from tacit.planning.memory import (
     total,
 )
 from tacit.planning.shapes import ModelShape
-from tacit.planning.timing import Network, Server, iteration_s, push_s, rollout_s, server, together_s, update_s
+from tacit.planning.timing import Network, Server, driving_s, iteration_s, push_s, rollout_s, server, together_s, update_s
 from tacit.planning.workload import Workload
 
 TOKEN_BUDGET = {True: 2048, False: 65_536}
@@ -62,6 +62,8 @@ class Plan:
     update_total: float
     push: float
     iteration: float
+    driving: float = 0.0
+    """the driver's own part of the rollout"""
     trouble: str = ""
     """why it does not fit; empty where it does"""
 
@@ -75,6 +77,8 @@ class Plan:
         if self.trouble:
             return "memory"
         update, sent = self.update_total, self.update["sending"] > self.update["computing"]
+        if self.rollout <= self.driving and self.rollout >= max(update, self.push):
+            return "the driver"
         longest = max(("rollout", self.rollout), ("update", update), ("push", self.push), key=lambda part: part[1])[0]
         return "network between ranks" if longest == "update" and sent else longest
 
@@ -94,7 +98,7 @@ def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: in
     micro = int(min(max(room, row), TOKEN_BUDGET[device.name == "cpu"]))
     memory = rank_memory(shape, device, ranks, training, micro, samples=not servers)
     if trouble:
-        return Plan(ranks, servers, per_server or MOST_DEVICES, micro, memory, None, 0.0, {}, 0.0, 0.0, 0.0, trouble)
+        return Plan(ranks, servers, per_server or MOST_DEVICES, micro, memory, None, 0.0, {}, 0.0, 0.0, 0.0, trouble=trouble)
     one = server(shape, device, cluster.reached, context, min(fitting, MOST_ROWS), per_server)
     rollout = rollout_s(work, one, max(1, servers))
     update = update_s(shape, device, cluster.reached, ranks, work, training, micro, cluster.network, cluster.scorings)
@@ -102,7 +106,18 @@ def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: in
     push = push_s(shape, device, training, cluster.network, servers)
     overlap = cluster.overlap if servers else 0  # who samples beside a rank cannot do it while the rank learns
     return Plan(
-        ranks, servers, per_server, micro, memory, one, rollout, update, busy, push, iteration_s(rollout, busy, push, overlap)
+        ranks,
+        servers,
+        per_server,
+        micro,
+        memory,
+        one,
+        rollout,
+        update,
+        busy,
+        push,
+        iteration_s(rollout, busy, push, overlap),
+        driving_s(work),
     )
 
 

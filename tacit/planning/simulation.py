@@ -42,6 +42,7 @@ class Simulation:
         self.parked: deque[int] = deque()
         """episodes whose turn waits for any server to be alive"""
         self.free_workers = [0.0] * scene.world_workers
+        self.driver_free = 0.0
         self.dirty: set[int] = set()
         self.learning = False
         self.learnt_s = self.busy_from = 0.0
@@ -169,15 +170,15 @@ class Simulation:
         self.dirty.add(number)
 
     def _in_the_world(self, episode: int) -> None:
-        """The world computes its answer, when one of its workers has time."""
+        """The driver reads the answer, when it has time, and then the world computes its own, when one of its workers has."""
         self.turns_done += 1
-        took = self.scene.work.world_s
-        if took == 0:
+        took, driving = self.scene.work.world_s, self.scene.work.driver_s
+        if took == 0 and driving == 0:
             self._next_turn(episode)
             return
-        start = self.now
+        start = self.driver_free = max(self.now, self.driver_free) + driving
         if self.free_workers:
-            start = max(self.now, self.free_workers[0])
+            start = max(start, self.free_workers[0])
             heapq.heapreplace(self.free_workers, start + took)
         self._at(start + took, ARRIVES, episode)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ class Workload:
     measured: tuple[Turns, ...]
     world_s: float = 0.0
     """seconds of one step of the world"""
+    driver_s: float = 0.0
+    """seconds that the one process which drives everything takes for a turn: a prompt made and encoded, an answer read"""
     source: str = "as told"
     """where the measured episodes come from"""
     _sums: tuple[int, int, int] = field(init=False, repr=False, default=(0, 0, 0))
@@ -30,8 +33,10 @@ class Workload:
             raise TacitError(
                 f"a workload of {self.episodes} episodes like {len(self.measured)} measured ones has nothing to do."
             )
-        if self.world_s < 0:
-            raise TacitError(f"a world's step cannot take {self.world_s} s.")
+        if min(self.world_s, self.driver_s) < 0:
+            raise TacitError(
+                f"neither a world's step ({self.world_s} s) nor the driver's part ({self.driver_s} s) can be negative."
+            )
         sums = sum(map(len, self.measured)), *(int(sum(turns[:, i].sum() for turns in self.measured)) for i in (0, 1))
         object.__setattr__(self, "_sums", sums)
 
@@ -97,7 +102,7 @@ def stretched(workload: Workload, turns: float = 0.0, prompt: float = 0.0, compl
     return replace(workload, measured=tuple(like(episode) for episode in workload.measured))
 
 
-def from_records(records: Sequence[dict], episodes: int, source: str, world_s: float = 0.0) -> Workload:
+def from_records(records: Sequence[dict[str, Any]], episodes: int, source: str) -> Workload:
     """Of recorded episodes (`tacit/runs/trajectories.py`): as many tokens as were read and written at each turn."""
     measured = tuple(
         np.array([[max(1, turn["prompt_tokens"]), max(1, turn["tokens"])] for turn in record["turns"]], np.int64)
@@ -106,4 +111,4 @@ def from_records(records: Sequence[dict], episodes: int, source: str, world_s: f
     )
     if not measured:
         raise TacitError(f"{source} has no episode with a turn to measure.")
-    return Workload(episodes, measured, world_s, source)
+    return Workload(episodes, measured, source=source)
