@@ -32,7 +32,8 @@ def run(argv: Sequence[str]) -> int:
     of_the_run = {p: value for p, value in said.items() if p[0] != NOT_OF_A_RUN}
     work = _workload(arguments.model, of_the_run, settings, place)
     cluster, console = settings.cluster(shape), make_console()
-    plans = [best_division(cluster, work, count, settings.ranks, settings.servers) for count in settings.gpus]
+    asked = settings.ranks, settings.servers, settings.server_gpus
+    plans = [best_division(cluster, work, count, *asked) for count in settings.gpus]
     if len(plans) == 1:
         show(console, cluster, work, plans[0], settings)
     else:

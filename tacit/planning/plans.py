@@ -121,12 +121,16 @@ def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: in
     )
 
 
-def best_division(cluster: Cluster, work: Workload, devices: int, ranks: int = 0, servers: int = -1) -> Plan:
+def best_division(
+    cluster: Cluster, work: Workload, devices: int, ranks: int = 0, servers: int = -1, server_devices: int = 0
+) -> Plan:
     """Of all divisions of `devices` that fit, the one with the quickest iteration; with `ranks` or `servers` given, of those.
     Where none fits, the one that is nearest to it, with its trouble."""
     if devices < 1:
         raise TacitError(f"a plan for {devices} devices is none; say how many there are: --gpus N.")
-    plans = [divided(cluster, work, *division) for division in _divisions(cluster, work, devices, ranks, servers)]
+    plans = [
+        divided(cluster, work, *division) for division in _divisions(cluster, work, devices, ranks, servers, server_devices)
+    ]
     if not plans:
         asked = f"{ranks or 'some'} ranks and {servers if servers >= 0 else 'some'} servers"
         raise TacitError(f"{asked} do not go into {devices} devices; give more with --gpus, or ask for fewer.")
@@ -136,10 +140,12 @@ def best_division(cluster: Cluster, work: Workload, devices: int, ranks: int = 0
     return min(plans, key=lambda plan: total(plan.memory))
 
 
-def _divisions(cluster: Cluster, work: Workload, devices: int, ranks: int, servers: int) -> Iterator[tuple[int, int, int]]:
+def _divisions(
+    cluster: Cluster, work: Workload, devices: int, ranks: int, servers: int, server_devices: int
+) -> Iterator[tuple[int, int, int]]:
     """(ranks, servers, devices of each server)"""
     least = devices_of_a_server(cluster.shape, cluster.device, work.longest_row, MOST_DEVICES) or MOST_DEVICES
-    for wide in (n for n in (1, 2, 4, MOST_DEVICES) if n >= least):
+    for wide in [server_devices] if server_devices else (n for n in (1, 2, 4, MOST_DEVICES) if n >= least):
         for count in [servers] if servers > 0 else range(1, devices // wide + 1) if servers < 0 else ():
             own = ranks or devices - count * wide
             if own >= 1 and own + count * wide <= devices:

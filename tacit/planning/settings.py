@@ -26,6 +26,8 @@ class PlanSettings:
     """of them, how many train; 0 is what makes the quickest iteration"""
     servers: int = -1
     """how many sample; -1 is what makes the quickest iteration, 0 lets the driver sample beside the first rank"""
+    server_gpus: Count = 0
+    """devices of each server; 0 is what makes the quickest iteration, of 1, 2, 4 and 8 (vLLM's tensor parallelism)"""
     sampler: Literal["vllm", "local"] = "vllm"
     """who samples on the servers"""
     overlap: Count = 0

@@ -3,8 +3,8 @@ tokens of a turn's prompt and completion, T turns, w seconds of the world.
 
     a decode step    b·P / (β·η_w) + B·(x·cache + logits) / (β·η_c) + L·t_layer + B·t_row, or where it is more 2·P·B / (π·η) + …
     a turn           B·p / prefill + c·step(B) + w
-    rollout          waves · T · turn           all episodes alike, and all rows of a server in step; at least N·T·h, where the
-                                                one process that drives takes h for a turn
+    rollout          waves · T · turn, where all episodes are alike and the rows of a server in step; at least the turns of the
+                     longest episode, one row a server, and N·T·h, where the one process that drives takes h for a turn
     update           N·(6·P + 6·L·H·d·x) / (R·π·η(D)), 8 with recompute, 4 with adapters; what ranks send each other beside it
     push             b·P / network              a pipelined broadcast, however many servers
     iteration        rollout + update + push, or with overlap k ≥ 1 the longer of rollout and update, and push
@@ -85,13 +85,14 @@ def server(shape: ModelShape, device: Device, reached: Reached, context: float, 
 
 
 def rollout_s(work: Workload, one: Server, servers: int) -> float:
-    """Were all episodes alike and each server's rows in step: waves · T · (B·p / prefill + c·step(B) + w), or where it is more
-    what the driver takes for all turns."""
+    """Were all episodes alike and each server's rows in step: waves · T · (B·p / prefill + c·step(B) + w). At least what the
+    longest episode takes with a server to itself, and what the driver takes for all turns."""
     rows = math.ceil(work.episodes / servers)
     waves = math.ceil(rows / one.slots)
     together = math.ceil(rows / waves)
     served = waves * work.turns * (one.turn_s(together, work.prompt, work.completion) + work.world_s)
-    return max(served, driving_s(work))
+    alone = work.longest_of_all * (one.turn_s(1, work.prompt, work.completion) + work.world_s)
+    return max(served, alone, driving_s(work))
 
 
 def driving_s(work: Workload) -> float:

@@ -100,6 +100,13 @@ def test_a_workload_stretched_keeps_its_form():
         replace(WORK, episodes=0)
 
 
+def test_servers_are_as_wide_as_asked():
+    assert best_division(EIGHT_B, WORK, 16, server_devices=2).server_devices == 2
+    large = replace(EIGHT_B, shape=SIZES["70B"], training=Training(lora_rank=8, recompute=True))
+    assert "no room" in best_division(large, WORK, 64, server_devices=1).trouble
+    assert best_division(large, WORK, 64).server_devices > 1
+
+
 def test_too_many_are_refused():
     with pytest.raises(TacitError, match="9 ranks and some servers do not go into 8 devices"):
         best_division(EIGHT_B, WORK, 8, ranks=9)

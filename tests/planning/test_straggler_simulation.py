@@ -67,6 +67,7 @@ def test_stragglers_cost_and_overlap_pays():
     alike = rollout_s(work.alike, ONE, 4)
     on_policy = simulate(Scene(work, ONE, 4, 10.0), 8)
     assert on_policy.iteration_s > 1.5 * alike + 10.0
+    assert on_policy.iteration_s == pytest.approx(rollout_s(work, ONE, 4) + 10.0, rel=0.3)  # the closed form knows the longest
     one, two = (simulate(Scene(work, ONE, 4, 10.0, overlap=k, gathered=True), 8 + k) for k in (1, 2))
     assert on_policy.ranks_wait > one.ranks_wait > two.ranks_wait
     assert on_policy.iteration_s > one.iteration_s > two.iteration_s
