@@ -92,12 +92,14 @@ def _workload(model: str, said: Said, settings: PlanSettings, place: Path | None
     recipe = Recipe.from_json(override({"model": model}, {("world",): "countdown", **said}))
     schedule = recipe.settings.schedule
     episodes = settings.episodes or schedule.groups * schedule.group_size
+    limit = 0
     if settings.from_:
         work = recorded_workload(Path(settings.from_), episodes)
     else:
         world = open_world(recipe.places[0].world)
         tasks = world.tasks_of("train" if "train" in world.splits else world.splits[0], settings.measure, settings.seed)
         context = recipe.settings.context(world)
-        work = expert_workload(world, tasks, context, place, episodes, world.max_steps)
+        limit = world.max_steps
+        work = expert_workload(world, tasks, context, place, episodes, limit)
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
-    return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told)
+    return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told, limit)

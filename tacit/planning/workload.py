@@ -89,22 +89,42 @@ def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: fl
     return Workload(episodes, (np.tile([prompt, completion], (turns, 1)),), world_s)
 
 
-def stretched(workload: Workload, turns: float = 0.0, prompt: float = 0.0, completion: float = 0.0) -> Workload:
-    """The measured distribution with other means; 0 leaves a mean as it is. Its form stays: who was long is long."""
-
-    def like(episode: Turns) -> Turns:
-        count = max(1, round(len(episode) * (turns / workload.turns if turns else 1.0)))
-        rows = np.arange(count) * len(episode) // count
-        return np.stack(
-            [scaled(episode[rows, 0], prompt, workload.prompt), scaled(episode[rows, 1], completion, workload.completion)], 1
-        )
-
-    def scaled(tokens: np.ndarray, wanted: float, mean: float) -> np.ndarray:
-        return np.maximum(1, np.rint(tokens * (wanted / mean))).astype(np.int64) if wanted else tokens
-
+def stretched(
+    workload: Workload, turns: float = 0.0, prompt: float = 0.0, completion: float = 0.0, most_turns: int = 0
+) -> Workload:
+    """The measured distribution with other means; 0 leaves a mean as it is. Its form stays: who was long is long, up to
+    `most_turns`, where the world ends an episode."""
     if min(turns, prompt, completion) < 0:
         raise TacitError(f"means of {turns} turns, {prompt} and {completion} tokens must not be negative.")
-    return replace(workload, measured=tuple(like(episode) for episode in workload.measured))
+    lengths = np.array([len(episode) for episode in workload.measured])
+    wanted = _lengths(lengths, turns, most_turns) if turns else lengths
+
+    def like(episode: Turns, count: int) -> Turns:
+        rows = np.arange(count) * len(episode) // count
+        columns = ((episode[rows, 0], prompt, workload.prompt), (episode[rows, 1], completion, workload.completion))
+        return np.stack([_scaled(*column) for column in columns], 1)
+
+    return replace(workload, measured=tuple(map(like, workload.measured, wanted.tolist())))
+
+
+def _lengths(lengths: np.ndarray, mean: float, most: int) -> np.ndarray:
+    """As long as before times one factor, cut at `most`, with that mean, as near as whole turns come to it."""
+    if most and mean > most:
+        raise TacitError(f"episodes of {mean:g} turns on average cannot be: this world ends them after {most}.")
+
+    def times(factor: float) -> np.ndarray:
+        made = np.maximum(1, np.rint(lengths * factor)).astype(np.int64)
+        return np.minimum(made, most) if most else made
+
+    low, high = 0.0, mean * len(lengths)  # even an episode of one turn among longer ones gets there
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if times(middle).mean() < mean else (low, middle)
+    return times(high)
+
+
+def _scaled(tokens: np.ndarray, wanted: float, mean: float) -> np.ndarray:
+    return np.maximum(1, np.rint(tokens * (wanted / mean))).astype(np.int64) if wanted else tokens
 
 
 def from_records(records: Sequence[dict[str, Any]], episodes: int, source: str) -> Workload:

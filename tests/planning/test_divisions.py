@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
@@ -96,6 +97,11 @@ def test_a_workload_stretched_keeps_its_form():
     work = stretched(uniform(4, 10, 100, 10), turns=20, completion=30)
     assert (work.turns, work.prompt, work.completion) == (20, 100, 30)
     assert stretched(WORK).tokens == WORK.tokens
+    uneven = replace(WORK, measured=tuple(np.tile([100, 10], (n, 1)) for n in (2, 4, 40)))
+    cut = stretched(uneven, turns=30, most_turns=50)
+    assert cut.turns == pytest.approx(30, abs=0.5) and cut.longest_episode == 50 and len(cut.measured[0]) < len(cut.measured[1])
+    with pytest.raises(TacitError, match="cannot be: this world ends them after 50"):
+        stretched(uneven, turns=51, most_turns=50)
     with pytest.raises(TacitError, match="nothing to do"):
         replace(WORK, episodes=0)
 
