@@ -100,7 +100,7 @@ def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: in
     if trouble:
         return Plan(ranks, servers, per_server or MOST_DEVICES, micro, memory, None, 0.0, {}, 0.0, 0.0, 0.0, trouble=trouble)
     one = server(shape, device, cluster.reached, context, min(fitting, MOST_ROWS), per_server)
-    rollout = rollout_s(work, one, max(1, servers))
+    rollout = rollout_s(work, one, servers)
     update = update_s(shape, device, cluster.reached, ranks, work, training, micro, cluster.network, cluster.scorings)
     busy = together_s(update, training.by_layer(shape))
     push = push_s(shape, device, training, cluster.network, servers)

@@ -62,7 +62,7 @@ class PlanSettings:
     """mean completion tokens of a turn; 0 is as measured, which for an expert is the bare action"""
     world_s: float = -1.0
     """seconds of a world's step; -1 is as measured"""
-    driver_ms: NotNegative = 1.0
+    driver_ms: NotNegative = 2.5
     """milliseconds that the driver takes for a turn: a prompt made and encoded, an answer read"""
     measure: AtLeastOne = 64
     """tasks that the world's expert plays to measure turns and tokens"""

@@ -86,13 +86,15 @@ def server(shape: ModelShape, device: Device, reached: Reached, context: float, 
 
 def rollout_s(work: Workload, one: Server, servers: int) -> float:
     """Were all episodes alike and each server's rows in step: waves · T · (B·p / prefill + c·step(B) + w). At least what the
-    longest episode takes with a server to itself, and what the driver takes for all turns."""
-    rows = math.ceil(work.episodes / servers)
+    longest episode takes with a server to itself, and what the driver takes for all turns; where the driver samples itself
+    (no servers), that comes on top."""
+    rows = math.ceil(work.episodes / max(1, servers))
     waves = math.ceil(rows / one.slots)
     together = math.ceil(rows / waves)
     served = waves * work.turns * (one.turn_s(together, work.prompt, work.completion) + work.world_s)
     alone = work.longest_of_all * (one.turn_s(1, work.prompt, work.completion) + work.world_s)
-    return max(served, alone, driving_s(work))
+    longest = max(served, alone)
+    return max(longest, driving_s(work)) if servers else longest + driving_s(work)
 
 
 def driving_s(work: Workload) -> float:

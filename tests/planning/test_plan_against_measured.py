@@ -4,6 +4,8 @@ docs/scaling.md."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tacit.planning.devices import DEVICES, ON_CPU, SAMPLERS, Device
@@ -66,10 +68,10 @@ def test_whole_iterations_of_one_card():
         shape = SIZES[size]
         one = server(shape, H200, SAMPLERS["local"], played.prompt + played.completion / 2, 1024)
         update = update_s(shape, H200, SAMPLERS["local"], 1, learned, Training(), 32_768, Network())
-        return rollout_s(played, one, 1) + together_s(update, False)
+        return rollout_s(replace(played, driver_s=2.5e-3), one, 0) + together_s(update, False)
 
     small = uniform(128, 3650 // 128, 479, 8)
-    assert within(2.2, iteration("135M", small, small), 30)
+    assert within(1.4, iteration("135M", small, small), 30)
     assert within(1.3, iteration("1.5B", uniform(64, 50, 523, 512), uniform(64, 50, 523, 175)), 214)
 
 
