@@ -87,7 +87,8 @@ def _workload(model: str, said: Said, settings: PlanSettings, place: Path | None
                 "what would be played? Name a world (--world alfworld), a run that played (--from RUN), or all of --turns, "
                 "--prompt-tokens and --completion-tokens."
             )
-        work = uniform(settings.episodes or 128, *(max(1, round(mean)) for mean in told), max(0.0, settings.world_s))
+        turns, prompt, completion = (max(1, round(mean)) for mean in told)
+        work = uniform(settings.episodes or 128, turns, prompt, completion, max(0.0, settings.world_s))
         return replace(work, driver_s=settings.driver_ms / 1e3)
     recipe = Recipe.from_json(override({"model": model}, {("world",): "countdown", **said}))
     schedule = recipe.settings.schedule

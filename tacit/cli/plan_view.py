@@ -66,13 +66,13 @@ def show_many(console: Console, cluster: Cluster, work: Workload, plans: Sequenc
 def show_simulated(
     console: Console, work: Workload, plans: Sequence[Plan], settings: PlanSettings
 ) -> dict[str, dict[str, Any]]:
-    """Each plan with episodes as they were measured: k = 0, 1, 2, in order and gathered."""
+    """Each plan with episodes as they were measured: k = 0, 1, 2, or the overlap that was asked for; in order and gathered."""
     found: dict[str, dict[str, Any]] = {}
     for plan in plans:
         if plan.trouble or plan.server is None:
             continue
         rows = []
-        for overlap in OVERLAPS if plan.servers else OVERLAPS[:1]:
+        for overlap in ((settings.overlap,) if settings.overlap else OVERLAPS) if plan.servers else (0,):
             for gathered in (False, True) if overlap else (False,):
                 scene = _scene(work, plan, settings, overlap, gathered)
                 outcome = simulate(scene, settings.simulate + overlap + 1, settings.seed)

@@ -32,7 +32,7 @@ def open_service(settings: TinkerSettings) -> Any:
     key = os.environ.get(settings.key_variable, "")
     if not key:
         raise TacitError(f"there is no key in ${settings.key_variable}; set it, or name another with --engine.key-variable.")
-    told = {"base_url": settings.url} if settings.url else {}
+    told: dict[str, Any] = {"base_url": settings.url} if settings.url else {}
     try:
         return tinker.ServiceClient(api_key=key, **told)
     except Exception as error:
