@@ -8,14 +8,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from tacit.assembly.doubts import doubts
 from tacit.assembly.known_base import known_base
 from tacit.assembly.recipe import Document, Place, Recipe
 from tacit.assembly.toolbox import Toolbox
 from tacit.assembly.values import to_data
-from tacit.core.bounds import Bound
+from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError, install, unknown
 from tacit.core.method import Method
 from tacit.core.world import Environment
@@ -54,11 +54,7 @@ def open_worlds(recipe: Recipe) -> tuple[Environment, ...]:
 def check_values(recipe: Recipe) -> None:
     """Every number within the bounds that its field says make sense of it."""
     for prefix, settings in _sections(recipe):
-        hints = get_type_hints(type(settings), include_extras=True)
-        for name, value in vars(settings).items():
-            for bound in getattr(hints.get(name), "__metadata__", ()):
-                if isinstance(bound, Bound) and isinstance(value, int | float) and not bound.holds(value):
-                    raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")
+        check_bounds(settings, prefix)
 
 
 def check_sampling(recipe: Recipe, world: Environment) -> Recipe:

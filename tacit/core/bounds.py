@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
+
+from tacit.core.errors import TacitError
 
 
 @dataclass(frozen=True)
@@ -21,3 +23,12 @@ Share = Annotated[float, Bound(lambda v: 0 <= v <= 1, "must be between 0 and 1")
 PositiveShare = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1")]
 AtLeastOne = Annotated[int, Bound(lambda v: v >= 1, "must be at least 1")]
 Count = Annotated[int, Bound(lambda v: v >= 0, "must not be negative")]
+
+
+def check_bounds(settings: Any, prefix: str = "") -> None:
+    """Every number of a settings object within the bounds that its field says make sense of it."""
+    hints = get_type_hints(type(settings), include_extras=True)
+    for name, value in vars(settings).items():
+        for bound in getattr(hints.get(name), "__metadata__", ()):
+            if isinstance(bound, Bound) and isinstance(value, int | float) and not bound.holds(value):
+                raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")

@@ -13,6 +13,7 @@ ENGINES = {
     "local": "tacit.engines.local.spec:ENGINE",
     "sharded": "tacit.engines.sharded.spec:ENGINE",
     "chat": "tacit.engines.chat.spec:ENGINE",
+    "tinker": "tacit.engines.tinker.spec:ENGINE",
 }
 REGISTRY = Registry("engine", "tacit.engines", ENGINES, lambda found: isinstance(found, Engine), "a tacit.core.engine.Engine")
 

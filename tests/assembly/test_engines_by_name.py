@@ -38,7 +38,7 @@ def test_the_local_engine_can_do_everything():
 
 def test_an_unknown_engine_is_refused_with_those_there_are(capsys):
     assert main(["train", "--world", "countdown", "--engine", "lokal"]) == 2
-    assert "unknown engine 'lokal'. Did you mean 'local'? Known: chat, local, sharded." in capsys.readouterr().err
+    assert "unknown engine 'lokal'. Did you mean 'local'? Known: chat, local, sharded, tinker." in capsys.readouterr().err
 
 
 def test_an_engine_that_cannot_learn_is_refused_before_anything_is_loaded():

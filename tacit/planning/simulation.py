@@ -1,0 +1,287 @@
+"""Rollout and learning as events: who waits for whom, where episodes are not alike.
+
+Worlds hand turns to servers. A server reads prompts first, one after the other, and then writes one token for each of its rows
+at a time, so that its rows share it equally: with B rows the clock of their tokens runs at 1 / step(B). The learner takes a
+batch of N episodes, updates, and pushes the weights, for which all servers stop. With overlap k an episode may have begun k
+updates before the one it is used in.
+
+    in order    a batch is begun when all of the last one is finished, as `collect` does it: k says how many batches lie ahead
+    gathered    a world that is through begins another episode; the learner takes the oldest N that are finished, and waits only
+                for those that would be too old otherwise
+
+A server that dies has its requests sent again to the others and is back after `restart_s`; a world that dies ends its episode,
+which is counted and not learned from. All of it is a function of the seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.planning.scene import Outcome, Scene
+from tacit.planning.stations import Row, Station
+
+ARRIVES, WRITES, LEARNT, PUSHED, DIES, BACK = range(6)
+
+
+class Simulation:
+    def __init__(self, scene: Scene, seed: int = 0) -> None:
+        self.scene, self.draw = scene, np.random.default_rng(seed)
+        self.now, self.version, self.events = 0.0, 0, list[tuple[float, int, int, int, int]]()
+        self.count = 0
+        self.stations = [Station(scene.server) for _ in range(scene.servers)]
+        self.rows: dict[int, Row] = {}
+        self.begun = 0
+        self.finished: list[tuple[int, int, float]] = []
+        """heap of (version it began with, number, tokens)"""
+        self.young: Counter[int] = Counter()
+        """episodes under way, by the version they began with"""
+        self.parked: deque[int] = deque()
+        """episodes whose turn waits for any server to be alive"""
+        self.free_workers = [0.0] * scene.world_workers
+        self.driver_free = 0.0
+        self.dirty: set[int] = set()
+        self.learning = False
+        self.learnt_s = self.busy_from = 0.0
+        self.ends: list[float] = []
+        self.stale: list[int] = []
+        self.lost = [0, 0]
+        self.turns_done = 0
+        self.measured = [[(float(p), float(c)) for p, c in turns] for turns in scene.work.measured]
+        self.by_load = [(0, number) for number in range(scene.servers)]
+        """heap of (episodes, server); entries that are no longer true are thrown away when they come up"""
+
+    def run(self, iterations: int) -> Outcome:
+        """Until so many updates are pushed."""
+        scene = self.scene
+        warm = scene.overlap + 1
+        if iterations <= warm:
+            raise TacitError(
+                f"{iterations} iterations are too few to measure with overlap {scene.overlap}: at least {warm + 1}."
+            )
+        if scene.server_life_s:
+            for number in range(scene.servers):
+                self._at(self.draw.exponential(scene.server_life_s), DIES, number)
+        self._begin()
+        marks: tuple[float, float, float, float] | None = None
+        while self.version < iterations:
+            self._settle()
+            if not self.events:
+                raise TacitError("the simulation stands still: nobody has anything left to do.")
+            self.now, _, kind, who, stamp = heapq.heappop(self.events)
+            self._handle(kind, who, stamp)
+            if marks is None and self.version == warm:
+                marks = self._marks()
+        return self._outcome(marks or (0.0, 0.0, 0.0, 0.0), warm)
+
+    # Events
+
+    def _at(self, time: float, kind: int, who: int, stamp: int = 0) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (time, self.count, kind, who, stamp))
+
+    def _handle(self, kind: int, who: int, stamp: int) -> None:
+        if kind == WRITES:
+            if stamp == self.stations[who].stamp:
+                self._written(who)
+        elif kind == ARRIVES:
+            self._next_turn(who)
+        elif kind == LEARNT:
+            self._push()
+        elif kind == PUSHED:
+            self.version += 1
+            self.learning = False
+            self.learnt_s += self.now - self.busy_from
+            self.ends.append(self.now)
+            self._begin()
+            self._learn()
+        elif kind == DIES:
+            self._die(who)
+        else:
+            self._back(who)
+
+    def _settle(self) -> None:
+        """Servers whose rows changed say anew when the next one is done."""
+        for number in self.dirty:
+            station = self.stations[number]
+            station.stamp += 1
+            if station.writing:
+                self._at(station.next_done(self.now), WRITES, number, station.stamp)
+        self.dirty.clear()
+
+    # Episodes
+
+    def _begin(self) -> None:
+        """As many episodes as may begin now."""
+        scene, batch = self.scene, self.scene.work.episodes
+        worlds = scene.worlds or batch
+        if scene.gathered:
+            may = (self.version + scene.overlap + 1) * batch + self.lost[1] - self.begun
+        else:
+            ahead = self.begun // batch - self.version
+            through = not self.rows
+            may = batch - self.begun % batch if self.begun % batch or (through and ahead <= scene.overlap) else 0
+        room = scene.servers * scene.server.slots - len(self.rows)
+        for _ in range(min(may, worlds - len(self.rows), room)):
+            self._begin_one()
+
+    def _begin_one(self) -> None:
+        kind = int(self.draw.integers(len(self.measured))) if len(self.measured) > 1 else 0
+        row = Row(self.begun, self.measured[kind], self.version)
+        if self.scene.world_deaths:
+            deadly = np.flatnonzero(self.draw.random(len(row.turns)) < self.scene.world_deaths)
+            if len(deadly):
+                row.turns, row.dies = row.turns[: deadly[0] + 1], True
+        self.rows[self.begun] = row
+        self.young[self.version] += 1
+        self.begun += 1
+        self._hand_in(row)
+
+    def _hand_in(self, row: Row) -> None:
+        """Its next turn, at its own server or, where that is none or dead, at the one with the fewest episodes."""
+        if row.server < 0 or not self.stations[row.server].alive:
+            row.server = self._emptiest()
+            if row.server < 0:
+                self.parked.append(row.number)
+                return
+            self._load(row.server, 1)
+        self.stations[row.server].take(self.now, row.number, *row.turns[row.turn])
+        self.dirty.add(row.server)
+
+    def _emptiest(self) -> int:
+        while self.by_load:
+            load, number = self.by_load[0]
+            if self.stations[number].alive and self.stations[number].load == load:
+                return number
+            heapq.heappop(self.by_load)
+        return -1
+
+    def _load(self, number: int, change: int) -> None:
+        station = self.stations[number]
+        station.load += change
+        heapq.heappush(self.by_load, (station.load, number))
+
+    def _written(self, number: int) -> None:
+        for episode in self.stations[number].done(self.now):
+            self._in_the_world(episode)
+        self.dirty.add(number)
+
+    def _in_the_world(self, episode: int) -> None:
+        """The driver reads the answer, when it has time, and then the world computes its own, when one of its workers has."""
+        self.turns_done += 1
+        took, driving = self.scene.work.world_s, self.scene.work.driver_s
+        if took == 0 and driving == 0:
+            self._next_turn(episode)
+            return
+        start = self.driver_free = max(self.now, self.driver_free) + driving
+        if self.free_workers:
+            start = max(start, self.free_workers[0])
+            heapq.heapreplace(self.free_workers, start + took)
+        self._at(start + took, ARRIVES, episode)
+
+    def _next_turn(self, episode: int) -> None:
+        row = self.rows[episode]
+        row.turn += 1
+        if row.turn < len(row.turns):
+            self._hand_in(row)
+            return
+        del self.rows[episode]
+        if row.server >= 0:
+            self._load(row.server, -1)
+        self.young[row.begun] -= 1
+        if not self.young[row.begun]:
+            del self.young[row.begun]
+        if row.dies:
+            self.lost[1] += 1
+        else:
+            heapq.heappush(self.finished, (row.begun, row.number, sum(p + c for p, c in row.turns)))
+        self._begin()
+        self._learn()
+
+    # Learning
+
+    def _learn(self) -> None:
+        """Take a batch, if there is one."""
+        scene, batch = self.scene, self.scene.work.episodes
+        if self.learning:
+            return
+        if scene.gathered:
+            too_old = any(version <= self.version - scene.overlap for version in self.young)
+            if too_old or len(self.finished) < batch:
+                return
+            size = batch
+        else:
+            last, first_under_way = (self.version + 1) * batch, next(iter(self.rows), self.begun)
+            if self.begun < last or first_under_way < last:
+                return
+            size = sum(number < last for _, number, _ in self.finished)
+        taken = [heapq.heappop(self.finished) for _ in range(size)]
+        self.stale += [self.version - begun for begun, _, _ in taken]
+        self.learning, self.busy_from = True, self.now
+        share = sum(tokens for _, _, tokens in taken) / scene.work.tokens
+        self._at(self.now + scene.update_s * share, LEARNT, 0)
+
+    def _push(self) -> None:
+        for number, station in enumerate(self.stations):
+            station.stop(self.now, self.scene.push_s)
+            self.dirty.add(number)
+        self._at(self.now + self.scene.push_s, PUSHED, 0)
+
+    # Deaths
+
+    def _die(self, number: int) -> None:
+        again = self.stations[number].die(self.now)
+        self.dirty.add(number)
+        self.lost[0] += 1
+        for row in self.rows.values():
+            if row.server == number:
+                row.server = -1
+        self._at(self.now + self.scene.restart_s, BACK, number)
+        for episode in again:
+            self._hand_in(self.rows[episode])
+
+    def _back(self, number: int) -> None:
+        station = self.stations[number]
+        station.advance(self.now)
+        station.alive = True
+        self._load(number, 0)
+        self._at(self.now + self.draw.exponential(self.scene.server_life_s), DIES, number)
+        while self.parked:
+            self._hand_in(self.rows[self.parked.popleft()])
+
+    # What came of it
+
+    def _marks(self) -> tuple[float, float, float, float]:
+        for station in self.stations:
+            station.advance(self.now)
+        return (
+            self.now,
+            self.learnt_s,
+            sum(station.busy for station in self.stations),
+            sum(station.row_seconds for station in self.stations),
+        )
+
+    def _outcome(self, before: tuple[float, float, float, float], warm: int) -> Outcome:
+        after = self._marks()
+        span, learnt, busy, rows = (b - a for a, b in zip(before, after, strict=True))
+        lengths = np.diff(self.ends[warm - 1 :])
+        servers = self.scene.servers
+        return Outcome(
+            iteration_s=float(lengths.mean()),
+            ranks_wait=max(0.0, 1 - learnt / span),
+            servers_wait=max(0.0, 1 - busy / (span * servers)),
+            rows=rows / (span * servers),
+            staleness=float(np.mean(self.stale)) if self.stale else 0.0,
+            oldest=max(self.stale, default=0),
+            iterations=[float(seconds) for seconds in lengths],
+            server_deaths=self.lost[0],
+            world_deaths=self.lost[1],
+            turns=self.turns_done,
+        )
+
+
+def simulate(scene: Scene, iterations: int = 6, seed: int = 0) -> Outcome:
+    return Simulation(scene, seed).run(iterations)

@@ -1,0 +1,139 @@
+"""What one iteration has to do: episodes, their turns, and the tokens of each turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+
+Turns = np.ndarray
+"""[T, 2] of one episode: prompt and completion tokens of each turn"""
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """`episodes` of one iteration, each like one of the `measured` ones, drawn at random."""
+
+    episodes: int
+    measured: tuple[Turns, ...]
+    world_s: float = 0.0
+    """seconds of one step of the world"""
+    driver_s: float = 0.0
+    """seconds that the one process which drives everything takes for a turn: a prompt made and encoded, an answer read"""
+    source: str = "as told"
+    """where the measured episodes come from"""
+    _sums: tuple[int, int, int] = field(init=False, repr=False, default=(0, 0, 0))
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or not self.measured or not all(len(turns) for turns in self.measured):
+            raise TacitError(
+                f"a workload of {self.episodes} episodes like {len(self.measured)} measured ones has nothing to do."
+            )
+        if min(self.world_s, self.driver_s) < 0:
+            raise TacitError(
+                f"neither a world's step ({self.world_s} s) nor the driver's part ({self.driver_s} s) can be negative."
+            )
+        sums = sum(map(len, self.measured)), *(int(sum(turns[:, i].sum() for turns in self.measured)) for i in (0, 1))
+        object.__setattr__(self, "_sums", sums)
+
+    @property
+    def turns(self) -> float:
+        """mean turns of an episode"""
+        return self._sums[0] / len(self.measured)
+
+    @property
+    def prompt(self) -> float:
+        """mean prompt tokens of a turn"""
+        return self._sums[1] / self._sums[0]
+
+    @property
+    def completion(self) -> float:
+        """mean completion tokens of a turn"""
+        return self._sums[2] / self._sums[0]
+
+    @property
+    def tokens(self) -> float:
+        """of an iteration, prompts and completions together: what an update computes where no prompt is shared"""
+        return self.episodes * (self._sums[1] + self._sums[2]) / len(self.measured)
+
+    @property
+    def longest_row(self) -> int:
+        """most tokens of one turn"""
+        return max(int(turns.sum(1).max()) for turns in self.measured)
+
+    @property
+    def longest_episode(self) -> int:
+        return max(map(len, self.measured))
+
+    @property
+    def longest_of_all(self) -> int:
+        """turns that one of `episodes` draws has at least, more likely than not: the measured quantile of 1 − 1 / N"""
+        return int(np.quantile([len(turns) for turns in self.measured], 1 - 1 / self.episodes, method="higher"))
+
+    @property
+    def alike(self) -> Workload:
+        """The same amount of work with every episode the mean one: no stragglers."""
+        turns = max(1, round(self.turns))
+        mean = np.tile([max(1, round(self.prompt)), max(1, round(self.completion))], (turns, 1))
+        return replace(self, measured=(mean,), source=f"{self.source}, all alike")
+
+
+def uniform(episodes: int, turns: int, prompt: int, completion: int, world_s: float = 0.0) -> Workload:
+    """Every episode has as many turns, every turn as many tokens."""
+    if min(turns, prompt, completion) < 1:
+        raise TacitError(f"turns, prompt and completion tokens must be at least 1, not {turns}, {prompt} and {completion}.")
+    return Workload(episodes, (np.tile([prompt, completion], (turns, 1)),), world_s)
+
+
+def stretched(
+    workload: Workload, turns: float = 0.0, prompt: float = 0.0, completion: float = 0.0, most_turns: int = 0
+) -> Workload:
+    """The measured distribution with other means; 0 leaves a mean as it is. Its form stays: who was long is long, up to
+    `most_turns`, where the world ends an episode."""
+    if min(turns, prompt, completion) < 0:
+        raise TacitError(f"means of {turns} turns, {prompt} and {completion} tokens must not be negative.")
+    lengths = np.array([len(episode) for episode in workload.measured])
+    wanted = _lengths(lengths, turns, most_turns) if turns else lengths
+
+    def like(episode: Turns, count: int) -> Turns:
+        rows = np.arange(count) * len(episode) // count
+        columns = ((episode[rows, 0], prompt, workload.prompt), (episode[rows, 1], completion, workload.completion))
+        return np.stack([_scaled(*column) for column in columns], 1)
+
+    return replace(workload, measured=tuple(map(like, workload.measured, wanted.tolist())))
+
+
+def _lengths(lengths: np.ndarray, mean: float, most: int) -> np.ndarray:
+    """As long as before times one factor, cut at `most`, with that mean, as near as whole turns come to it."""
+    if most and mean > most:
+        raise TacitError(f"episodes of {mean:g} turns on average cannot be: this world ends them after {most}.")
+
+    def times(factor: float) -> np.ndarray:
+        made = np.maximum(1, np.rint(lengths * factor)).astype(np.int64)
+        return np.minimum(made, most) if most else made
+
+    low, high = 0.0, mean * len(lengths)  # even an episode of one turn among longer ones gets there
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if times(middle).mean() < mean else (low, middle)
+    return times(high)
+
+
+def _scaled(tokens: np.ndarray, wanted: float, mean: float) -> np.ndarray:
+    return np.maximum(1, np.rint(tokens * (wanted / mean))).astype(np.int64) if wanted else tokens
+
+
+def from_records(records: Sequence[dict[str, Any]], episodes: int, source: str) -> Workload:
+    """Of recorded episodes (`tacit/runs/trajectories.py`): as many tokens as were read and written at each turn."""
+    measured = tuple(
+        np.array([[max(1, turn["prompt_tokens"]), max(1, turn["tokens"])] for turn in record["turns"]], np.int64)
+        for record in records
+        if record.get("turns")
+    )
+    if not measured:
+        raise TacitError(f"{source} has no episode with a turn to measure.")
+    return Workload(episodes, measured, source=source)

@@ -1,0 +1,118 @@
+"""Plans: what fits, what is best, what would fit; limit cases and numbers by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.planning.devices import DEVICES, SAMPLERS
+from tacit.planning.memory import Training, rank_state, rows_that_fit
+from tacit.planning.plans import Cluster, best_division, divided
+from tacit.planning.remedies import quicker, refuse_unless_it_fits, remedies
+from tacit.planning.shapes import SIZES
+from tacit.planning.timing import Network, iteration_s, push_s
+from tacit.planning.workload import stretched, uniform
+
+WORK = uniform(128, 20, 500, 30)
+EIGHT_B = Cluster(SIZES["8B"], DEVICES["h100"], SAMPLERS["vllm"])
+LLAMA_8B = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "num_hidden_layers": 32,
+            "intermediate_size": 14_336, "vocab_size": 128_256}  # fmt: skip
+
+
+def test_state_of_a_rank_by_hand():
+    """8.03B weights on 4 ranks: 16 bytes of each weight, a quarter of them here"""
+    parts = rank_state(SIZES["8B"], DEVICES["h100"], 4, Training())
+    held = sum(parts[name] for name in ("weights", "gradients", "optimiser"))
+    assert held == pytest.approx(16 * SIZES["8B"].weights / 4)
+    assert rank_state(SIZES["8B"], DEVICES["h100"], 4, Training(moment_bytes=2))["optimiser"] == parts["optimiser"] / 2
+
+
+def test_rows_of_a_server_by_hand():
+    """92% of 80 GB less 16.06 of weights and 2 of runtime, for rows of 1,000 tokens of 131,072 bytes"""
+    assert rows_that_fit(SIZES["8B"], DEVICES["h100"], 1000) == int((73.6e9 - 2e9 - 2 * SIZES["8B"].weights) / 131_072_000)
+
+
+def test_no_other_division_is_quicker():
+    best = best_division(EIGHT_B, WORK, 16)
+    assert best.devices <= 16 and not best.trouble
+    others = [divided(EIGHT_B, WORK, 16 - servers, servers) for servers in range(16)]
+    assert best.iteration <= min(plan.iteration for plan in others if not plan.trouble)
+
+
+def test_more_devices_are_never_slower():
+    seconds = [best_division(EIGHT_B, WORK, count).iteration for count in (8, 16, 32, 64)]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_overlap_hides_the_shorter_part():
+    assert iteration_s(5.0, 3.0, 0.5, 0) == 8.5 and iteration_s(5.0, 3.0, 0.5, 1) == 5.5 == iteration_s(3.0, 5.0, 0.5, 2)
+    alone = divided(replace(EIGHT_B, overlap=1), WORK, 4, 0)  # the driver cannot sample while its rank learns
+    assert alone.iteration == pytest.approx(alone.rollout + alone.update_total)
+
+
+def test_a_file_is_read_once_for_each_server():
+    shape, device, training = SIZES["8B"], DEVICES["h100"], Training()
+    by_file = Network(transport="file", storage=1e9)
+    assert push_s(shape, device, training, by_file, 9) == pytest.approx(10 * 2 * shape.weights / 1e9)
+    by_network = push_s(shape, device, training, Network(), 9)
+    assert by_network == push_s(shape, device, training, Network(), 1000) and push_s(shape, device, training, Network(), 0) == 0
+
+
+def test_the_bottleneck_is_named():
+    assert best_division(EIGHT_B, uniform(128, 20, 10, 900), 8).bottleneck == "rollout"
+    assert divided(EIGHT_B, uniform(128, 2, 3000, 1), 4, 12).bottleneck == "update"
+    slow = replace(EIGHT_B, network=Network(bandwidth=1e9))
+    assert divided(slow, WORK, 12, 4).bottleneck == "network between ranks"
+    assert divided(slow, uniform(8, 1, 10, 1), 8, 4).bottleneck == "push"
+
+
+def test_each_remedy_does_what_it_says():
+    plan = best_division(EIGHT_B, WORK, 2)
+    assert "needs" in plan.trouble and plan.bottleneck == "memory"
+    found = " | ".join(remedies(EIGHT_B, WORK, plan))
+    assert "lora-rank 16" in found and "--engine.ranks 4" in found and "h200" in found
+    adapters = replace(EIGHT_B, training=Training(lora_rank=16))
+    assert not best_division(adapters, WORK, 2).trouble
+    assert not divided(EIGHT_B, WORK, 4, 1).trouble and divided(EIGHT_B, WORK, 2, 0).trouble
+    assert remedies(adapters, WORK, best_division(adapters, WORK, 2)) == []
+
+
+def test_what_is_quicker_is_quicker():
+    plan = best_division(EIGHT_B, WORK, 16)
+    words = quicker(EIGHT_B, WORK, plan, 16)
+    assert any(word.startswith("--overlap 1") for word in words)
+    assert best_division(replace(EIGHT_B, overlap=1), WORK, 16).iteration < 0.9 * plan.iteration
+
+
+def test_an_engine_is_told_what_would_fit():
+    with pytest.raises(TacitError, match=r"does not fit: each of 2 ranks needs .* What would: .*lora-rank 16.*--engine.ranks"):
+        refuse_unless_it_fits(LLAMA_8B, "llama", 2, 80e9, Training(), 4096, samples=True)
+    refuse_unless_it_fits(LLAMA_8B, "llama", 8, 80e9, Training(), 4096)
+
+
+def test_a_workload_stretched_keeps_its_form():
+    work = stretched(uniform(4, 10, 100, 10), turns=20, completion=30)
+    assert (work.turns, work.prompt, work.completion) == (20, 100, 30)
+    assert stretched(WORK).tokens == WORK.tokens
+    uneven = replace(WORK, measured=tuple(np.tile([100, 10], (n, 1)) for n in (2, 4, 40)))
+    cut = stretched(uneven, turns=30, most_turns=50)
+    assert cut.turns == pytest.approx(30, abs=0.5) and cut.longest_episode == 50 and len(cut.measured[0]) < len(cut.measured[1])
+    with pytest.raises(TacitError, match="cannot be: this world ends them after 50"):
+        stretched(uneven, turns=51, most_turns=50)
+    with pytest.raises(TacitError, match="nothing to do"):
+        replace(WORK, episodes=0)
+
+
+def test_servers_are_as_wide_as_asked():
+    assert best_division(EIGHT_B, WORK, 16, server_devices=2).server_devices == 2
+    large = replace(EIGHT_B, shape=SIZES["70B"], training=Training(lora_rank=8, recompute=True))
+    assert "no room" in best_division(large, WORK, 64, server_devices=1).trouble
+    assert best_division(large, WORK, 64).server_devices > 1
+
+
+def test_too_many_are_refused():
+    with pytest.raises(TacitError, match="9 ranks and some servers do not go into 8 devices"):
+        best_division(EIGHT_B, WORK, 8, ranks=9)
