@@ -21,6 +21,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Observation
 from tacit.core.world import Adviser
 from tacit.environments import get_environment
+from tacit.report.learning_curves import stages_of
 from tacit.rollout.worlds import InPlace
 from tacit.runs.metrics import read_metrics
 from tacit.training.demonstrations import Demonstrations, Straying, demonstrate
@@ -276,8 +277,13 @@ def test_a_run_with_rounds_killed_in_the_middle_of_one_ends_as_if_it_had_not_bee
     assert tasks == trained[16:32], "training tasks that were not shown, none twice, and none of the panel's"
 
     assert main(["report", str(whole)]) == 0
-    page = next(whole.glob("*.html")).read_text()
-    assert "Turns in which the expert would have done the same" in page
+    assert "relabel_agreement" in (whole / "report.html").read_text()
+
+
+def test_the_report_draws_how_far_policy_and_expert_agree():
+    rounds = [{"stage": "sft", "step": 9, "relabel_agreement": 0.7}, {"stage": "sft", "step": 25, "relabel_agreement": 0.9}]
+    (stage,) = stages_of(rounds, [])
+    assert "Turns in which the expert would have done the same" in stage["charts"][0] and "90.0%" in stage["charts"][0]
 
 
 def test_rounds_alone_begin_from_what_the_model_can_already(tmp_path, capsys):
