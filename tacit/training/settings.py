@@ -14,7 +14,7 @@ class SupervisedSettings:
     """Step-level imitation of the world's expert or of recorded episodes, before any reinforcement."""
 
     steps: Count = 0
-    """optimiser steps on demonstrations; 0 leaves them to the rounds, and without any skips the stage"""
+    """optimiser steps; 0 skips the stage"""
     batch: AtLeastOne = 64
     """demonstrated turns per step"""
     tasks: AtLeastOne = 1000
@@ -36,7 +36,8 @@ class SupervisedSettings:
     """share of those notes and entries that are another episode's, so that both have something left to learn"""
     rounds: Count = 0
     """rounds of relabelling after that (DAgger): the policy plays training tasks, the expert says at every turn what it would
-    have done there, and both that and the demonstrations are imitated (training/relabelling.py)"""
+    have done there, and both that and the demonstrations are imitated (training/relabelling.py); with `steps` 0 they begin at
+    once, from what the model can already"""
     round_tasks: AtLeastOne = 256
     """training tasks the policy plays in each round, at the temperature of practice: those that were not shown first"""
     round_steps: AtLeastOne = 100
