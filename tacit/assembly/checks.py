@@ -25,6 +25,7 @@ from tacit.engines.models.tiny import TINY_SIZES
 from tacit.environments import get_environment
 from tacit.runs.directory import SETTINGS
 from tacit.training.practice import Practice, completion_limit
+from tacit.training.relabelling import check_adviser
 from tacit.training.settings import TrainSettings
 
 EXPERT, READER = AGENTS = ("expert", "reader")
@@ -130,13 +131,13 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     train, schedule = recipe.train, recipe.schedule
     if recipe.model in AGENTS:
         _check_agent(recipe, worlds)
-    elif not train.sft.steps and not schedule.iterations:
+    elif not train.sft.all_steps and not schedule.iterations:
         raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
     for world in worlds:
-        if not world.playable and (schedule.iterations or not train.sft.from_ or len(worlds) > 1):
+        if not world.playable and (schedule.iterations or train.sft.rounds or not train.sft.from_ or len(worlds) > 1):
             raise TacitError(
                 f"world {world.name!r} is {world.summary}: it is taught by recorded episodes (--sft.from FILE), alone and "
-                "without practice (--iterations 0)."
+                "without practice (--iterations 0, --sft.rounds 0)."
             )
     if train.wandb and importlib.util.find_spec("wandb") is None:
         raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
@@ -165,7 +166,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
 
 
 def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:
-    if recipe.train.sft.steps or recipe.schedule.iterations:
+    if recipe.train.sft.all_steps or recipe.schedule.iterations:
         raise TacitError(f"the {recipe.model} learns nothing: --sft.steps 0 --iterations 0 measures it as a run is measured.")
     if len(worlds) > 1:
         raise TacitError(f"the {recipe.model} of one world knows no other; measure it in one of {recipe.world} at a time.")
@@ -210,10 +211,12 @@ def _check_place(place: Place, world: Environment) -> None:
     train, schedule = place.train, place.settings.schedule
     if world.playable and train.split not in world.splits:
         raise unknown(f"split of world {world.name!r}", train.split, world.splits)
-    if train.sft.steps and not train.sft.from_:
+    if train.sft.all_steps and not train.sft.from_:
         world.expert(train.sft.expert or None)
-    elif train.sft.steps and not Path(train.sft.from_).expanduser().is_file():
+    elif train.sft.all_steps and not Path(train.sft.from_).expanduser().is_file():
         raise TacitError(f"sft.from = {train.sft.from_!r}: there is no such file of recorded episodes.")
+    if train.sft.rounds:
+        check_adviser(world, train.sft.expert)
     if (most := math.ceil(schedule.groups * place.share)) > train.tasks:
         raise TacitError(f"groups = {most} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
 

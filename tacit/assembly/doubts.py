@@ -12,7 +12,7 @@ SMALL_POLICY_LR = 1e-5
 
 def doubts(recipe: Recipe) -> tuple[str, ...]:
     """Nothing is refused: whoever tries it on purpose may."""
-    schedule, imitates = recipe.schedule, recipe.train.sft.steps > 0
+    schedule, imitates = recipe.schedule, recipe.train.sft.all_steps > 0
     if not schedule.iterations:
         return ()
     found = []

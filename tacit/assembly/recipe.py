@@ -49,7 +49,7 @@ OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "en
 """keys of a document that are not fields of TrainSettings"""
 OF_THE_RUN: Mapping[str, tuple[str, ...]] = {
     "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
-    "sft": ("steps", "batch", "lr", "warmup"),
+    "sft": ("steps", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
     "evaluation": ("every", "untrained"),
 }
 """section -> settings that its worlds share: there is one update after another, and one checkpoint for all"""

@@ -164,10 +164,13 @@ def show_header(console: Console, prepared: Prepared) -> None:
     pairs += [(name, policy.model) for name, policy in recipe.policies.items()]
     if recipe.engine_name != DEFAULT_ENGINE:
         pairs.append(("engine", recipe.engine_name))
-    if train.sft.steps:
+    if train.sft.all_steps:
         shown = f"recorded in {train.sft.from_}" if train.sft.from_ else "shown by the "
         shown += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
         pairs.append(("sft", f"{train.sft.steps} steps of {train.sft.batch} turns {shown}, lr {train.sft.lr:g}"))
+    if train.sft.rounds:
+        rounds = "1 round" if train.sft.rounds == 1 else f"{train.sft.rounds} rounds"
+        pairs.append(("relabel", f"{rounds} of {train.sft.round_tasks} tasks and {train.sft.round_steps} steps"))
     if schedule.iterations:
         size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
         rounds = "1 iteration" if schedule.iterations == 1 else f"{schedule.iterations} iterations"

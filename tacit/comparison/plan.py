@@ -243,8 +243,8 @@ def _cell_document(method: str, shared: Document, tables: Iterable[Document], wh
         read = {key: start.document["method"][key] for key in CONTEXT if key in start.document["method"]}
         told = {**having(read, own["name"]), **told}
         # The start has done the imitation and was measured: each run goes on from there.
-        begun = {"sft": {"steps": 0}, "evaluation": {"untrained": shared.get("evaluation", {}).get("untrained", False)}}
-        shared = merge(shared, begun)
+        untrained = shared.get("evaluation", {}).get("untrained", False)
+        shared = merge(shared, {"sft": {"steps": 0, "rounds": 0}, "evaluation": {"untrained": untrained}})
     return merge(shared, {"method": None}, sections, {"method": {**told, **own}, "seed": 0})
 
 
@@ -273,6 +273,7 @@ def _cell(world: str, method: str, seed: int, document: Document, starts: Iterab
     run = Planned(world, method, seed, {**document, "seed": seed})
     for start in starts if run.learns else ():
         if start.world == world:
-            stage, step = ("rl", start.iterations) if start.iterations else ("sft", start.document["sft"]["steps"])
+            imitated = Recipe.from_json(start.document).train.sft.all_steps
+            stage, step = ("rl", start.iterations) if start.iterations else ("sft", imitated)
             return replace(run, starts_from=f"checkpoints/{stage}-{step:06d}/policy")
     return run

@@ -21,7 +21,7 @@ READ_BY = {READER: "constant_context", EXPERT: DEFAULT_METHOD}
 """whose context one who learns nothing is in, where no method is named"""
 CONTEXT = ("history", "state_block", "block", "bound", "wording", "style", "chat", "thinking", "admissible")
 """settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
-STILL = {"sft": {"steps": 0}, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
+STILL = {"sft": {"steps": 0, "rounds": 0}, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
 
 
 def played_document(method: str, shared: Document, own: Document) -> Document:

@@ -18,7 +18,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tacit.core.errors import TacitError, install, unknown
 from tacit.core.skills import Skills
@@ -46,6 +46,21 @@ class Expert(Protocol):
     """Plays one episode. Made anew for each; sees what the agent sees, plus whatever its maker was given."""
 
     def act(self, observation: Observation) -> str: ...
+
+
+@runtime_checkable
+class Adviser(Expert, Protocol):
+    """An expert that can be asked at every turn of an episode that somebody else plays: `act` says what it would do now, and
+    then `happened` tells it what was done instead."""
+
+    def happened(self, action: str) -> None: ...
+
+
+class ByReading:
+    """Makes an expert an `Adviser` whose next action follows from what it has read, whoever acted: it need not be told."""
+
+    def happened(self, action: str) -> None:
+        pass
 
 
 class Tracker(Protocol):

@@ -43,6 +43,8 @@ READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "repeated": ("Actions taken before in the episode", SHARE),
     "mixed_groups": ("Groups with both outcomes", SHARE),
     "clipped": ("Tokens clipped", SHARE),
+    "relabel_agreement": ("Turns in which the expert would have done the same", SHARE),
+    "relabel_success": ("Success in the episodes that were relabelled", SHARE),
     "grad_norm": ("Gradient norm", FROM_ZERO),
 }
 """metrics worth a chart of their own: (title, what kind of scale it has)"""

@@ -4,7 +4,7 @@ settings.json    the resolved configuration        versions.json   code, librari
 metrics.jsonl    one line per step                 tensorboard/    the same as events
 trajectories/    every episode, gzipped JSON lines checkpoints/    policy, optimiser, companions; newest k and best
 alarms.jsonl     warnings that it may collapse    evaluations/    what `tacit eval` measured later
-summary.json     what came out
+relabelled/      what the expert said of its play  summary.json    what came out
 """
 
 from __future__ import annotations

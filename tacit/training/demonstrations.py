@@ -13,7 +13,7 @@ from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, Observation, Task
-from tacit.core.world import Environment, Expert, World
+from tacit.core.world import Adviser, Environment, Expert, World
 from tacit.rollout.fitting import encode_action, fit
 from tacit.rollout.retelling import Turn, playing, told
 
@@ -107,7 +107,11 @@ class Straying:
         stray = (self._before or observation).actions + observation.actions
         self._before = observation
         self.itself = not (stray and self._rng.random() < self._noise)
-        return action if self.itself else self._rng.choice(stray)
+        if not self.itself:
+            action = self._rng.choice(stray)
+            if isinstance(self._hero, Adviser):
+                self._hero.happened(action)
+        return action
 
 
 def play(

@@ -34,8 +34,27 @@ class SupervisedSettings:
     """episodes shown as an experience extractor reads them, with the entry to write, for extractors too small to be asked"""
     astray: Share = 0.0
     """share of those notes and entries that are another episode's, so that both have something left to learn"""
+    rounds: Count = 0
+    """rounds of relabelling after that (DAgger): the policy plays training tasks, the expert says at every turn what it would
+    have done there, and both that and the demonstrations are imitated (training/relabelling.py); with `steps` 0 they begin at
+    once, from what the model can already"""
+    round_tasks: AtLeastOne = 256
+    """training tasks the policy plays in each round, at the temperature of practice: those that were not shown first"""
+    round_steps: AtLeastOne = 100
+    """optimiser steps of each round, with a warm-up and a cosine of their own"""
+    round_share: Share = 0.5
+    """share of a round's turns that were relabelled, in this round or before; the others are demonstrated"""
     from_: str = ""
     """file of recorded episodes to imitate instead of an expert: JSON lines, or a run's trajectories/*.jsonl.gz"""
+
+    def round_begins(self, number: int) -> int:
+        """The step after which round `number` (from 1) plays; of one after the last, where the stage ends."""
+        return self.steps + (number - 1) * self.round_steps
+
+    @property
+    def all_steps(self) -> int:
+        """of the demonstrations and of all rounds; 0 skips the stage"""
+        return self.round_begins(self.rounds + 1)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -39,6 +39,28 @@ def imitate(
     """Train from step `first` on; yields (step, metrics) after each."""
     for step in range(first, settings.steps):
         rows = order(len(shown), step, settings.batch, seed)
-        batch = Batch.imitation([shown.prompts[i] for i in rows], [shown.completions[i] for i in rows])
-        lr = settings.lr * cosine(step, settings.steps, settings.warmup)
-        yield step + 1, {**learner.update(batch, (Imitation(),), lr), "lr": lr}
+        yield step + 1, _learn(learner, [(shown, rows)], settings.lr * cosine(step, settings.steps, settings.warmup))
+
+
+def imitate_round(
+    learner: Learner,
+    shown: Demonstrations,
+    relabelled: Demonstrations,
+    settings: SupervisedSettings,
+    seed: int,
+    number: int,
+    first: int = 0,
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Round `number` (from 1), from step `first` of the stage on: of each batch a share was relabelled, the rest shown."""
+    begin, own = settings.round_begins(number), derive(seed, "round", number)
+    fresh = round(settings.round_share * settings.batch)
+    for step in range(max(first, begin), begin + settings.round_steps):
+        parts = [(relabelled, fresh), (shown, settings.batch - fresh)]
+        rows = [(part, order(len(part), step - begin, count, own)) for part, count in parts if count]
+        yield step + 1, _learn(learner, rows, settings.lr * cosine(step - begin, settings.round_steps, settings.warmup))
+
+
+def _learn(learner: Learner, rows: Sequence[tuple[Demonstrations, np.ndarray]], lr: float) -> dict[str, float]:
+    prompts = [shown.prompts[i] for shown, chosen in rows for i in chosen]
+    completions = [shown.completions[i] for shown, chosen in rows for i in chosen]
+    return {**learner.update(Batch.imitation(prompts, completions), (Imitation(),), lr), "lr": lr}

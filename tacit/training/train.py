@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,17 +26,16 @@ from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settin
 from tacit.runs.files import write_directory, write_json
 from tacit.runs.records import batch_records, iteration_records, trajectory_record, write_records
 from tacit.runs.watching import Watcher
-from tacit.training.demonstrations import Demonstrations, demonstrate
+from tacit.training.demonstrations import Demonstrations
 from tacit.training.events import Callback, Event
+from tacit.training.lessons import Rounds, demonstrated
 from tacit.training.loop import Loop
 from tacit.training.playground import Playground
 from tacit.training.practice import Practice, evaluation_sampling, make_worlds
-from tacit.training.recordings import imitate_recordings
 from tacit.training.reporting import Played, Reporter
-from tacit.training.scribing import scribed
 from tacit.training.settings import TrainSettings
 from tacit.training.statistics import written_first
-from tacit.training.supervised import imitate
+from tacit.training.supervised import imitate, imitate_round
 
 SFT_STEPS_PER_CHECKPOINT = 10
 """a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""
@@ -111,7 +109,7 @@ class Trainer:
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
                 self._evaluate_further("untrained", 0)
-            if self.settings.sft.steps and self.progress.stage != "rl" and not self.progress.stopped:
+            if self.settings.sft.all_steps and self.progress.stage != "rl" and not self.progress.stopped:
                 self._imitate()
             if self.method.schedule.iterations and not self.progress.stopped:
                 self._practise()
@@ -143,19 +141,38 @@ class Trainer:
         )
 
     def _imitate(self) -> None:
-        settings = self.settings.sft
-        if self.progress.stage == "sft" and self.progress.step >= settings.steps:
-            return
-        shown = Demonstrations.joined([self._demonstrations(practice) for practice in self.practices])
+        settings, seed = self.settings.sft, self.settings.seed
         first = self.progress.step if self.progress.stage == "sft" else 0
-        self.reporter.stage("sft", settings.steps, first)
+        if first >= settings.all_steps:
+            return
+        several = len(self.practices) > 1
+        shown = Demonstrations.joined(
+            [demonstrated(practice, self.policy, seed, several, self.reporter.say) for practice in self.practices]
+        )
+        self.reporter.stage("sft", settings.all_steps, first)
+        self._teach(imitate(self.policy, shown, settings, seed, first))
+        rounds = Rounds(self.run, self.policy, self.practices, self.playgrounds, self.settings, self.reporter)
+        relabelled: list[Demonstrations] = []
+        for number in range(1, settings.rounds + 1):
+            if self.progress.stopped:
+                return
+            fresh, metrics = rounds.relabelled(number, begun=first > settings.round_begins(number))
+            relabelled.append(fresh)
+            collected = Demonstrations.joined(relabelled)
+            self._teach(imitate_round(self.policy, shown, collected, settings, seed, number, first), metrics)
+
+    def _teach(self, steps: Iterable[tuple[int, dict[str, float]]], found: Mapping[str, float] | None = None) -> None:
+        """Take steps of imitation, `found` with the metrics of the first; measured before each round and after the last."""
+        settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
-        for step, metrics in imitate(self.policy, shown, settings, self.settings.seed, first):
+        ends = {settings.round_begins(number) for number in range(1, settings.rounds + 2)}
+        for step, metrics in steps:
+            metrics, found = {**metrics, **(found or {})}, None
             self.run.metrics.write("sft", step, metrics)
             self.reporter.step(step, metrics)
             self.progress.stage, self.progress.step = "sft", step
-            self._tell(Event("step", "sft", step, settings.steps, metrics, self.run.path))
-            if step == settings.steps or self.progress.stopped:
+            self._tell(Event("step", "sft", step, settings.all_steps, metrics, self.run.path))
+            if step in ends or self.progress.stopped:
                 self._evaluate("sft", step)
                 self._evaluate_further("sft", step)
                 self._save()
@@ -163,42 +180,6 @@ class Trainer:
                     return
             elif step % every == 0:
                 self._save()
-
-    def _demonstrations(self, practice: Practice) -> Demonstrations:
-        settings, world = practice.settings.sft, practice.world
-        if settings.from_:
-            shown, notes = imitate_recordings(
-                Path(settings.from_),
-                world,
-                practice.course.tasks,
-                practice.method.context,
-                self.policy,
-                settings.tasks,
-                practice.settings.family_names,
-            )
-            for note in notes:
-                self.reporter.say(f"imitation: {note}")
-            self.reporter.say(f"imitation: {shown}")
-            return shown
-        tasks = practice.course.tasks[: settings.tasks]
-        where = f" of {world.name}" if len(self.practices) > 1 else ""
-        self.reporter.say(f"imitation: the expert plays {len(tasks)} tasks{where}")
-        shown = demonstrate(
-            world,
-            tasks,
-            practice.method.context,
-            self.policy,
-            world.max_steps,
-            settings.expert,
-            settings.noise,
-            self.settings.seed,
-        )
-        self.reporter.say(f"imitation: {shown}")
-        if settings.noted or settings.entries:
-            more = scribed(world, tasks, practice.method.context, self.policy, world.max_steps, settings, self.settings.seed)
-            self.reporter.say(f"imitation: and {len(more)} samples of how notes are read and entries written")
-            shown = Demonstrations.joined([shown, more])
-        return shown
 
     def _practise(self) -> None:
         schedule = self.method.schedule
@@ -281,7 +262,7 @@ class Trainer:
             played += episodes
         self.progress.evaluations.append(over_worlds(scores))
         self._record(f"eval-{stage}", step, played)
-        total = {"sft": self.settings.sft.steps, "rl": self.method.schedule.iterations}.get(stage, 0)
+        total = {"sft": self.settings.sft.all_steps, "rl": self.method.schedule.iterations}.get(stage, 0)
         self._tell(Event("evaluation", stage, step, total, self.progress.evaluations[-1], self.run.path))
 
     def _evaluate_further(self, stage: str, step: int) -> None:

@@ -47,6 +47,7 @@ def test_a_world_whose_name_has_dots():
         ({"checkpoint-every": 1}, "checkpoint-every"),
         ({"seed": 4}, "seed"),
         ({"sft": {"lr": 0.1}}, "sft.lr"),
+        ({"sft": {"rounds": 1}}, "sft.rounds"),
         ({"evaluation": {"every": 1}}, "evaluation.every"),
     ],
 )

@@ -63,6 +63,13 @@ def test_a_shared_start_imitates_once_and_its_runs_go_on_from_its_checkpoint(sma
     assert alone["model"] == "tiny" and alone["sft"]["steps"] == 50 and "tiny" in alone
 
 
+def test_a_start_that_relabels_ends_with_its_last_round_and_its_runs_do_not_begin_anew(tmp_path):
+    plan = plan_of(SMALL + "\n[common.sft]\nrounds = 2\nround_steps = 10\n")
+    document = cell(plan, "same/ppo/1").with_start(tmp_path)
+    assert document["model"].endswith("start/checkpoints/sft-000070/policy")
+    assert document["sft"]["steps"] == document["sft"]["rounds"] == 0
+
+
 def test_those_who_continue_read_what_the_start_was_taught_with():
     plan = plan_of(SMALL + "\n[worlds.same.start.method]\nhistory = 0\n[methods.long]\nname = 'grpo'\nhistory = 3\n")
     histories = {c.method: c.document["method"]["history"] for c in plan.cells if c.world == "same"}

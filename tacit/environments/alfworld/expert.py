@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tacit.core.types import Observation, Task
+from tacit.core.world import ByReading
 from tacit.environments.alfworld.household import APPLIANCES
 from tacit.environments.alfworld.memory import Memory
 from tacit.environments.alfworld.observed import by_number, kind_of, read_goal
 from tacit.environments.alfworld.places import OPENED_KINDS, chance
 
 
-class Explorer:
+class Explorer(ByReading):
     """Looks for the object where such objects usually are, takes it, does to it what the goal asks, and delivers it.
 
     It sees observations and the goal's sentence, never the game: what it has not seen it searches for, the place with the

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task
+from tacit.core.world import ByReading
 from tacit.environments.alfworld.game import Game
 from tacit.environments.alfworld.household import APPLIANCES, Household
 from tacit.environments.alfworld.observed import command_of
 
 
-class Oracle:
+class Oracle(ByReading):
     """Plays along in a household of its own: feedback tells it which command was carried out, whoever chose it."""
 
     def __init__(self, task: Task) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tacit.core.types import Observation, Task
+from tacit.core.world import ByReading
 from tacit.environments.cooking.explored import Explored
 from tacit.environments.cooking.observed import Direction, Recipe, Scene, read_recipe, read_scene
 from tacit.environments.cooking.things import COOKED, UNCUT
 
 
-class Explorer:
+class Explorer(ByReading):
     """Finds the kitchen, reads the cookbook, gathers, cuts, cooks what is still raw, prepares and eats.
 
     What it needs and has seen, it walks to; what it has not seen, it looks for in the nearest closed container or behind

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tacit.core.types import Observation, Task
+from tacit.core.world import ByReading
 from tacit.environments.countdown.arithmetic import Operation, operations, read, replace_pair
 
 
-class Solver:
+class Solver(ByReading):
     """Acts on the observation alone, so it can be asked in the middle of anyone's episode.
 
     Every solution of a pool takes one operation less than it has numbers. Of several, it takes the first in the order

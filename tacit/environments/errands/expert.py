@@ -5,11 +5,12 @@ from __future__ import annotations
 from random import Random
 
 from tacit.core.types import Observation, Task
+from tacit.core.world import ByReading
 from tacit.environments.errands.town import DOORS, door_of
 from tacit.environments.errands.world import read
 
 
-class Resident:
+class Resident(ByReading):
     """Opens the right door, then takes what is wanted. Knows the map, which nobody else is told."""
 
     def __init__(self, task: Task) -> None:

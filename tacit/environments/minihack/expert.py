@@ -32,6 +32,10 @@ class Explorer:
         self._before = scene, word
         return word
 
+    def happened(self, action: str) -> None:
+        if self._before is not None and action != self._before[1]:
+            self._before, self._plan = (self._before[0], action), []
+
     def _learn(self, scene: Scene) -> None:
         here = scene.here
         if here is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tacit.core.types import Observation, Task
+from tacit.core.world import ByReading
 from tacit.environments.textcraft.commands import read
 from tacit.environments.textcraft.planner import plan
 from tacit.environments.textcraft.world import set_up
 
 
-class Crafter:
+class Crafter(ByReading):
     """Plans anew from what is held, so it can be asked in the middle of anyone's episode."""
 
     def __init__(self, task: Task) -> None:

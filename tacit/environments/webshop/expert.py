@@ -33,6 +33,9 @@ class _Remembering(ABC):
         self._action = self._choose(self._visit)
         return self._action
 
+    def happened(self, action: str) -> None:
+        self._action = action
+
     @abstractmethod
     def _choose(self, visit: Visit) -> str: ...
 

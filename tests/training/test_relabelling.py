@@ -1,0 +1,300 @@
+"""Relabelling: the policy decides where it comes, the expert what is learned there; a killed round goes on with what it had."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from guessing import SAME
+from scripted import ScriptedPolicy, Words, solve_countdown, stumble_through_countdown
+
+import tacit
+from tacit.cli.main import main
+from tacit.contexts.history import History
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import Observation
+from tacit.core.world import Adviser
+from tacit.environments import get_environment
+from tacit.report.learning_curves import stages_of
+from tacit.rollout.worlds import InPlace
+from tacit.runs.metrics import read_metrics
+from tacit.training.demonstrations import Demonstrations, Straying, demonstrate
+from tacit.training.relabelling import check_adviser, keep, kept, play_round, relabel, samples, tasks_of_round
+from tacit.training.settings import SupervisedSettings
+from tacit.training.supervised import imitate_round, order
+
+WORLD = get_environment("countdown")
+TERSE = History(WORLD.wording("terse"), turns=0, admissible=False, style="bare")
+TASKS = WORLD.tasks("train", 12, 0)
+
+
+def played_by(policy, tasks=TASKS, world=WORLD, context=TERSE, max_steps=12):
+    return play_round(tasks, 7, context, InPlace(world.make), policy, Sampling(), max_steps)
+
+
+def test_what_is_imitated_is_the_experts_whatever_the_policy_did():
+    policy = ScriptedPolicy(stumble_through_countdown)
+    found = relabel(WORLD, played_by(policy, max_steps=4))
+    shown = samples(found, TERSE, policy)
+    assert len(shown) == sum(len(t) for t in found.played) == len(found.turns), "every turn, of lost episodes too"
+    assert any(not t.success for t in found.played) and any(step.action != said for step, said in found.turns)
+    for prompt, completion in zip(shown.prompts, shown.completions, strict=True):
+        assert policy.decode(completion) == solve_countdown(policy.decode(prompt)) and completion[-1] == 0
+    asked = [prompt for call in policy.asked for prompt, _ in call]
+    assert sorted(map(policy.decode, shown.prompts)) == sorted(asked), "what the policy read, and nothing else"
+
+
+def test_of_a_perfect_policy_it_is_its_own_play_and_what_the_expert_shows():
+    policy = ScriptedPolicy(solve_countdown)
+    found = relabel(WORLD, played_by(policy))
+    assert found.agreement == 1.0 and found.won == len(TASKS)
+    shown = samples(found, TERSE, policy)
+    own = [step.completion.tokens.tolist() for trajectory in found.played for step in trajectory.steps]
+    assert [c.tolist() for c in shown.completions] == own
+    expected = demonstrate(WORLD, TASKS, TERSE, policy, 12)
+    assert [p.tolist() for p in shown.prompts] == [p.tolist() for p in expected.prompts]
+    assert [c.tolist() for c in shown.completions] == [c.tolist() for c in expected.completions]
+
+
+def test_numbers_and_records_say_where_policy_and_expert_part():
+    policy = ScriptedPolicy(lambda prompt, seed: "hm" if " > " in prompt and seed % 2 else solve_countdown(prompt))
+    found = relabel(WORLD, played_by(policy))
+    same = [step.action == said for step, said in found.turns]
+    assert 0 < sum(same) < len(same)
+    assert found.metrics() == {
+        "relabel_agreement": pytest.approx(np.mean(same)),
+        "relabel_success": found.won / len(TASKS),
+        "relabel_turns": len(same),
+    }
+    turns = [turn for record in found.records() for turn in record["turns"]]
+    assert [turn["action"] == turn["expert"] for turn in turns] == same
+    assert f"{len(same)} turns of {len(TASKS)} episodes ({found.won} won)" in str(found)
+
+
+@pytest.mark.parametrize("name", ["alfworld", "cooking", "textcraft", "errands"])
+def test_an_adviser_that_was_not_heeded_still_knows_the_way(name):
+    """Somebody else acts for some turns, now and then refused; then the adviser is heeded, and wins."""
+    world = get_environment(name)
+    won, tasks = 0, world.tasks("train", 12, 5)
+    for task in tasks:
+        rng, live, adviser = Random(task.id), world.make(), world.expert()(task)
+        assert isinstance(adviser, Adviser)
+        observation, others = live.reset(task), 1 if name == "errands" else 6
+        # what ends an episode or destroys what is needed cannot be made good by anybody
+        harmless = ("go", "open", "close", "look", "take knife", "inventory", "get", "examine")
+        for turn in range(world.max_steps):
+            action = adviser.act(observation)
+            if turn < others:
+                action = rng.choice([a for a in observation.actions if a.startswith(harmless)] + ["hm"])
+                adviser.happened(action)
+            transition = live.step(action)
+            observation = transition.observation
+            if transition.done:
+                won += transition.success
+                break
+    assert won >= 11, f"{won} of {len(tasks)}"
+
+
+def test_an_adviser_with_a_memory_of_its_own_acts_is_told_what_was_done():
+    """Which option is chosen no page of the shop shows. Told of somebody's click, the oracle asks for the option that is left;
+    untold it would believe in its own, and ask for the one that is chosen already."""
+    shop, swapped = get_environment("webshop"), 0
+    for task in shop.tasks("train", 20, 0):
+        live, hero = shop.make(), shop.expert("oracle")(task)
+        observation, options, clicked = live.reset(task), [f"click[{v}]" for _, v in task.data["goal"]["options"]], []
+        for _ in range(shop.max_steps):
+            action = hero.act(observation)
+            assert action not in clicked
+            other = next((o for o in options if o != action and o not in clicked), "")
+            if action in options and other:
+                action, swapped = other, swapped + 1
+                hero.happened(action)
+            clicked += [action] if action in options else []
+            transition = live.step(action)
+            observation = transition.observation
+            if transition.done:
+                break
+    assert swapped > 3
+
+
+def test_strayed_turns_are_told_to_an_expert_that_can_be_told():
+    class Told:
+        def __init__(self):
+            self.told = []
+
+        def act(self, observation):
+            return "mine"
+
+        def happened(self, action):
+            self.told.append(action)
+
+    hero = Told()
+    player = Straying(hero, 0.5, Random(0))
+    said = [player.act(Observation("here", ("other",))) for _ in range(40)]
+    assert said.count("other") == len(hero.told) > 5 and set(hero.told) == {"other"}
+
+
+@pytest.mark.parametrize(
+    ("world", "expert", "remedy"),
+    [
+        ("searchqa", "", "show recoveries with --sft.noise"),
+        ("scienceworld", "gold", "give it `happened`"),
+        ("errands", "stranger", r"choose resident \(--sft.expert\)"),
+    ],
+)
+def test_an_expert_of_its_own_episodes_alone_is_refused_with_a_remedy(world, expert, remedy):
+    with pytest.raises(TacitError, match=rf"knows only episodes of its own.*{remedy}"):
+        check_adviser(get_environment(world), expert)
+
+
+@pytest.mark.parametrize(
+    "world", ["alfworld", "cooking", "countdown", "errands", "minihack", "sokoban", "textcraft", "webshop"]
+)
+def test_every_other_world_has_an_adviser(world):
+    check_adviser(get_environment(world), "")
+    check_adviser(get_environment("alfworld"), "oracle")
+
+
+def test_of_a_maker_one_can_tell_only_what_it_makes():
+    check_adviser(SAME, "")
+    policy = ScriptedPolicy(lambda *_: "a")
+    context = History(SAME.wording("terse"), turns=0, style="bare")
+    played = played_by(policy, SAME.tasks("train", 2, 0), SAME, context)
+    with pytest.raises(TacitError, match="knows only episodes of its own"):
+        relabel(SAME, played)
+
+
+def test_an_expert_that_breaks_teaches_up_to_there():
+    class Fragile:
+        def __init__(self, task):
+            self.asked = 0
+
+        def act(self, observation):
+            self.asked += 1
+            if self.asked > 1:
+                raise RuntimeError("tired")
+            return "reset"
+
+        def happened(self, action):
+            pass
+
+    policy = ScriptedPolicy(lambda *_: "hm")
+    found = relabel(replace(WORLD, experts={"fragile": Fragile}), played_by(policy, TASKS[:2], max_steps=3))
+    assert len(found.turns) == 2 and found.broken == ["RuntimeError: tired"] * 2
+    assert "in 2 the expert broke, the first: RuntimeError: tired" in str(found)
+    assert samples(found, TERSE, policy).broken == 2
+    with pytest.raises(TacitError, match=r"nothing was relabelled: .*2 turns do not fit in the model"):
+        samples(found, TERSE, Words(3))
+
+
+def test_rounds_play_what_was_not_shown_first():
+    tasks = list(range(10))
+    assert tasks_of_round(tasks, 6, 1, 3) == [6, 7, 8]
+    assert tasks_of_round(tasks, 6, 2, 3) == [9, 0, 1]
+    assert tasks_of_round(tasks, 100, 1, 3) == [0, 1, 2], "all were shown: from the beginning"
+
+
+def test_a_round_mixes_what_was_relabelled_with_what_was_shown():
+    def rows(first, count):
+        return Demonstrations([np.array([first + i]) for i in range(count)], [np.array([0])] * count, count, count)
+
+    settings = SupervisedSettings(steps=5, batch=8, lr=1.0, warmup=0.0, rounds=2, round_steps=4, round_share=0.25)
+    assert [settings.round_begins(n) for n in (1, 2, 3)] == [5, 9, 13] and settings.all_steps == 13
+
+    def taught(first):
+        policy = ScriptedPolicy(lambda *_: "")
+        steps = [step for step, _ in imitate_round(policy, rows(0, 50), rows(100, 20), settings, 3, 2, first)]
+        return steps, [[int(p[0]) for p in batch.prompts] for batch, _, _ in policy.updates], [u[2] for u in policy.updates]
+
+    steps, batches, rates = taught(0)
+    assert steps == [10, 11, 12, 13] and rates[:2] == [1.0, 1.0] and 1.0 > rates[2] > rates[3] > 0
+    assert all(sum(row >= 100 for row in batch) == 2 and len(batch) == 8 for batch in batches)
+    expected = order(20, 0, 2, derive(3, "round", 2))
+    assert [row - 100 for row in batches[0][:2]] == expected.tolist()
+    assert taught(11) == (steps[2:], batches[2:], rates[2:]), "a resumed round reads on where the killed one stopped"
+
+
+def test_what_was_kept_comes_back(tmp_path):
+    shown = Demonstrations([np.array([1, 2, 3]), np.array([4])], [np.array([5]), np.array([6, 7])], 9, 4, 1, 2)
+    keep(shown, tmp_path / "relabelled" / "000024.npz")
+    again = kept(tmp_path / "relabelled" / "000024.npz")
+    assert [p.tolist() for p in again.prompts] == [[1, 2, 3], [4]]
+    assert [c.tolist() for c in again.completions] == [[5], [6, 7]]
+    assert (again.episodes, again.won, again.broken, again.too_long) == (9, 4, 1, 2)
+    (tmp_path / "relabelled" / "000024.npz").write_bytes(b"PK damaged")
+    for place in (tmp_path / "relabelled" / "000024.npz", tmp_path / "relabelled" / "000099.npz"):
+        with pytest.raises(TacitError, match=f"Delete the checkpoints after sft {int(place.stem)}"):
+            kept(place)
+
+
+SETTINGS = {
+    "world": "countdown", "model": "tiny-0.5m", "wording": "terse", "style": "bare", "admissible": False, "history": 0,
+    "iterations": 0, "max_steps": 4, "checkpoint_every": 1, "tasks": 40, "seed": 3,
+    "sft": {"steps": 8, "batch": 8, "tasks": 16, "rounds": 2, "round_tasks": 8, "round_steps": 16},
+    "evaluation": {"tasks": 4, "max_steps": 4, "untrained": False}, "engine": {"device": "cpu", "threads": 1},
+}  # fmt: skip
+
+
+def numbers(run) -> list[dict]:
+    return [{k: v for k, v in record.items() if k != "at"} for record in read_metrics(run / "metrics.jsonl")]
+
+
+def test_a_run_with_rounds_killed_in_the_middle_of_one_ends_as_if_it_had_not_been(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    summary = tacit.train(out=whole, **SETTINGS).summary
+
+    def kill_at(step):
+        def callback(event):
+            if event.kind == "step" and event.step == step:
+                raise KeyboardInterrupt
+
+        return callback
+
+    with pytest.raises(KeyboardInterrupt):  # the first round has begun: the last checkpoint, of step 20, is inside it
+        tacit.train(out=broken, callbacks=[kill_at(21)], **SETTINGS)
+    assert main(["train", "--resume", str(broken)]) == 0
+    again = json.loads((broken / "summary.json").read_text())
+    assert again["digest"] == summary["digest"] and numbers(broken) == numbers(whole)
+    assert [(e["stage"], e["step"]) for e in again["evaluations"]] == [("sft", 8), ("sft", 24), ("sft", 40)]
+    for name in ("relabel-000008.jsonl.gz", "relabel-000024.jsonl.gz"):
+        assert (whole / "trajectories" / name).read_bytes() == (broken / "trajectories" / name).read_bytes()
+
+    found = numbers(whole)
+    assert [r["step"] for r in found if "relabel_agreement" in r] == [9, 25], "with the first step of a round"
+    assert len(found) == 40 and all(0 <= r["relabel_success"] <= 1 for r in found if "relabel_success" in r)
+
+    trained = [task.id for task in WORLD.tasks("train", 40, 3)]
+    tasks = []
+    for name in ("relabel-000008.jsonl.gz", "relabel-000024.jsonl.gz"):
+        with gzip.open(whole / "trajectories" / name, "rt") as file:
+            tasks += [json.loads(line)["task"] for line in file]
+    assert tasks == trained[16:32], "training tasks that were not shown, none twice, and none of the panel's"
+
+    assert main(["report", str(whole)]) == 0
+    assert "relabel_agreement" in (whole / "report.html").read_text()
+
+
+def test_the_report_draws_how_far_policy_and_expert_agree():
+    rounds = [{"stage": "sft", "step": 9, "relabel_agreement": 0.7}, {"stage": "sft", "step": 25, "relabel_agreement": 0.9}]
+    (stage,) = stages_of(rounds, [])
+    assert "Turns in which the expert would have done the same" in stage["charts"][0] and "90.0%" in stage["charts"][0]
+
+
+def test_rounds_alone_begin_from_what_the_model_can_already(tmp_path, capsys):
+    """Without steps on demonstrations first: for a model that has imitated before."""
+    sft = {**SETTINGS["sft"], "steps": 0, "rounds": 1, "round_steps": 3}
+    summary = tacit.train(out=tmp_path / "run", **{**SETTINGS, "sft": sft}).summary
+    assert [(e["stage"], e["step"]) for e in summary["evaluations"]] == [("sft", 3)]
+
+
+def test_an_expert_that_cannot_be_asked_is_refused_before_anything_is_written(tmp_path, capsys):
+    words = ["--world", "errands", "--model", "tiny", "--sft.steps", "5", "--sft.rounds", "1", "--sft.expert", "stranger"]
+    assert main(["train", *words, "--out", str(tmp_path / "run")]) != 0
+    assert "knows only episodes of its own" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
