@@ -66,7 +66,8 @@ def draft_rewards(argv: Sequence[str]) -> int:
     if not arguments.tracker and not arguments.world:
         raise TacitError("rewards for which tracker? --tracker FILE for a drafted one, --world NAME for the world's own.")
     console, episodes = make_console(), _episodes(arguments)
-    work, kinds, blocks, beside = _work(arguments), action_kinds(episodes), None, []  # type: tuple[str, list[str], Any, list]
+    work, kinds, beside = _work(arguments), action_kinds(episodes), list[str]()
+    blocks: dict[Recording, list[Fields]] | None = None
     if arguments.tracker:
         beside = [_read(arguments.tracker)]
         if arguments.tracker.resolve().parent != arguments.out.resolve():
@@ -83,7 +84,7 @@ def draft_rewards(argv: Sequence[str]) -> int:
         ask = lambda before, failed, attempt: drafter.write(  # noqa: E731
             ask_for_rewards(work, shown, kinds, beside[0], before, failed)
             if beside
-            else ask_for_rewards_of(work, shown, kinds, blocks, before, failed),
+            else ask_for_rewards_of(work, shown, kinds, blocks or {}, before, failed),
             attempt,
         )
     return _end(console, arguments, _pursue(console, arguments, episodes, ask, beside, blocks), "rewards")
