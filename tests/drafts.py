@@ -84,6 +84,21 @@ OVERPAYS = GOOD.replace('["new_place"] * after["new"]', '["subgoal"] * after["ne
 UNDERPAYS = GOOD.replace('CLAIMS = {"subgoal": 2.0}', 'CLAIMS = {"subgoal": 3.0}')
 MISNAMES = GOOD.replace('["new_place"] * after', '["discovery"] * after')
 
+OWN_REWARDS = """
+REWARDS = {"progress": {"took": 0.5, "placed": 1.0}, "error": {"refused": 0.3}}
+CLAIMS = {"took": 0.5, "placed": 1.0}
+
+
+def events(before, action, observation, after):
+    named = []
+    if before["holding"] == "nothing" and after["holding"].startswith(after["object"]) and not before["came_up"].get("took"):
+        named.append("took")
+    if before["subgoal"] != "done" and after["subgoal"] == "done":
+        named.append("placed")
+    return named + ["refused"] * observation.startswith("Nothing happens")
+"""
+"""for the household's own block of `pick`"""
+
 
 def fenced(draft: str) -> str:
     """As a model answers."""

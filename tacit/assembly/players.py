@@ -121,6 +121,17 @@ def open_target(
     return _open(name, recipe, recipe.train.seed, None, None)
 
 
+def open_loaded(policy: SamplingPolicy, said: Said, like: str = "") -> Target:
+    """A policy that is in memory already, reading what the settings say, or what the run `like` does."""
+    said = dict(said)
+    if like:
+        recipe, seed, trained_in = _run_recipe(Path(like).expanduser(), said)
+        return _open(f"a policy as {like}", recipe, seed, None, None, trained_in, policy)
+    _needs_world("a policy", said)
+    recipe = Recipe.from_json(override({}, said))
+    return _open("a policy", recipe, recipe.train.seed, None, None, policy=policy)
+
+
 def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
     """It reads what any language model would: the method's prompts, as one message each."""
     from tacit.engines.chat.client import ChatClient
@@ -139,7 +150,8 @@ def open_endpoint(endpoint: Endpoint, said: Said) -> Target:
     return Target(label, recipe, world, context, policy, sampling, recipe.train.seed, identity=label, settle=policy.settle)
 
 
-def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
+def _run_recipe(path: Path, said: dict[tuple[str, ...], Any]) -> tuple[Recipe, int, tuple[Environment, ...]]:
+    """A run's settings with what else is said; the seed of the episodes; the worlds it was trained in."""
     # The seed of the episodes may be another; the seed of the run made its first weights and stays.
     seed = said.pop(("seed",), None)
     world = said.pop(("world",), None)
@@ -150,6 +162,11 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
         recipe = replace(recipe.at(recipe.places[0].world), world=world)  # somewhere it has never been
     else:
         recipe = recipe.alone(world or "")
+    return recipe, recipe.train.seed if seed is None else seed, trained_in
+
+
+def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target:
+    recipe, seed, trained_in = _run_recipe(path, said)
     if recipe.model in AGENTS:
         raise TacitError(
             f"{path} has measured the {recipe.model}, which has no weights: `tacit eval {recipe.model} --world {recipe.world}`."
@@ -164,7 +181,7 @@ def _open_run(path: Path, said: dict[tuple[str, ...], Any], name: str) -> Target
             )
         found = saved.find(name or "newest")
     label = f"{path} ({found.path.name if found else UNTRAINED})"
-    return _open(label, recipe, recipe.train.seed if seed is None else seed, path, found, trained_in)
+    return _open(label, recipe, seed, path, found, trained_in)
 
 
 def _under(document: Document, said: Said) -> Document:
@@ -187,15 +204,21 @@ def _open(
     run: Path | None,
     checkpoint: Checkpoint | None,
     texts: Sequence[Environment] = (),
+    policy: SamplingPolicy | None = None,
 ) -> Target:
-    """`texts`: the worlds whose text a tiny model's tokenizer was trained on, where they are not the one it plays in."""
+    """`texts`: the worlds whose text a tiny model's tokenizer was trained on, where they are not the one it plays in.
+    `policy`: one that is loaded already."""
     world = open_world(recipe.world)
-    recipe = check_sampling(recipe, world)
+    if policy is not None:
+        check_values(recipe)
+        recipe = with_split(recipe, world)
+    else:
+        recipe = check_sampling(recipe, world)
+        main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
+        policy = loaded = load_policy(main, recipe.train.seed, texts or (world,))
+        if checkpoint is not None:
+            loaded.load(checkpoint.path / "policy")
     context = recipe.settings.context(world)
-    main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
-    policy = load_policy(main, recipe.train.seed, texts or (world,))
-    if checkpoint is not None:
-        policy.load(checkpoint.path / "policy")
     check_talk(context, policy)
     sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
     return Target(label, recipe, world, context, policy, sampling, seed, run, checkpoint)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,11 +14,13 @@ from tacit.assembly.checks import check_model, open_world
 from tacit.assembly.flags import Parser
 from tacit.assembly.recipe import PolicyRecipe
 from tacit.cli.logs import add_logs_flag, show_logs
-from tacit.cli.terminal import make_console, say, table
+from tacit.cli.terminal import ask_yes, make_console, say, table
 from tacit.core.errors import TacitError, unknown
-from tacit.modules.drafting.asking import action_kinds, ask_for_rewards, ask_for_tracker, choose_shown
+from tacit.core.world import FULL_BLOCK
+from tacit.modules.drafting.asking import action_kinds, ask_for_rewards, ask_for_rewards_of, ask_for_tracker, choose_shown
 from tacit.modules.drafting.checks import Examination
 from tacit.modules.drafting.draft import Drafted, Drafter, keep, pursue
+from tacit.modules.drafting.rewarded import Fields, fields_along
 from tacit.modules.logs import cover, family_in, family_without_world, read_logs
 from tacit.modules.work import DRAFTED
 from tacit.rollout.episodes import SamplingPolicy
@@ -55,25 +55,53 @@ def draft_tracker(argv: Sequence[str]) -> int:
 
 def draft_rewards(argv: Sequence[str]) -> int:
     parser = _parser(
-        "draft-rewards", "Let a model write the rewards of a drafted tracker, and check them against all episodes."
+        "draft-rewards", "Let a model write the rewards of a tracker, drafted or a world's own, and check them on all episodes."
     )
-    parser.add_argument("--tracker", type=Path, required=True, metavar="FILE", help="the tracker they are for: NAME_tracker.py")
+    parser.add_argument("--tracker", type=Path, metavar="FILE", help="the drafted tracker they are for: NAME_tracker.py")
+    parser.add_argument(
+        "--block", default=FULL_BLOCK, metavar="FORM", help=f"or the form of the world's own block (default: {FULL_BLOCK})"
+    )
+    parser.add_argument("--check", type=Path, metavar="FILE", help="ask nobody: check these rewards")
     arguments, _ = parser.parse(argv)
-    console, episodes, tracker = make_console(), _episodes(arguments), _read(arguments.tracker)
-    if arguments.tracker.resolve().parent != arguments.out.resolve():
-        raise TacitError(f"rewards are kept beside their tracker: --out {arguments.tracker.parent}.")
-    shown, kinds, drafter = choose_shown(episodes, arguments.shown), action_kinds(episodes), _drafter(arguments)
-    say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{tracker}")
-    drafted = _pursue(
-        console,
-        arguments,
-        episodes,
-        lambda before, failed, attempt: drafter.write(
-            ask_for_rewards(_work(arguments), shown, kinds, tracker, before, failed), attempt
-        ),
-        [tracker],
-    )
-    return _end(console, arguments, drafted, "rewards")
+    if not arguments.tracker and not arguments.world:
+        raise TacitError("rewards for which tracker? --tracker FILE for a drafted one, --world NAME for the world's own.")
+    console, episodes = make_console(), _episodes(arguments)
+    work, kinds, beside = _work(arguments), action_kinds(episodes), list[str]()
+    blocks: dict[Recording, list[Fields]] | None = None
+    if arguments.tracker:
+        beside = [_read(arguments.tracker)]
+        if arguments.tracker.resolve().parent != arguments.out.resolve():
+            raise TacitError(f"rewards are kept beside their tracker: --out {arguments.tracker.parent}.")
+        say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{beside[0]}")
+    else:
+        episodes, blocks = _along_own_tracker(console, arguments, episodes)
+    shown = choose_shown(episodes, arguments.shown)
+    if arguments.check:
+        arguments.attempts, text = 1, _read(arguments.check)
+        ask: Callable[[str, str, int], str] = lambda before, failed, attempt: text  # noqa: E731
+    else:
+        drafter = _drafter(arguments)
+        ask = lambda before, failed, attempt: drafter.write(  # noqa: E731
+            ask_for_rewards(work, shown, kinds, beside[0], before, failed)
+            if beside
+            else ask_for_rewards_of(work, shown, kinds, blocks or {}, before, failed),
+            attempt,
+        )
+    return _end(console, arguments, _pursue(console, arguments, episodes, ask, beside, blocks), "rewards")
+
+
+def _along_own_tracker(
+    console: Console, arguments: Namespace, episodes: Sequence[Recording]
+) -> tuple[list[Recording], dict[Recording, list[Fields]]]:
+    """The episodes that the world's tracker can follow, with its blocks."""
+    world = open_world(arguments.world)
+    tasks = world.tasks_of(world.splits[0], POOL, 0)
+    blocks, failed = fields_along(world, world.tracker_of(arguments.block), episodes, tasks)
+    for line in failed[:SHOWN_FAILURES]:
+        say(console, f"left out, since {world.name}'s own tracker cannot follow it: {line}", style="yellow")
+    if not any(episode.success for episode in blocks):
+        raise TacitError(f"{world.name}'s own tracker cannot follow any won episode of these logs; draft one (draft-tracker).")
+    return [episode for episode in episodes if episode in blocks], blocks
 
 
 def _parser(command: str, summary: str) -> Parser:
@@ -155,22 +183,17 @@ def _pursue(
     episodes: Sequence[Recording],
     ask: Callable[[str, str, int], str],
     beside: Sequence[str] = (),
+    blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> Drafted:
     def show(text: str, attempt: int) -> None:
         say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
         say(console, text)
 
     def agreed() -> bool:
-        if arguments.yes:
-            return True
-        question = f"Run this draft behind its fence, against {len(episodes)} episodes? [y/N] "
-        try:
-            return input(question).strip().lower() in ("y", "yes")
-        except EOFError:
-            print(f"{os.linesep}nobody answered; --yes runs drafts without asking.", file=sys.stderr)
-            return False
+        return arguments.yes or ask_yes(f"Run this draft behind its fence, against {len(episodes)} episodes?")
 
-    return pursue(ask, arguments.attempts, episodes, show, agreed, lambda found: show_examination(console, found), beside)
+    report = lambda found: show_examination(console, found)  # noqa: E731
+    return pursue(ask, arguments.attempts, episodes, show, agreed, report, beside, blocks)
 
 
 def show_examination(console: Console, found: Examination) -> None:
@@ -189,19 +212,20 @@ def show_examination(console: Console, found: Examination) -> None:
 
 
 def _end(console: Console, arguments: Namespace, drafted: Drafted, kind: str) -> int:
-    tracker = arguments.tracker.name if kind == "rewards" else ""
+    tracker = arguments.tracker.name if kind == "rewards" and arguments.tracker else ""
     name = arguments.name or re.sub(r"\W", "_", tracker.removesuffix("_tracker.py") or arguments.family or "work")
-    written = keep(arguments.out, name, kind, drafted, anchored_name(arguments.world), tracker)
+    block = arguments.block if kind == "rewards" and not tracker else ""
+    written = keep(arguments.out, name, kind, drafted, anchored_name(arguments.world), tracker, block)
     say(console, f"written: {', '.join(map(str, written))}")
     if drafted.examination is None or not drafted.examination.passed:
         say(
             console, "the draft was not run" if drafted.examination is None else "no draft held; mend it by hand and --check it"
         )
         return 1
-    block = f" --block {DRAFTED}" if arguments.world else ""
+    form = f" --block {DRAFTED}" if arguments.world else ""
     logs = " ".join(f"--from {path}" for path in arguments.logs)
     say(
         console,
-        f"\nNext: tacit modules train {logs} --world {written[1]}:ENVIRONMENT --method constant_context{block} --out DIR",
+        f"\nNext: tacit modules train {logs} --world {written[1]}:ENVIRONMENT --method constant_context{form} --out DIR",
     )
     return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.assembly.recipe import section_options
-from tacit.cli.terminal import make_console, say
+from tacit.cli.terminal import ask_yes, make_console, say
 from tacit.core.errors import TacitError
 from tacit.modules.installing import Wishes, install
-from tacit.modules.module import MANIFEST, read_module
+from tacit.modules.module import MANIFEST, Module, read_module
 from tacit.modules.packing import pack
 
 ENGINE = ("device", "dtype", "threads", "max_batch")
@@ -59,10 +61,14 @@ def install_module(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--trust-code", action="store_true", help="let it name worlds and methods that are its maker's own code"
     )
+    parser.add_argument(
+        "--yes", action="store_true", help="run a draft that it brings along without asking; it is printed first"
+    )
     parser.add_argument("--max-mb", type=int, default=MOST_MB, metavar="N", help=f"refuse what is larger (default: {MOST_MB})")
     parser.add_options("engine, for --verify", [o for o in section_options()["engine"] if o.place[-1] in ENGINE])
     arguments, said = parser.parse(argv)
     check_at_least_one(arguments, "max_mb")
+    console = make_console()
     wishes = Wishes(
         arguments.max_mb * 1_000_000,
         arguments.sha256,
@@ -71,11 +77,24 @@ def install_module(argv: Sequence[str]) -> int:
         arguments.trust_code,
         arguments.verify,
         said,
+        lambda module: _agreed(console, module, arguments.yes),
     )
-    console = make_console()
     for found in install(arguments.source, arguments.out.expanduser(), wishes):
         where = f"installed in {found.module.path}" if found.changed else f"already in {found.module.path}"
         say(console, f"{found.module.skill}: {where}, for {', '.join(found.module.families)}")
         if found.verdict is not None:
             say(console, f"{found.module.skill}: {found.verdict}")
     return 0
+
+
+def _agreed(console: Console, module: Module, yes: bool) -> bool:
+    """A draft is somebody's program: it is shown before it is run, here and whenever the module plays."""
+    assert module.draft is not None
+    for name, text in module.draft.files.items():
+        say(
+            console,
+            f"\nmodule {module.skill} brings {name} along, which is run behind a fence whenever it plays:\n",
+            style="bold",
+        )
+        say(console, text)
+    return yes or ask_yes("Run this draft behind its fence, now and whenever the module plays?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import IO, Any, NoReturn
 
@@ -31,6 +32,14 @@ def make_console(file: IO[str] | None = None) -> Console:
 def say(console: Console, text: str, style: str = "") -> None:
     """One line as it is: no markup is read in it, and the terminal, not rich, decides where it breaks."""
     console.print(Text(text, style=style), soft_wrap=True)
+
+
+def ask_yes(question: str) -> bool:
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print("\nnobody answered; --yes runs drafts without asking.", file=sys.stderr)
+        return False
 
 
 def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:

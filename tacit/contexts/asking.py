@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tacit.contexts.notes import frame
 from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
-from tacit.core.method import Context, Pending, Reader
+from tacit.core.method import Context, Pending, Reader, take_down
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 
 ASK = "search_and_ask"
@@ -106,10 +106,11 @@ class _AskingReader:
     def __init__(self, context: Asking, inner: Reader) -> None:
         self._context, self._inner = context, inner
         self._last = Transition(Observation(""))
+        self._wrote: str | None = None
         self._note = ""
 
     def read(self, observation: Observation) -> Prompt:
-        self._last = replace(self._last, observation=observation)
+        self._last, self._wrote = replace(self._last, observation=observation), None
         prompt = self._inner.read(observation)
 
         def beside(*parts: str) -> str:
@@ -131,11 +132,14 @@ class _AskingReader:
         signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
         return replace(self._last, done=False, success=False, effective=True, label=ASKED, reward=0.0, signals=signals)
 
+    def wrote(self, text: str) -> None:
+        self._wrote = text
+
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         if question_of(action) is not None:
             return {}
         self._last = transition
-        return self._inner.record(action, transition)
+        return take_down(self._inner, action, transition, self._wrote)
 
 
 @dataclass(frozen=True)

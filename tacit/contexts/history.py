@@ -42,9 +42,10 @@ class _HistoryReader:
         self._past: list[str] = []
         self._exchanges: list[Exchange] = []
         self._observation = Observation("")
+        self._wrote: str | None = None
 
     def read(self, observation: Observation) -> Prompt:
-        self._observation = observation
+        self._observation, self._wrote = observation, None
         context, wording, number = self._context, self._context.wording, len(self._past) + 1
         first = 0 if context.turns is None else max(0, len(self._past) - context.turns)
         past = tuple(self._past[first:])
@@ -73,9 +74,13 @@ class _HistoryReader:
             conversation=conversation(context.format, exchanges, context.thinking),
         )
 
+    def wrote(self, text: str) -> None:
+        self._wrote = text
+
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         context, number = self._context, len(self._past) + 1
         if context.chat:
-            self._exchanges.append(exchange(context.wording, context.format, number, self._observation, action))
+            told = exchange(context.wording, context.format, number, self._observation, action, self._wrote)
+            self._exchanges.append(told)
         self._past.append(context.wording.turn(number, self._observation, action))
         return {}

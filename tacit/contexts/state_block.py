@@ -64,6 +64,7 @@ class _StateBlockReader:
         """the turn before, as it is told"""
         self._exchange: Exchange | None = None
         """the same, in a conversation"""
+        self._wrote: str | None = None
         self._turns = 0
         self.block = ""
         """the state block that was read last"""
@@ -72,7 +73,7 @@ class _StateBlockReader:
         context, wording = self._context, self._context.wording
         if self._turns == 0:
             self._state = context.tracker.start(self._task, observation)
-        self._observation = observation
+        self._observation, self._wrote = observation, None
         past = (self._before,) if context.one_step and self._before else ()
         block = self.block = context.tracker.render(self._state) if context.block else ""
         if context.chat:
@@ -96,11 +97,14 @@ class _StateBlockReader:
         self._check(prompt, block)
         return prompt.with_notes(task_note=self._note)
 
+    def wrote(self, text: str) -> None:
+        self._wrote = text
+
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         context = self._context
         self._turns += 1
         if context.chat:
-            self._exchange = exchange(context.wording, context.format, self._turns, self._observation, action)
+            self._exchange = exchange(context.wording, context.format, self._turns, self._observation, action, self._wrote)
         self._before = context.wording.turn(self._turns, self._observation, action)
         before, self._state = self._state, context.tracker.update(self._state, action, transition)
         return context.tracker.signals(before, self._state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.core.actions import ActionFormat, AfterThought, answer, tools_of
-from tacit.core.chat import Conversation, Exchange
+from tacit.core.chat import Conversation, Exchange, Message, split_thought
 from tacit.core.types import ActionStyle, Observation
 from tacit.core.wording import Wording, format_of
 
@@ -27,9 +27,13 @@ def say(wording: Wording, number: int, observation: Observation, admissible: boo
     return tell(number, observation, admissible)
 
 
-def exchange(wording: Wording, form: ActionFormat, number: int, observation: Observation, action: str) -> Exchange:
-    """A past turn; the actions that were admissible then are not said again."""
-    return Exchange(say(wording, number, observation, False), answer(form, action, past=True))
+def exchange(
+    wording: Wording, form: ActionFormat, number: int, observation: Observation, action: str, wrote: str | None = None
+) -> Exchange:
+    """A past turn; the actions that were admissible then are not said again. `wrote`: what was said instead of an action, which
+    is told as it was: a model that reads its words turned into a call would copy a call that it never made."""
+    said = answer(form, action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
+    return Exchange(say(wording, number, observation, False), said)
 
 
 def conversation(form: ActionFormat, past: tuple[Exchange, ...], thinking: bool) -> Conversation:

@@ -41,13 +41,23 @@ class Pending(Protocol):
 class Reader(Protocol):
     """One episode's context: told of every turn, asked for the next prompt.
 
-    One that knows somebody to ask has `ask(action) -> Pending | None` beside these: None where the action is the world's."""
+    One that knows somebody to ask has `ask(action) -> Pending | None` beside these: None where the action is the world's. One
+    that tells an agent its own words has `wrote(text)`, which is told, before `record`, what was written where it was no
+    action in the context's format."""
 
     def read(self, observation: Observation) -> Prompt: ...
 
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         """Take note of a turn; return what was measured on it (a tracker's signals), usually nothing."""
         ...
+
+
+def take_down(reader: Reader, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
+    """`record`; `wrote` is what was really written where it was no action, and None where the action says it all."""
+    listen = getattr(reader, "wrote", None)
+    if wrote is not None and listen is not None:
+        listen(wrote)
+    return reader.record(action, transition)
 
 
 class Context(Protocol):

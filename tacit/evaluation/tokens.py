@@ -125,7 +125,7 @@ def as_played(trajectory: Trajectory, world: World) -> Trajectory:
     """
     texts = [*(step.observation.text for step in trajectory.steps), trajectory.final.text]
     again = list(repeating(world, trajectory.task, [step.action for step in trajectory.steps], texts))
-    steps = tuple(replace(step, observation=o) for step, (o, _, _) in zip(trajectory.steps, again, strict=True))
+    steps = tuple(replace(step, observation=h.observation) for step, h in zip(trajectory.steps, again, strict=True))
     final = again[-1].transition.observation if again else trajectory.final
     return replace(trajectory, steps=steps, final=final)
 

@@ -11,11 +11,11 @@ FORM = """---
 base_model: {base}
 license: {licence}
 library_name: tacit
-tags: [tacit, agent, skill-module, {world}]
+tags: [tacit, agent, skill-module, {tag}]
 ---
 # {skill}: a skill module for {world}
 
-Plays {families} of world `{world}`. {what}, {size}.
+Plays {families} of world `{world}`. {what}, {size}.{draft}
 
 | | |
 |---|---|
@@ -39,7 +39,9 @@ def card_of(module: Module, licence: str) -> str:
     return FORM.format(
         base=module.base.model,
         licence=licence,
-        world=module.world,
+        world=module.place,
+        tag=module.draft.world or "work" if module.draft else module.world,
+        draft=_draft(module),
         skill=module.skill,
         families=", ".join(module.families),
         what="A LoRA adapter on its base" if module.adapter else "A whole model",
@@ -55,6 +57,15 @@ def card_of(module: Module, licence: str) -> str:
         run=module.run["name"],
         checkpoint=module.run["checkpoint"],
         scores=_scores(module.scores) if module.scores else "It was not measured.",
+    )
+
+
+def _draft(module: Module) -> str:
+    if module.draft is None:
+        return ""
+    files = ", ".join(f"`{name}`" for name in module.draft.files)
+    return (
+        f" What it reads or was paid by was drafted by a model ({files}); that text is run, behind a fence, whenever it plays."
     )
 
 

@@ -38,6 +38,8 @@ class Episode:
         """what it read last"""
         self.action: str | None = None
         """done, but not yet answered"""
+        self._wrote: str | None = None
+        """in its place, where it was no action"""
 
     @property
     def turns(self) -> int:
@@ -64,12 +66,12 @@ class Episode:
     def take(self, completion: Completion) -> Parsed:
         """What was meant. What cannot be understood is passed on as it was written."""
         parsed = self._format.parse(completion.text)
-        self.action = parsed.action
+        self.action, self._wrote = parsed.action, None if parsed.valid else completion.text
         return parsed
 
     def tell(self, transition: Transition) -> Mapping[str, float]:
         if self.action is None:
             raise TacitError("the agent has not acted since it was last told: call act(observation) first.")
-        signals = self._telling.record(self.action, transition)
-        self.action = None
+        signals = self._telling.record(self.action, transition, self._wrote)
+        self.action = self._wrote = None
         return signals

@@ -19,6 +19,8 @@ from tacit.core.protocols import Sampling
 from tacit.core.world import Environment
 from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.base import Base
+from tacit.modules.carrying import Carried, carried_by, make_known
+from tacit.modules.drafting.tracker import FencedDraft
 from tacit.modules.module import MANIFEST, UNIFIED, Module
 from tacit.modules.prompting import describe_context, tracker_version, wording_version
 from tacit.runs.checkpoints import Checkpoint
@@ -68,9 +70,11 @@ def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: 
         raise TacitError(
             f"checkpoint {checkpoint.path} has no {weights.relative_to(checkpoint.path)}: there is nothing to export."
         )
+    draft = _draft(trained.context)
+    world = draft.world_name if draft else trained.world_name
     module = Module(
         path=place / skill,
-        world=trained.world_name,
+        world=world,
         skill=skill,
         families=trained.families or trained.world.families,
         tracker=tracker_version(trained.context),
@@ -83,16 +87,23 @@ def export_module(trained: Trained, checkpoint: Checkpoint, place: Path, skill: 
         max_steps=trained.max_steps,
         scores=_scores(checkpoint, trained.world.name),
         digest=manifest["digest"],
-        run={"name": trained.path.name, "checkpoint": checkpoint.path.name, "settings": trained.settings},
+        run={"name": trained.path.name, "checkpoint": checkpoint.path.name, "settings": {**trained.settings, "world": world}},
         code=versions(),
         files={},
         taught=trained.taught,
+        draft=draft,
     )
     for leftover in place.glob(f".{skill}.*.tmp"):  # of a process that was killed while writing
         shutil.rmtree(leftover, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
     write_directory(module.path, lambda directory: _fill(directory, weights, module))
     return module
+
+
+def _draft(context: Context) -> Carried | None:
+    """What the module must bring along: a draft lies in the folder of whoever made it."""
+    tracker = getattr(context, "tracker", None)
+    return carried_by(tracker) if isinstance(tracker, FencedDraft) else None
 
 
 def is_exported(checkpoint: Checkpoint, module: Module) -> bool:
@@ -106,6 +117,10 @@ def _fill(directory: Path, weights: Path, module: Module) -> None:
         shutil.copyfile(weights / name, directory / name)
     if module.adapter:
         _name_base(directory / ADAPTER_CONFIG, module.base.model)
+    if module.draft:
+        make_known(module.draft)
+        for name, text in module.draft.files.items():
+            (directory / name).write_text(text, encoding="utf-8", newline="")
     files = {file.name: hash_file(file) for file in sorted(directory.iterdir())}
     write_json(directory / MANIFEST, replace(module, files=files).to_json())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,25 @@ from typing import Any
 from tacit.assembly.checks import open_world
 from tacit.assembly.recipe import Said
 from tacit.core.errors import TacitError
+from tacit.core.world import FULL_BLOCK
+from tacit.modules.carrying import PREFIX
 from tacit.modules.checking import problems
+from tacit.modules.drafting.cell import PARTS
+from tacit.modules.drafting.fence import read_only
+from tacit.modules.drafting.tracker import FencedDraft
 from tacit.modules.export import ADAPTER, ADAPTER_CONFIG
 from tacit.modules.fetching import fetch
 from tacit.modules.module import MANIFEST, Module, read_module
 from tacit.modules.packing import TOLD, check_names
 from tacit.modules.players import module_recipe
 from tacit.modules.remeasuring import Verdict, remeasure
+from tacit.modules.work import NAME as WORK_NAME
 from tacit.runs.files import write_directory
 
 CODE = re.compile(r"[^\s:]+:[A-Za-z_]\w*")
 """`package.module:NAME`, `path/to/file.py:NAME`"""
+OURS = (PREFIX, WORK_NAME)
+"""worlds without a name of their own that come with tacit"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class Wishes:
     """play its panel again"""
     engine: Said | None = None
     """what is said about the device that plays it"""
+    agreed: Callable[[Module], bool] = lambda module: False
+    """shows the draft that a module brings along; whether it may be run here, behind its fence"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,9 @@ def install(source: str, out: Path, wishes: Wishes) -> list[Installed]:
 def _check(module: Module, source: str, wishes: Wishes) -> None:
     check_names(module)
     _check_whole(module)
-    code = dict.fromkeys(_code_of_others([module.world, module.base.model, module.context, module.run]))
+    _check_draft(module)
+    drafted_for = module.draft.world if module.draft else ""
+    code = dict.fromkeys(_code_of_others([module.world, drafted_for, module.base.model, module.context, module.run]))
     if code and not wishes.trust_code:
         raise TacitError(
             f"module {module.skill!r} of {source} names code of its maker's ({', '.join(code)}), which would be run here. If "
@@ -80,12 +92,41 @@ def _check(module: Module, source: str, wishes: Wishes) -> None:
     if found := problems(module, wishes.base):
         told = "; ".join(found).replace(str(module.path), source)
         raise TacitError(f"module {module.skill!r} is not installed: {told}")
-    known = open_world(module.world).families
-    if not module.families or not set(module.families) <= set(known):
+    world = open_world(module.world)
+    if not module.families or (world.playable and not set(module.families) <= set(world.families)):
         raise TacitError(
-            f"module {module.skill!r} is for {list(module.families)}; the families of {module.world!r} are {known}."
+            f"module {module.skill!r} is for {list(module.families)}; the families of {module.place!r} are {world.families}."
         )
     module_recipe(module.path, {module.skill: module}, {})  # its settings, by which it plays
+    _try_draft(module, wishes)
+
+
+def _check_draft(module: Module) -> None:
+    """That its draft is among its files, is what its world names, and has nothing in its text that a draft may not have."""
+    draft = module.draft
+    if draft is None:
+        return
+    if draft.kind not in PARTS or draft.world_name != module.world or set(draft.files) - set(module.files):
+        raise TacitError(f"module {module.skill!r} brings a draft along that is not the one it was trained with.")
+    if found := [reason for text in draft.texts for reason in read_only(text)]:
+        raise TacitError(f"the draft in module {module.skill!r} is refused: {'; '.join(found)}.")
+
+
+def _try_draft(module: Module, wishes: Wishes) -> None:
+    """Shown first; then it must open behind its fence."""
+    if module.draft is None:
+        return
+    if not wishes.agreed(module):
+        raise TacitError(
+            f"module {module.skill!r} brings a draft along ({', '.join(module.draft.files)}), and nobody agreed that it be "
+            "run; nothing was installed. Read it, and say --yes."
+        )
+    tracker = open_world(module.world).tracker_of(module.context.get("form", FULL_BLOCK))
+    assert isinstance(tracker, FencedDraft), "its world is the draft's"
+    try:
+        assert tracker.terms.claims
+    finally:
+        tracker.close()
 
 
 def _check_whole(module: Module) -> None:
@@ -104,7 +145,7 @@ def _code_of_others(value: Any) -> list[str]:
         return [name for inner in value.values() for name in _code_of_others(inner)]
     if isinstance(value, list | tuple):
         return [name for inner in value for name in _code_of_others(inner)]
-    return [value] if isinstance(value, str) and CODE.fullmatch(value) else []
+    return [value] if isinstance(value, str) and CODE.fullmatch(value) and not value.startswith(OURS) else []
 
 
 def _check_place(module: Module, place: Path, over: bool) -> None:

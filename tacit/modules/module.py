@@ -3,6 +3,7 @@
 module.json                     everything below: what it is for, what it needs, how good it is, and a hash of every other file
 adapter_model.safetensors       a LoRA adapter in peft's format, with adapter_config.json
 model.safetensors, …            or a whole model in transformers' format, with its tokenizer, where all parameters were trained
+NAME_tracker.py.txt             where its tracker or its rewards were drafted: the draft, which is run behind a fence alone
 
 It is written in one move and never changed afterwards. Reading it imports neither torch nor transformers.
 """
@@ -22,6 +23,7 @@ from tacit.core.wording import version_of
 from tacit.core.world import FULL_BLOCK, Environment
 from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.base import Base
+from tacit.modules.carrying import Carried, make_known, read_carried
 
 MANIFEST = "module.json"
 FORMAT = 1
@@ -63,6 +65,15 @@ class Module:
     """name -> sha256 of every other file"""
     taught: Mapping[str, Any] = field(default_factory=dict)
     """of logs it was taught from: how many episodes, whether it practised afterwards, how it does on those kept back"""
+    draft: Carried | None = None
+    """the drafted tracker or rewards that it was trained with; `world` is then the name of that"""
+
+    @property
+    def place(self) -> str:
+        """its world, to be read by people"""
+        if self.draft is None:
+            return self.world
+        return f"{self.draft.world or 'work known from logs'} with drafted {self.draft.kind}"
 
     @property
     def size(self) -> int:
@@ -88,6 +99,7 @@ class Module:
             "code": dict(self.code),
             "files": dict(self.files),
             **({"taught": dict(self.taught)} if self.taught else {}),
+            **({"draft": self.draft.to_json()} if self.draft else {}),
         }
 
     def damage(self) -> list[str]:
@@ -186,6 +198,9 @@ def hash_modules(modules: Collection[Module], fallback: str | None = None) -> st
 
 def _from_json(path: Path, data: dict[str, Any]) -> Module:
     sampling = {**data["sampling"], "stop": tuple(data["sampling"].get("stop", ()))}
+    draft = read_carried(path, data["draft"]) if "draft" in data else None
+    if draft is not None:
+        make_known(draft)
     return Module(
         path=path,
         world=data["world"],
@@ -205,4 +220,5 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         code=data["code"],
         files=data["files"],
         taught=data.get("taught", {}),
+        draft=draft,
     )

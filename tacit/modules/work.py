@@ -3,6 +3,7 @@
     WORK                                      no tracker: an agent reads the turns before
     work_of("mugs_tracker.py", __file__)      with a drafted tracker, in a file beside the one that says so
     work_of(…, world="alfworld")              a world there is, in which the draft is one more form of the state block
+    work_of(rewards=…, world="alfworld")      the world's own block, and drafted rewards
 
 A tracker's file is never imported: it is run behind a fence (`drafting/fence.py`), in training and in play.
 """
@@ -16,9 +17,10 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.wording import Brief, Numbered
-from tacit.core.world import Environment, Tracker, World
+from tacit.core.world import FULL_BLOCK, Environment, World
 from tacit.environments import get_environment
-from tacit.modules.drafting.tracker import DraftedTracker
+from tacit.modules.drafting.rewarded import RewardedTracker
+from tacit.modules.drafting.tracker import DraftedTracker, read_draft
 
 NAME = "tacit.modules.work:WORK"
 """as `--world` takes it"""
@@ -62,11 +64,19 @@ WORK = Environment(
 )
 
 
-def work_of(tracker: str, beside: str = "", world: str = "", rewards: str = "") -> Environment:
-    """`tracker`, and `rewards` where they were drafted apart, are files beside the file `beside`."""
+def work_of(tracker: str = "", beside: str = "", world: str = "", rewards: str = "", block: str = FULL_BLOCK) -> Environment:
+    """`tracker`, and `rewards` where they were drafted apart, are files beside the file `beside`. Without a tracker the rewards
+    are for the world's own, of the form `block`."""
     place = Path(beside).parent
-    drafted: Tracker = DraftedTracker.read(place / tracker, place / rewards if rewards else None)
-    if not world:
+    if not tracker:
+        source, name = read_draft(place / rewards), Path(rewards).stem
+        return with_draft(RewardedTracker(get_environment(world).tracker_of(block), source, name, world, block))
+    return with_draft(DraftedTracker.read(place / tracker, place / rewards if rewards else None, world))
+
+
+def with_draft(drafted: DraftedTracker | RewardedTracker) -> Environment:
+    """The world that a draft is for, with it."""
+    if not drafted.world:
         return replace(WORK, tracker=drafted)
-    known = get_environment(world)
+    known = get_environment(drafted.world)
     return replace(known, forms={**known.forms, DRAFTED: drafted}) if known.tracker else replace(known, tracker=drafted)

@@ -42,7 +42,8 @@ def _played_again(record: Record, scene: Scene, context: Context) -> tuple[list[
     world = scene.world.make()
     actions, seen = ([turn[name] for turn in record["turns"]] for name in ("action", "saw"))
     try:
-        turns = told(context, scene.task, repeating(world, scene.task, actions, seen))
+        wrote = [None if turn.get("valid", True) else turn.get("wrote") for turn in record["turns"]]
+        turns = told(context, scene.task, repeating(world, scene.task, actions, seen, wrote))
         written = [sections(turn.prompt) for turn in turns]
     except Differs as difference:
         return [], f"{LOST} the world now answers differently at step {difference.turn} than it did then."

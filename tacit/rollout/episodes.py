@@ -16,7 +16,7 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError
-from tacit.core.method import Conditions, Context, Pending, Reader
+from tacit.core.method import Conditions, Context, Pending, Reader, take_down
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import (
@@ -205,7 +205,8 @@ class _Episode:
             return
         with self._ending_with("recording the turn"):
             answer = answer.in_plain_numbers()
-            signals = {**answer.signals, **self.reader.record(act.action, answer)}
+            wrote = None if act.valid else completion.text
+            signals = {**answer.signals, **take_down(self.reader, act.action, answer, wrote)}
         if self.stop is not None:
             return
         step = Step(

@@ -20,7 +20,7 @@ import numpy as np
 
 from tacit.core.answers import as_observation, as_transition
 from tacit.core.errors import TacitError
-from tacit.core.method import Context
+from tacit.core.method import Context, take_down
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import (
     PLAIN,
@@ -44,6 +44,8 @@ class Happening(NamedTuple):
     observation: Observation
     action: str
     transition: Transition
+    wrote: str | None = None
+    """what was really written, where it was no action"""
 
 
 class Shown(NamedTuple):
@@ -102,9 +104,10 @@ class Telling:
         """The state block in what was shown last; empty where the context has none."""
         return getattr(self._reader, "block", "")
 
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+    def record(self, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
+        """`wrote`: what was really written, where it was no action."""
         self.turns += 1
-        return self._reader.record(action, transition)
+        return take_down(self._reader, action, transition, wrote)
 
 
 def told(
@@ -117,9 +120,9 @@ def told(
 ) -> Iterator[Turn]:
     """The course with what is read at each turn; tokens as `Telling.show` gives them."""
     telling = Telling(context, task, condition)
-    for observation, action, transition in course:
+    for observation, action, transition, wrote in course:
         shown = telling.show(observation, tokenizer, room)
-        yield Turn(*shown, observation, action, transition, telling.record(action, transition))
+        yield Turn(*shown, observation, action, transition, telling.record(action, transition, wrote))
 
 
 def playing(world: World, task: Task, player: Expert, limit: int) -> Iterator[Happening]:
@@ -134,9 +137,11 @@ def playing(world: World, task: Task, player: Expert, limit: int) -> Iterator[Ha
         observation = transition.observation
 
 
-def repeating(world: World, task: Task, actions: Sequence[str], seen: Sequence[str]) -> Iterator[Happening]:
+def repeating(
+    world: World, task: Task, actions: Sequence[str], seen: Sequence[str], wrote: Sequence[str | None] = ()
+) -> Iterator[Happening]:
     """Recorded actions once more. `seen` are the texts on record, one for each action and one for the end where it is known; a
-    world that shows anything else `Differs`."""
+    world that shows anything else `Differs`. `wrote`: as a `Happening` has it, where it is on record."""
     observation = as_observation(world.reset(task))
     for turn, text in enumerate(seen, start=1):
         if observation.text != text:
@@ -144,7 +149,7 @@ def repeating(world: World, task: Task, actions: Sequence[str], seen: Sequence[s
         if turn > len(actions):
             return
         transition = as_transition(world.step(actions[turn - 1]))
-        yield Happening(observation, actions[turn - 1], transition)
+        yield Happening(observation, actions[turn - 1], transition, wrote[turn - 1] if wrote else None)
         observation = transition.observation
 
 
@@ -163,7 +168,7 @@ def recorded(trajectory: Trajectory) -> Iterator[Happening]:
             label=step.label,
             reward=step.reward,
         )
-        yield Happening(step.observation, step.action, transition)
+        yield Happening(step.observation, step.action, transition, None if step.valid else step.completion.text)
 
 
 def as_trajectory(task: Task, course: Iterable[Happening], seed: int = 0) -> Trajectory:
@@ -173,7 +178,7 @@ def as_trajectory(task: Task, course: Iterable[Happening], seed: int = 0) -> Tra
     turns = list(course)
     steps = tuple(
         Step(seen, Prompt("", ""), empty, nothing, action, True, answer.effective, answer.label)
-        for seen, action, answer in turns
+        for seen, action, answer, _ in turns
     )
     last = turns[-1].transition
     stop = StopReason.SUCCESS if last.success else StopReason.FAILURE if last.done else StopReason.STEP_LIMIT

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tacit.assembly.measuring import Measured, Sitting
 from tacit.assembly.panel_choice import run_of, with_panel
-from tacit.assembly.players import READER, READS, Endpoint, Target, open_endpoint
+from tacit.assembly.players import READER, READS, Endpoint, Target, open_endpoint, open_loaded
 from tacit.assembly.recipe import DEFAULT_METHOD, Said, method_name
 from tacit.core.errors import TacitError
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Expert
 from tacit.evaluation.scores import PanelScore, Prices
 from tacit.modules.players import open_player
+from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.onlookers import NOBODY, Onlooker
 from tacit.runs.directory import read_settings
 from tacit.runs.trajectories import trajectory_record
@@ -72,11 +73,12 @@ class Evaluation:
 
 
 def evaluate(
-    who: str | Path | OpenRun | Callable[[Task], Expert],
+    who: str | Path | OpenRun | SamplingPolicy | Callable[[Task], Expert],
     world: World | None = None,
     method: Method | None = None,
     *,
     checkpoint: str = "",
+    like: OpenRun | str | Path | None = None,
     panel: str = "",
     endpoint: str | None = None,
     key_variable: str = "OPENAI_API_KEY",
@@ -92,18 +94,28 @@ def evaluate(
 ) -> Evaluation:
     """Play a panel and say how it went.
 
-    who         a run (object, directory, or one of its checkpoints), skill modules, a model, `expert`, `reader`; a class of
-                yours with `act`, made anew for each task; or the name of a model at `endpoint`
+    who         a run (object, directory, or one of its checkpoints), skill modules, a model, `expert`, `reader`; a policy that
+                is loaded; a class of yours with `act`, made anew for each task; or the name of a model at `endpoint`
+    like        the run whose world, method and settings a loaded policy is measured with
     world       by name or as an object; a run has its own
     panel       as `tacit list panels` names it, or a file of tasks; else `split`, `tasks` and `families` describe it
     out, fresh  where episodes and result are kept, and whether to play what was played before
     progress    is told how many episodes are over
     settings    of the panel and the sampling (`split`, `tasks`, `repeats`, `temperature`, …), and any that `tacit train` has
     """
-    name = str(who.path if isinstance(who, OpenRun) else who) if not callable(who) else getattr(who, "__name__", "actor")
-    said = _said(name, world, method, settings)
-    meant = with_panel(said, panel, "" if endpoint else name)
-    target = _open(name, meant, checkpoint, who if callable(who) else None, endpoint, key_variable, concurrency, timeout_s)
+    if hasattr(who, "sample") and hasattr(who, "encode_prompt"):
+        if checkpoint or endpoint:
+            raise TacitError("a loaded policy has its weights already: leave `checkpoint` and `endpoint` out.")
+        run = str(like.path if isinstance(like, OpenRun) else like or "")
+        meant = with_panel(_said(run, world, method, settings), panel, run)
+        target = open_loaded(cast(SamplingPolicy, who), meant, run)
+    else:
+        if like is not None:
+            raise TacitError(f"like = {like}: only a loaded policy can be measured as another run is, and {who!r} is none.")
+        actor = cast(Callable[[Task], Expert], who) if callable(who) else None
+        name = getattr(who, "__name__", "actor") if actor else str(who.path if isinstance(who, OpenRun) else who)
+        meant = with_panel(_said(name, world, method, settings), panel, "" if endpoint else name)
+        target = _open(name, meant, checkpoint, actor, endpoint, key_variable, concurrency, timeout_s)
     sitting = Sitting(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)
     measured = sitting.play(batch, _Counting(progress) if progress else NOBODY)
     return Evaluation(measured, sitting.keep(measured))
@@ -122,7 +134,7 @@ class _Counting(Onlooker):
 
 def _said(name: str, world: World | None, method: Method | None, settings: dict[str, Any]) -> Said:
     own: dict[str, Any] = {}
-    run = run_of(name)
+    run = run_of(name) if name else None
     known = READS["name"] if name == READER else method_name(read_settings(run)) if run else DEFAULT_METHOD
     said: dict[tuple[str, ...], Any] = {}
     if method is not None:

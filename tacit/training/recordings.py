@@ -50,6 +50,8 @@ class Recording:
     actions: tuple[str, ...]
     spoken: tuple[bool, ...]
     """whether the action was one: what did not parse is told, and not imitated"""
+    wrote: tuple[str | None, ...] = ()
+    """of those that did not parse, what was written instead, where it is on record"""
 
     def as_recorded(self) -> Iterator[Happening]:
         """What the file says happened. Whether an action was refused it does not say."""
@@ -57,7 +59,8 @@ class Recording:
             last = turn == len(self.actions)
             # Nobody reads what came of the last action, but a tracker wants a text it can read.
             seen, then = self.seen[turn - 1], self.seen[min(turn, len(self.seen) - 1)]
-            yield Happening(Observation(seen), action, Transition(Observation(then), done=last, success=last and self.success))
+            answer = Transition(Observation(then), done=last, success=last and self.success)
+            yield Happening(Observation(seen), action, answer, self.wrote[turn - 1] if self.wrote else None)
 
 
 @dataclass
@@ -105,7 +108,7 @@ def imitate_recordings(
     `families`: only these, where a line names its family; none is all."""
     reading, won = Reading(), 0
     recordings = list(read_recordings(path, reading))[:most]
-    known = _Known(world, tasks)
+    known = Known(world, tasks)
     shown: list[Sample | None] = []
     for recording in recordings:
         if not recording.success:
@@ -210,7 +213,13 @@ def recording_of(line: int, data: Any) -> Recording:
         (*seen, last) if isinstance(last, str) else tuple(seen),
         tuple(actions),
         tuple(turn.get("valid", True) is not False for turn in turns),
+        tuple(_wrote(turn) for turn in turns),
     )
+
+
+def _wrote(turn: Mapping[str, Any]) -> str | None:
+    said = turn.get("wrote")
+    return said if turn.get("valid", True) is False and isinstance(said, str) and _is_text(said) else None
 
 
 def _is_text(text: str) -> bool:
@@ -222,7 +231,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-class _Known:
+class Known:
     """The tasks of a run, by id and by goal, and a world to play them in."""
 
     def __init__(self, world: Environment, tasks: Sequence[Task]) -> None:
@@ -239,6 +248,16 @@ class _Known:
         alike = [] if recording.task else self._by_goal.get(recording.goal, [])
         return next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
 
+    def happened(self, recording: Recording) -> tuple[Task, list[Happening]]:
+        """Won or lost: with all the world says where it comes out again, elsewhere as recorded."""
+        task = self.find(recording)
+        if task is None:
+            return stranger(recording, self.world.name), list(recording.as_recorded())
+        try:
+            return task, list(repeating(self.live, task, recording.actions, recording.seen, recording.wrote))
+        except Differs:
+            return task, list(recording.as_recorded())
+
     @property
     def live(self) -> World:
         assert self._world is not None, "a known task is one of some"
@@ -249,7 +268,7 @@ class _Known:
             self._world.close()
 
 
-def _course(recording: Recording, known: _Known, reading: Reading) -> tuple[Task, list[Happening]]:
+def _course(recording: Recording, known: Known, reading: Reading) -> tuple[Task, list[Happening]]:
     task = known.find(recording)
     if task is None:
         if not recording.goal:
@@ -257,7 +276,7 @@ def _course(recording: Recording, known: _Known, reading: Reading) -> tuple[Task
         reading.unknown += 1
         return stranger(recording, known.world.name), list(recording.as_recorded())
     try:
-        course = list(repeating(known.live, task, recording.actions, recording.seen))
+        course = list(repeating(known.live, task, recording.actions, recording.seen, recording.wrote))
     except Differs as difference:
         reading.differing.append(f"line {recording.line}, turn {difference.turn}")
         return task, list(recording.as_recorded())

@@ -147,7 +147,29 @@ def events(before, action, observation, after):
     tracker.close()  # type: ignore[attr-defined]
 
 
-def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, capsys) -> None:
+def test_rewards_are_drafted_for_a_worlds_own_tracker_and_practice_pays_them(logs, tmp_path, capsys) -> None:
+    common = ["--from", str(logs), "--family", "pick", "--name", "own", "--out", str(tmp_path), "--yes"]
+    assert main(["modules", "draft-rewards", *common]) == 2 and "rewards for which tracker?" in capsys.readouterr().err
+    with serving(lambda body: (200, says(drafts.fenced(drafts.OWN_REWARDS)))) as server:
+        asked = ["--world", "alfworld", "--endpoint", server.url, "--model", "scripted"]
+        assert main(["modules", "draft-rewards", *common, *asked]) == 0
+        question = server.asked[0]["messages"][-1]["content"]
+    assert "state block:\nsubgoal: find_object" in question and 'before["came_up"]' in question
+    assert "def start" not in question and "draft 1 of 3" in capsys.readouterr().out
+    work, out = tmp_path / "own_work.py", tmp_path / "modules"
+    assert "work_of('', beside=__file__, rewards='own_rewards.py', world='alfworld', block='full')" in work.read_text()
+    chosen = ["--world", f"{work}:ENVIRONMENT", "--block", "drafted", "--skills", "pick"]
+    assert (
+        train_modules(write_recipe(tmp_path), out, "--from", str(logs), *chosen, "--sft.steps", "5", "--iterations", "1") == 0
+    )
+    assert str(read_module(out / "pick").tracker).startswith("alfworld-1+own_rewards-")
+    with gzip.open(out / "runs" / "pick" / "trajectories" / "rl-000001.jsonl.gz", "rt") as lines:
+        turns = [turn for line in lines for turn in json.loads(line)["turns"]]
+    named = {name for turn in turns for name in turn.get("signals", {})}
+    assert named <= {"progress", "error", "progress.took", "progress.placed", "error.refused"} and "error.refused" in named
+
+
+def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, capsys, monkeypatch) -> None:
     """Logs, a drafted tracker, imitation, a card, and an agent that acts with what came of it."""
     (tmp_path / "mugs").mkdir()
     assert drafted(logs, tmp_path / "mugs", drafts.fenced(drafts.GOOD), flags=("--yes", "--name", "mugs"))[0] == 0
@@ -180,6 +202,34 @@ def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, ca
     assert action and agent.prompt is not None and "target_object: bowl\ndestination: desk" in agent.prompt.text
     assert main(command) == 0 and "is finished" in capsys.readouterr().out
     assert main(["modules", "verify", str(out)]) == 0
+    _passes_on_with_its_draft(out / "pick", tmp_path, capsys, monkeypatch)
+
+
+def _passes_on_with_its_draft(module: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    """One file, shown before it is run; nothing of the folder that it was drafted in is needed."""
+    package, theirs = tmp_path / "mugs.tacit", tmp_path / "theirs"
+    (tmp_path / "mugs").rename(tmp_path / "gone")
+    assert main(["modules", "pack", str(module), str(package)]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert main(["modules", "install", str(package), "--out", str(theirs)]) == 2 and not theirs.exists()
+    said = capsys.readouterr()
+    assert "def events(before, action, observation, after):" in said.out and "nobody agreed" in said.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(["modules", "install", str(package), "--out", str(theirs)]) == 0
+    card = (theirs / "pick" / "README.md").read_text()
+    assert "drafted by a model (`mugs_tracker.py.txt`)" in card and str(tmp_path) not in read_module(theirs / "pick").world
+    assert not list(theirs.rglob("*.py")), "nothing there could be imported"
+    agent = Agent.load(theirs, temperature=0.0)
+    agent.begin("put a bowl in desk.", family="pick")
+    assert agent.act("You are in the middle of a room. Looking quickly around you, you see a desk 1.")
+    assert agent.prompt is not None and "target_object: bowl\ndestination: desk" in agent.prompt.text
+    again = tmp_path / "again.tacit"
+    assert main(["modules", "pack", str(theirs / "pick"), str(again)]) == 0 and again.read_bytes() == package.read_bytes()
+    draft = theirs / "pick" / "mugs_tracker.py.txt"
+    draft.write_text(draft.read_text().replace("BOUND = 400", "BOUND = 401"))
+    assert main(["modules", "verify", str(theirs)]) != 0
+    assert "is damaged" in capsys.readouterr().out
 
 
 def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) -> None:

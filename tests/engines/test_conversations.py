@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from chat_server import says, serving
 from guessing import SAME
+from scripted import ScriptedPolicy
 from templates import ALL, CHATML, NO_SYSTEM, THINKING, TOOLS, talking_model, talking_tokenizer
 
 import tacit
@@ -26,7 +27,9 @@ from tacit.environments import get_environment
 from tacit.evaluation.evaluate import Alone, play_panel
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules
+from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.fitting import check_talk, encode, encode_action, fit
+from tacit.rollout.retelling import recorded, told
 from tacit.rollout.worlds import InPlace
 
 ACT = CALLS.tools
@@ -61,6 +64,41 @@ def test_sections_become_messages():
     assert "Your puzzle" in system and "A task note." in system and "one call of a tool" in system and "A step note." in now
     assert chat.tools == ACT and Chat.loads(chat.dumps()) == chat
     assert "A task note." in prompt.text and "You did: reset" in prompt.text, "for people, and for comparing states"
+
+
+class Talker(ScriptedPolicy):
+    """Told conversations; what it reads of them is their record."""
+
+    def encode_chat(self, chat):
+        return self.encode_prompt(chat.dumps())
+
+    def encode_answer(self, chat, answer):
+        return self.encode_completion(answer.content)
+
+
+MUMBLED = '<think>hm</think>I would look around, or <tool_call>{"name": "look"'
+
+
+@pytest.mark.parametrize("style", ["tools", "tags"])
+@pytest.mark.parametrize("block", [False, True])
+def test_a_model_is_told_what_it_really_said(style, block):
+    """Not the end of its words as a call that it never made, live and told again; the world still hears the end of them."""
+    world = get_environment("countdown")
+    task, wording = world.tasks("train", 1, 0)[0], world.wording("full")
+    context = (
+        StateBlock(wording, world.tracker, style=style, chat=True) if block else History(wording, None, False, style, True)
+    )
+    said = iter([MUMBLED, "", context.format.write("reset"), "", ""])
+    policy = Talker(lambda prompt, seed: next(said))
+    (played,) = rollout([EpisodePlan(task, 0)], context, InPlace(world.make), policy, Sampling(max_tokens=99), 4 - block)
+    assert [step.valid for step in played.steps[:3]] == [False, False, True]
+    told_them = [m for m in played.steps[-1].prompt.chat.messages if m.role == "assistant"]
+    meant = CALLS.message("reset") if style == "tools" else Message("assistant", "<action>reset</action>")
+    mumbled = Message("assistant", MUMBLED.removeprefix("<think>hm</think>"))
+    assert told_them == ([Message("assistant", "")] if block else [mumbled, Message("assistant", ""), meant])
+    assert played.steps[1].prompt.chat.messages[2] == mumbled and played.steps[1].prompt.chat.messages[3].role == "user"
+    again = list(told(context, task, recorded(played)))
+    assert [turn.prompt for turn in again] == [step.prompt for step in played.steps]
 
 
 def test_the_oldest_turn_goes_first_and_no_answer_is_left_without_its_call():

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import drafts
 import pytest
-from household_logs import household
+from household_logs import WORLD, household
 
 from tacit.core.types import Observation, Task, Transition
 from tacit.modules.drafting.asking import action_kinds, ask_for_tracker, choose_shown, draft_in
 from tacit.modules.drafting.checks import examine
 from tacit.modules.drafting.draft import pursue
 from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
+from tacit.modules.drafting.following import Draft
+from tacit.modules.drafting.rewarded import RewardedTracker, fields_along
 from tacit.modules.drafting.tracker import DraftedTracker, Terms
 from tacit.training.recordings import recording_of
 
@@ -26,7 +28,7 @@ def episodes():
 
 
 def test_a_good_draft_holds(episodes) -> None:
-    found = examine([drafts.GOOD], episodes, QUICK)
+    found = examine(Draft([drafts.GOOD], QUICK), episodes)
     assert found.passed and set(found.verdicts().values()) == {"held"} and not found.notes
     assert (found.episodes, found.won) == (18, 12) and 100 < found.longest <= 400
 
@@ -47,9 +49,56 @@ def test_a_good_draft_holds(episodes) -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_episode_and_turn(episodes, draft, check, what) -> None:
-    found = examine([draft], episodes, QUICK)
+    found = examine(Draft([draft], QUICK), episodes)
     assert not found.passed and {failure.check for failure in found.failures} <= {check, "bounded"}
     assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
+
+
+@pytest.fixture(scope="module")
+def blocks(episodes):
+    """What the household's own tracker makes of the same episodes."""
+    found, failed = fields_along(WORLD, WORLD.tracker_of("full"), episodes, WORLD.tasks_of("train", 12, 0, ["pick"]))
+    assert not failed and set(found) == set(episodes)
+    return found
+
+
+def test_rewards_over_a_worlds_own_tracker_hold(episodes, blocks) -> None:
+    found = examine(Draft([drafts.OWN_REWARDS], QUICK, blocks), episodes)
+    assert found.passed, [str(failure) for failure in found.failures[:3]]
+    assert found.verdicts() == dict.fromkeys(("reads", "runs", "deterministic", "rewards"), "held")
+    won = next(e for e in episodes if e.success)
+    assert blocks[won][-1]["subgoal"] == "done" and len(blocks[won]) == len(won.actions) + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "check", "what"),
+    [
+        (' and not before["came_up"].get("took")', " or True", "rewards", "took adds up to"),
+        ('"placed": 1.0}\n\n', '"placed": 2.0}\n\n', "rewards", "placed adds up to 1 in a won episode, and the claim is 2"),
+        ('before["subgoal"] !=', 'before["phase"] !=', "runs", "turn 1: KeyError: 'phase' (line 10 of the draft)"),
+        (
+            "return named +",
+            "while action.startswith('take'):\n        pass\n    return named +",
+            "runs",
+            "no answer within 0.5 s",
+        ),
+        ('named.append("placed")', 'named.append("put")', "rewards", "'put' is no rule of REWARDS"),
+        ("named = []", "named = [open('log').read()]", "reads", "line 7: uses open"),
+    ],
+)
+def test_rewards_over_a_worlds_own_tracker_are_found_out(episodes, blocks, old, new, check, what) -> None:
+    draft = drafts.OWN_REWARDS.replace(old, new)
+    assert draft != drafts.OWN_REWARDS
+    found = examine(Draft([draft], QUICK, blocks), episodes)
+    assert {failure.check for failure in found.failures} == {check}
+    assert any(what in str(failure) for failure in found.failures), [str(failure) for failure in found.failures[:4]]
+
+
+def test_a_draft_that_hides_from_whoever_reads_it_is_refused(episodes) -> None:
+    """An escape sequence can wipe a line from a terminal, and a mark of direction turn one around."""
+    for hidden in ("\x1b[2K", "\u202e"):
+        found = examine(Draft([drafts.GOOD.replace("BOUND = 400", f"BOUND = 400  # {hidden}")], QUICK), episodes)
+        assert [str(failure) for failure in found.failures] == ["reads: line 4: a character that cannot be seen"]
 
 
 def test_a_set_in_the_block_is_found_out(episodes) -> None:
@@ -58,16 +107,16 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
         "', '.join(p[:20] for p in state['checked'])", "', '.join(set(p[:20] for p in state['checked']))"
     )
     assert draft != drafts.GOOD
-    found = examine([draft], episodes, QUICK)
+    found = examine(Draft([draft], QUICK), episodes)
     assert {failure.check for failure in found.failures} == {"deterministic"}
 
 
 def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
     won = [replace(e, seen=e.seen[: len(e.actions)]) for e in episodes if e.success]
-    notes = " ".join(examine([drafts.GOOD], won, QUICK).notes)
+    notes = " ".join(examine(Draft([drafts.GOOD], QUICK), won).notes)
     assert "12 episodes do not say what came of their last action" in notes and "no lost episode among them" in notes
     anything = drafts.GOOD.replace('if put.group(1) == new["target"] and put.group(2) == new["destination"]', "if True")
-    notes = " ".join(examine([anything], [e for e in episodes if e.success], QUICK).notes)
+    notes = " ".join(examine(Draft([anything], QUICK), [e for e in episodes if e.success]).notes)
     assert "`done` does not depend on the goal" in notes
 
 
@@ -109,6 +158,23 @@ def test_a_draft_is_a_tracker(episodes) -> None:
         tracker.close()
 
 
+def test_drafted_rewards_are_what_a_worlds_own_tracker_pays(episodes) -> None:
+    own = WORLD.tracker_of("full")
+    tracker = RewardedTracker(own, drafts.OWN_REWARDS, "pick_rewards", "alfworld", "full", QUICK)
+    won = next(e for e in episodes if e.success)
+    task, (first, *rest) = Task("alfworld", "", "pick", "", 0, won.goal), map(Observation, won.seen)
+    try:
+        state, plain, paid = tracker.start(task, first), own.start(task, first), 0.0
+        for action, saw in zip(won.actions, rest, strict=True):
+            transition = Transition(saw, success=action == won.actions[-1])
+            before, state, plain = state, tracker.update(state, action, transition), own.update(plain, action, transition)
+            assert tracker.render(state) == own.render(plain), "the agent reads the world's own block"
+            paid += tracker.signals(before, state)["progress"]
+        assert paid == 1.5 and tracker.version.startswith(f"{own.version}+pick_rewards-")
+    finally:
+        tracker.close()
+
+
 def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
     tracker = DraftedTracker((drafts.NEVER_ENDS,), "pick", QUICK)
     task = Task("work", "", "pick", "", 0, "put a mug in shelf.")
@@ -124,7 +190,7 @@ def test_a_tracker_that_hangs_begins_anew_with_the_next_episode() -> None:
 def test_one_process_takes_the_place_of_another_and_nobody_notices(episodes, monkeypatch) -> None:
     monkeypatch.setattr("tacit.modules.drafting.tracker.CALLS_PER_PROCESS", 2)
     tracker, opened = DraftedTracker((drafts.GOOD,), "pick"), []
-    monkeypatch.setattr("tacit.modules.drafting.tracker.Fence", lambda *more: opened.append(Fence(*more)) or opened[-1])
+    monkeypatch.setattr("tacit.modules.drafting.tracker.Fence", lambda *a, **k: opened.append(Fence(*a, **k)) or opened[-1])
     won = next(e for e in episodes if e.success)
     state = tracker.start(Task("work", "", "pick", "", 0, won.goal), Observation(won.seen[0]))
     for action, saw in zip(won.actions, won.seen[1:], strict=True):

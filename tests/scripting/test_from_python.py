@@ -140,6 +140,29 @@ def test_a_run_measured_again_repeats_its_number(run):
     assert run.evaluate(checkpoint="sft", tasks=3).score.episodes == 3
 
 
+def test_a_loaded_policy_is_measured_as_it_is(run, tmp_path, monkeypatch):
+    """As its run was, number for number; with other weights it is another, and nothing is taken from the record."""
+    monkeypatch.chdir(tmp_path)
+    policy, again = run.policy(), tacit.evaluate(run, out=tmp_path / "run")
+    measured = tacit.evaluate(policy, like=run, out=tmp_path / "policy")
+    alike = ("successes", "episodes", "panel_hash", "fingerprint", "reads", "temperature")
+    assert [measured.result.get(name) for name in alike] == [again.result.get(name) for name in alike]
+    assert [[s.action for s in t.steps] for t in measured.trajectories] == [
+        [s.action for s in t.steps] for t in again.trajectories
+    ]
+    named = tacit.evaluate(policy, SAME, GRPO(), tasks=4, out=tmp_path / "policy")
+    assert named.score.episodes == 4 and named.result["target"] == "a policy"
+    policy.load(run.path / "checkpoints" / run.checkpoints[0] / "policy")
+    changed = tacit.evaluate(policy, like=run, out=tmp_path / "policy")
+    assert changed.result["fingerprint"] != measured.result["fingerprint"]
+    with pytest.raises(TacitError, match="the world must be named"):
+        tacit.evaluate(policy)
+    with pytest.raises(TacitError, match="has its weights already"):
+        tacit.evaluate(policy, like=run, checkpoint="best")
+    with pytest.raises(TacitError, match="only a loaded policy"):
+        tacit.evaluate("expert", SAME, like=run)
+
+
 def test_experts_and_players_of_your_own_are_measured(tmp_path):
     assert tacit.evaluate("expert", SAME, tasks=4).success == 1.0
 

@@ -9,10 +9,11 @@ words, of functions that can be run, and of the tracker that keeps the state.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tacit.core.chat import Conversation, split_thought
 from tacit.core.types import Prompt
+from tacit.modules.drafting.rewarded import Fields
 from tacit.training.recordings import Recording
 
 LONGEST_TEXT = 1200
@@ -49,6 +50,11 @@ events(before, action, observation, after) -> list of rule names
     The rules that came up on this step, from the state before the action, the action, what was then seen, and the state after.
     Nothing but these may be used. A rule may stand in the list twice."""
 
+_OWN_STATES = """The tracker is there and stays as it is; its state block is shown with every turn. A state is a dict with the
+lines of the block as text, by their names: {names}. A line that is not in the block is not in the dict (use .get), and "block"
+is all of it. before["came_up"] is a dict with how often each of your rules has come up earlier in the episode: use it to reward
+a subgoal once."""
+
 _LIMITS = """It may import from collections, copy, dataclasses, enum, functools, itertools, json, math, re, string and typing.
 It opens no file, asks nobody, uses no random numbers and no names that begin with an underscore, and has none of eval, exec,
 open, getattr, type. Calls must be quick. The same texts must always give the same result."""
@@ -58,30 +64,50 @@ def ask_for_tracker(
     family: str, shown: Sequence[Recording], actions: Sequence[str], before: str = "", failed: str = ""
 ) -> Prompt:
     """`before` and `failed`: the last draft, and what was wrong with it."""
-    what = f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {_listed(actions)}"
     wanted = f"Write one Python file with exactly this in it:\n\n{_TRACKER_RULES}{_REWARD_RULES}\n\n{_LIMITS}"
-    return _prompt(what, shown, wanted, before, failed)
+    return _prompt(family, actions, shown, wanted, before, failed)
 
 
 def ask_for_rewards(
     family: str, shown: Sequence[Recording], actions: Sequence[str], tracker: str, before: str = "", failed: str = ""
 ) -> Prompt:
-    """For the tracker whose text is given."""
-    what = f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {_listed(actions)}"
+    """For the drafted tracker whose text is given."""
     there = f"The tracker is there:\n```python\n{tracker}\n```\nLeave it as it is, and write over its states."
     wanted = f"{there}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
-    return _prompt(what, shown, wanted, before, failed)
+    return _prompt(family, actions, shown, wanted, before, failed)
 
 
-def _prompt(what: str, shown: Sequence[Recording], wanted: str, before: str, failed: str) -> Prompt:
+def ask_for_rewards_of(
+    family: str,
+    shown: Sequence[Recording],
+    actions: Sequence[str],
+    blocks: Mapping[Recording, Sequence[Fields]],
+    before: str = "",
+    failed: str = "",
+) -> Prompt:
+    """For the state blocks of a world's own tracker: the episodes are shown with them."""
+    names = ", ".join(dict.fromkeys(name for each in blocks.values() for told in each for name in told if name != "block"))
+    wanted = f"{_OWN_STATES.format(names=names)}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
+    return _prompt(family, actions, shown, wanted, before, failed, blocks)
+
+
+def _prompt(
+    family: str,
+    actions: Sequence[str],
+    shown: Sequence[Recording],
+    wanted: str,
+    before: str,
+    failed: str,
+    blocks: Mapping[Recording, Sequence[Fields]] | None = None,
+) -> Prompt:
     again = (
         f"\n\nYour last draft:\n```python\n{before}\n```\nChecked against all episodes, it failed:\n{failed}\nWrite it anew."
         if before
         else ""
     )
     return Prompt(
-        task=what,
-        history=tuple(_episode(number, recording) for number, recording in enumerate(shown, start=1)),
+        task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MOST_ACTIONS])}",
+        history=tuple(_episode(number, told, (blocks or {}).get(told, ())) for number, told in enumerate(shown, start=1)),
         now="",
         request=f"{wanted}{again}\n\nAnswer with the file in one ```python block.",
         separator="\n\n",
@@ -93,10 +119,13 @@ def as_conversation(prompt: Prompt) -> Prompt:
     return Prompt(task="", now=prompt.text, conversation=Conversation())
 
 
-def _episode(number: int, recording: Recording) -> str:
+def _episode(number: int, recording: Recording, blocks: Sequence[Fields]) -> str:
     lines = [f"Episode {number}. Goal: {recording.goal}"]
     for turn, (saw, action) in enumerate(zip(recording.seen, recording.actions, strict=False), start=1):
-        lines.append(f"[{turn}] saw: {_cut(saw)}\n[{turn}] did: {action}")
+        state = f"[{turn}] state block:\n{blocks[turn - 1]['block']}\n" if blocks else ""
+        lines.append(f"[{turn}] saw: {_cut(saw)}\n{state}[{turn}] did: {action}")
+    if blocks:
+        lines.append(f"At the end the state block is:\n{blocks[-1]['block']}")
     if len(recording.seen) > len(recording.actions):
         lines.append(f"At the end it saw: {_cut(recording.seen[-1])}")
     lines.append("It was won." if recording.success else "It was lost.")
@@ -105,10 +134,6 @@ def _episode(number: int, recording: Recording) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} …"
-
-
-def _listed(actions: Sequence[str]) -> str:
-    return "; ".join(actions[:MOST_ACTIONS])
 
 
 def action_kinds(episodes: Sequence[Recording]) -> list[str]:

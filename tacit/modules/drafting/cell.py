@@ -1,5 +1,6 @@
 """Inside the fence: the process that reads and runs a draft. It is started by `fence.py` as a file of its own, without the
-house's packages, and talks in lines of JSON: first `{"sources": […], "limits": {…}, "run": true}`, then a line for each call.
+house's packages, and talks in lines of JSON: first `{"sources": […], "kind": "tracker", "limits": {…}, "run": true}`, then a
+line for each call.
 
 What keeps a draft in, from the outside in:
 
@@ -51,8 +52,11 @@ REFUSED = frozenset(
     "help id __import__ __builtins__ __loader__ __spec__ __file__".split()
 )
 FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
-FUNCTIONS = ("start", "update", "render", "done", "events")
-CONSTANTS = ("BOUND", "REWARDS", "CLAIMS")
+PARTS = {
+    "tracker": (("start", "update", "render", "done", "events"), ("BOUND", "REWARDS", "CLAIMS")),
+    "rewards": (("events",), ("REWARDS", "CLAIMS")),
+}
+"""kind of draft -> the functions and constants that it must have"""
 DENIED = (
     "open",
     "socket.",
@@ -94,6 +98,9 @@ def findings(source):
     """What a draft may not have in it, line by line; empty where its text is sound."""
     if len(source) > LONGEST_SOURCE:
         return [f"{len(source)} characters, more than {LONGEST_SOURCE}"]
+    hidden = [number for number, line in enumerate(source.split("\n"), 1) if not line.replace("\t", " ").isprintable()]
+    if hidden:  # it could look like something else to whoever is shown it
+        return [f"line {number}: a character that cannot be seen" for number in hidden]
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -200,19 +207,26 @@ def answer(draft, call):
     if call["call"] == "start":
         return told(draft, draft["start"](call["goal"], call["saw"]))
     before, action, saw = call["state"], call["action"], call["saw"]
+    if call["call"] == "events":
+        return named(draft, before, action, saw, call["after"])
     after = checked_state(draft["update"](copy.deepcopy(before), action, saw))
+    return [*told(draft, after), named(draft, before, action, saw, after)]
+
+
+def named(draft, before, action, saw, after):
+    """The rules that came up on a step."""
     events = draft["events"](copy.deepcopy(before), action, saw, copy.deepcopy(after))
     if not isinstance(events, (list, tuple)) or not all(isinstance(event, str) for event in events):
         raise TypeError("events must return a list of names of rules")
-    return [*told(draft, after), list(events)]
+    return list(events)
 
 
-def load(sources):
+def load(sources, kind):
     """The draft's functions and constants. What it lacks is said."""
-    draft = namespace()
+    draft, (functions, constants) = namespace(), PARTS[kind]
     for number, source in enumerate(sources):
         exec(compile(source, f"<draft {number + 1}>", "exec"), draft)
-    lacking = [name for name in FUNCTIONS if not callable(draft.get(name))] + [name for name in CONSTANTS if name not in draft]
+    lacking = [name for name in functions if not callable(draft.get(name))] + [name for name in constants if name not in draft]
     if lacking:
         raise NameError(f"it has no {', '.join(lacking)}")
     return draft
@@ -243,8 +257,8 @@ def main():
         say({"findings": found, "held": held})
         return
     try:
-        draft = load(begin["sources"])
-        say({"findings": [], "held": held, "constants": {name: draft[name] for name in CONSTANTS}})
+        draft = load(begin["sources"], begin["kind"])
+        say({"findings": [], "held": held, "constants": {name: draft[name] for name in PARTS[begin["kind"]][1]}})
     except BaseException as error:
         say({"findings": [], "held": held, "error": where(error)})
         return

@@ -6,6 +6,8 @@ deterministic   the same in another process, with the episodes in another order
 bounded         no block over its BOUND, in these episodes and in one that goes on through all of them
 done            exactly when won: not before the last action, then, and never in a lost episode
 rewards         only rules of its table; each claimed rule adds up to its claim in a won episode, and never to more
+
+Of rewards that are drafted over a world's own tracker, `bounded` and `done` are the world's business and are not asked.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
-from tacit.modules.drafting.following import Course, follow, follow_all
+from tacit.modules.drafting.fence import DraftFailed
+from tacit.modules.drafting.following import Course, Draft, follow
 from tacit.modules.drafting.tracker import Terms
 from tacit.training.recordings import Recording
 
 CHECKS = ("reads", "runs", "deterministic", "bounded", "done", "rewards")
+OF_REWARDS = ("reads", "runs", "deterministic", "rewards")
+"""of a draft that has no block of its own"""
 LONG = 400
 """turns of the episode that goes on through the others"""
 CLOSE = 1e-6
@@ -56,6 +60,8 @@ class Examination:
     held: dict[str, bool] = field(default_factory=dict)
     reached: str = "rewards"
     """the last check that could be made"""
+    checks: tuple[str, ...] = CHECKS
+    """those that are asked of it"""
 
     @property
     def passed(self) -> bool:
@@ -68,7 +74,7 @@ class Examination:
         held = f"held in {self.episodes - self.broke} of {self.episodes} episodes" if self.broke else "held"
         return {
             check: f"failed {times[check]} times" if times[check] else held if check in known else "not reached"
-            for check in CHECKS
+            for check in self.checks
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -85,24 +91,26 @@ class Examination:
         }
 
 
-def examine(sources: Sequence[str], episodes: Sequence[Recording], limits: Limits | None = None) -> Examination:
+def examine(draft: Draft, episodes: Sequence[Recording]) -> Examination:
     found = Examination(len(episodes), sum(e.success for e in episodes), sum(len(e.actions) for e in episodes))
+    whole = draft.blocks is None
+    found.checks = CHECKS if whole else OF_REWARDS
     try:
-        with Fence(sources, limits) as fence:
+        with draft.fence() as fence:
             found.held = dict(fence.held)
             if fence.findings:
                 found.failures = [Failure("reads", reason) for reason in fence.findings]
                 found.reached = "reads"
                 return found
-            terms = Terms.of(fence.constants)
+            terms = Terms.of(fence.constants, "tracker" if whole else "rewards")
     except DraftFailed as error:
         found.failures.append(Failure("runs", str(error)))
         found.reached = "runs"
         return found
-    courses = follow_all(sources, episodes, limits)
+    courses = draft.follow_all(episodes)
     for episode, course in zip(episodes, courses, strict=True):
         if course is not None and course.broke:
-            turn = len(course.events) + bool(course.blocks)
+            turn = len(course.events) + (bool(course.blocks) if whole else 1)
             found.broke += 1
             found.failures.append(Failure("runs", course.broke, episode.line, turn))
     if left := sum(course is None for course in courses):
@@ -111,26 +119,26 @@ def examine(sources: Sequence[str], episodes: Sequence[Recording], limits: Limit
         found.reached = "runs"
         return found
     followed = [(e, c) for e, c in zip(episodes, courses, strict=True) if c is not None]
-    _compare(sources, followed, limits, found)
+    _compare(draft, followed, found)
     for episode, course in followed:
-        _check_blocks(episode, course, terms, found)
-        _check_done(episode, course, found)
         _check_rewards(episode, course, terms, found)
-    _go_on(sources, episodes, terms, limits, found)
-    _remark(sources, followed, limits, found)
+        if whole:
+            _check_blocks(episode, course, terms, found)
+            _check_done(episode, course, found)
+    if whole:
+        _go_on(draft, episodes, terms, found)
+    _remark(draft, followed, found)
     return found
 
 
-def _compare(
-    sources: Sequence[str], followed: Sequence[tuple[Recording, Course]], limits: Limits | None, found: Examination
-) -> None:
+def _compare(draft: Draft, followed: Sequence[tuple[Recording, Course]], found: Examination) -> None:
     """Once more, backwards, where sets have another order: only what was done before may matter."""
     sound = [(e, c) for e, c in followed if not c.broke][::-1]
-    with Fence(sources, limits, seed=1) as fence:
+    with draft.fence(seed=1) as fence:
         for episode, before in sound:
             if not fence.alive:
                 return
-            again = follow(fence, episode.goal, episode.seen, episode.actions)
+            again = draft.follow(fence, episode)
             pairs = zip(zip(before.blocks, before.done, strict=True), zip(again.blocks, again.done, strict=True), strict=False)
             turn = next((t for t, (one, other) in enumerate(pairs) if one != other), None)
             if turn is None and before.events != again.events:
@@ -182,14 +190,12 @@ def _check_rewards(episode: Recording, course: Course, terms: Terms, found: Exam
             found.failures.append(Failure("rewards", what, episode.line, len(course.events)))
 
 
-def _go_on(
-    sources: Sequence[str], episodes: Sequence[Recording], terms: Terms, limits: Limits | None, found: Examination
-) -> None:
+def _go_on(draft: Draft, episodes: Sequence[Recording], terms: Terms, found: Examination) -> None:
     """One episode that goes on through the turns of all others: a block that grows with what was met is found out."""
     if not episodes:
         return
     turns = [(a, s) for e in episodes for a, s in zip(e.actions, (*e.seen[1:], e.seen[-1]), strict=False)][:LONG]
-    with Fence(sources, limits) as fence:
+    with draft.fence() as fence:
         course = follow(fence, episodes[0].goal, [episodes[0].seen[0], *(s for _, s in turns)], [a for a, _ in turns])
     long = next((turn for turn, block in enumerate(course.blocks) if len(block) > terms.bound), None)
     where = f"turn {len(course.events) + 1} of an episode that goes on through the turns of the others"
@@ -200,29 +206,33 @@ def _go_on(
         found.failures.append(Failure("bounded", f"{what}, over the BOUND of {terms.bound}"))
 
 
-def _remark(
-    sources: Sequence[str], followed: Sequence[tuple[Recording, Course]], limits: Limits | None, found: Examination
-) -> None:
+def _remark(draft: Draft, followed: Sequence[tuple[Recording, Course]], found: Examination) -> None:
     """What the episodes cannot show."""
     open_ended = sum(len(e.seen) <= len(e.actions) for e, _ in followed)
     if open_ended:
         found.notes.append(
-            f"{open_ended} episodes do not say what came of their last action: `done` is not checked at their end"
+            f"{open_ended} episodes do not say what came of their last action: {_ends(draft)} not checked at their end"
         )
     if found.won == found.episodes:
-        found.notes.append("no lost episode among them: that `done` tells winning from merely ending is not shown")
+        found.notes.append(f"no lost episode among them: {_ends(draft)} not held against one that ends without being won")
     if not found.won:
         found.notes.append("no won episode among them: `done` and the claims are hardly checked")
+    if draft.blocks is not None:
+        return
     won = [e for e, c in followed if e.success and c.done and c.done[-1]]
     others = [(e, next((o.goal for o in won if o.goal != e.goal), "")) for e in won]
     asked = [(e, goal) for e, goal in others if goal]
     if asked:
-        with Fence(sources, limits) as fence:
+        with draft.fence() as fence:
             still = sum(_ends_done(follow(fence, goal, e.seen, e.actions)) for e, goal in asked)
         if still == len(asked):
             found.notes.append(
                 f"`done` does not depend on the goal: all {still} won episodes are also done when told with another's goal"
             )
+
+
+def _ends(draft: Draft) -> str:
+    return "`done` is" if draft.blocks is None else "the claims are"
 
 
 def _ends_done(course: Course) -> bool:

@@ -5,7 +5,7 @@ Nothing of a draft is run before `agreed` was asked, and it is asked of every dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from tacit.core.types import Prompt
 from tacit.modules.drafting.asking import as_conversation, draft_in
 from tacit.modules.drafting.checks import Examination, Failure, examine
 from tacit.modules.drafting.fence import read_only
+from tacit.modules.drafting.following import Draft
+from tacit.modules.drafting.rewarded import Fields
 from tacit.rollout.desks import open_desk
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.fitting import encode, fit
@@ -42,9 +44,11 @@ def pursue(
     agreed: Callable[[], bool],
     report: Callable[[Examination], None],
     beside: Sequence[str] = (),
+    blocks: Mapping[Recording, Sequence[Fields]] | None = None,
 ) -> Drafted:
     """`ask(the last draft, what was wrong with it, attempt)` writes a draft. `beside`: what stands before it, such as the
-    tracker that rewards are for. Ends with one that holds, with the last, or with one that nobody wants to run."""
+    tracker that rewards are for; `blocks`: those of the world's own tracker that they are for. Ends with one that holds, with
+    the last, or with one that nobody wants to run."""
     text = failed = ""
     for attempt in range(attempts):
         text = ask(text, failed, attempt)
@@ -54,7 +58,7 @@ def pursue(
         elif not agreed():
             return Drafted(text, None)
         else:
-            found = examine([*beside, text], episodes)
+            found = examine(Draft([*beside, text], blocks=blocks), episodes)
         report(found)
         if found.passed:
             break
@@ -92,9 +96,9 @@ class Drafter:
         return draft_in(self._answers[key].text)
 
 
-def keep(out: Path, name: str, kind: str, drafted: Drafted, world: str = "", tracker: str = "") -> list[Path]:
+def keep(out: Path, name: str, kind: str, drafted: Drafted, world: str = "", tracker: str = "", block: str = "") -> list[Path]:
     """Write what came of it: a draft that holds under its name, with a file that makes it a world; any other as `.refused`.
-    `kind` is `tracker` or `rewards`; rewards are for the file `tracker`."""
+    `kind` is `tracker` or `rewards`; rewards are for the file `tracker`, or for the world's own `block`."""
     out.mkdir(parents=True, exist_ok=True)
     found = drafted.examination
     report = out / f"{name}_{kind}_checks.json"
@@ -106,12 +110,12 @@ def keep(out: Path, name: str, kind: str, drafted: Drafted, world: str = "", tra
         return [place, *([report] if found else [])]
     place, work = out / f"{name}_{kind}.py", out / f"{name}_work.py"
     write_text(place, drafted.text)
-    more = [f"rewards={place.name!r}"] if kind == "rewards" else []
-    more = [*more, f"world={world!r}"] if world else more
-    own = ", ".join([repr(tracker or place.name), "beside=__file__", *more])
+    own = {"rewards": place.name, "world": world, "block": block} if kind == "rewards" else {"world": world}
+    first = repr(place.name if kind == "tracker" else tracker)
+    more = ", ".join([first, "beside=__file__", *(f"{name}={value!r}" for name, value in own.items() if value)])
     write_text(
         work,
         f'"""Work with a drafted tracker: --world {work.name}:ENVIRONMENT."""\n\n'
-        f"from tacit.modules.work import work_of\n\nENVIRONMENT = work_of({own})\n",
+        f"from tacit.modules.work import work_of\n\nENVIRONMENT = work_of({more})\n",
     )
     return [place, work, report]

@@ -19,10 +19,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tacit.core.errors import TacitError
 
+Kind = Literal["tracker", "rewards"]
+"""a whole draft, or rewards alone, over the state blocks of a tracker that is not drafted (`cell.PARTS`)"""
 CELL = Path(__file__).with_name("cell.py")
 LONGEST_ANSWER = 1_000_000
 """bytes"""
@@ -53,6 +55,7 @@ class Fence:
         limits: Limits | None = None,
         seed: int = 0,
         run: bool = True,
+        kind: Kind = "tracker",
     ) -> None:
         """`seed` of the order of sets and such, in which a draft may not differ. `run` False: its text is read, and no more."""
         if sys.platform == "win32":
@@ -69,7 +72,7 @@ class Fence:
             start_new_session=True,
         )
         self._left = b""
-        begin = {"sources": list(sources), "limits": asdict(self.limits), "run": run}
+        begin = {"sources": list(sources), "kind": kind, "limits": asdict(self.limits), "run": run}
         try:
             first = self._exchange(begin, self.limits.call_s + STARTING_S)
         except BaseException:

@@ -20,15 +20,15 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.signals import ERROR, PROGRESS, component_names, counted, summed
 from tacit.core.types import Observation, Task, Transition
-from tacit.modules.drafting.fence import DraftFailed, DraftHung, Fence, Limits
+from tacit.modules.drafting.fence import DraftFailed, DraftHung, Fence, Kind, Limits
 
 LONGEST_BLOCK = 2000
 """characters that a draft may allow itself"""
@@ -48,9 +48,10 @@ class Terms:
     claims: Mapping[str, float]
 
     @classmethod
-    def of(cls, constants: Mapping[str, Any]) -> Terms:
-        """Refused, with the reason, where a constant is not what it must be."""
+    def of(cls, constants: Mapping[str, Any], kind: Kind = "tracker") -> Terms:
+        """Refused, with the reason, where a constant is not what it must be. Rewards alone bound no block."""
         bound, rewards, claims = (constants.get(name) for name in ("BOUND", "REWARDS", "CLAIMS"))
+        bound = LONGEST_BLOCK if kind == "rewards" else bound
         if not isinstance(bound, int) or isinstance(bound, bool) or not 0 < bound <= LONGEST_BLOCK:
             raise DraftFailed(f"BOUND must be a number of characters, 1 to {LONGEST_BLOCK}, and is {bound!r}")
         if not isinstance(rewards, dict) or set(rewards) - {PROGRESS, ERROR}:
@@ -97,13 +98,14 @@ class DraftState:
     """of the step that led here"""
 
 
-@dataclass
-class DraftedTracker:
-    sources: tuple[str, ...]
-    name: str
-    limits: Limits = field(default_factory=Limits)
+class FencedDraft:
+    """Texts that are run behind a fence when they are first needed, and the terms they set."""
 
-    def __post_init__(self) -> None:
+    kind: Kind = "tracker"
+
+    def __init__(self, sources: tuple[str, ...], name: str, limits: Limits | None = None, world: str = "") -> None:
+        """`world`: the name of the world that it is for, where there is one."""
+        self.sources, self.name, self.limits, self.world = sources, name, limits or Limits(), world
         self._lock = threading.Lock()
         self._fence: Fence | None = None
         self._terms: Terms | None = None
@@ -111,14 +113,6 @@ class DraftedTracker:
         written = "\0".join(self.sources).encode()
         self.version = f"{self.name}-{hashlib.sha256(written).hexdigest()[:12]}"
         """changes with every character of the draft: a module has learned to read this one"""
-
-    @classmethod
-    def read(cls, tracker: Path, rewards: Path | None = None) -> DraftedTracker:
-        try:
-            texts = tuple(path.read_text(encoding="utf-8") for path in (tracker, rewards) if path is not None)
-        except (OSError, UnicodeDecodeError) as error:
-            raise TacitError(f"cannot read the drafted tracker {tracker}: {error}.") from error
-        return cls(texts, tracker.stem)
 
     @property
     def terms(self) -> Terms:
@@ -131,25 +125,11 @@ class DraftedTracker:
     def components(self) -> tuple[str, ...]:
         return component_names(self.terms.progress, self.terms.errors)
 
-    def start(self, task: Task, observation: Observation) -> DraftState:
-        return DraftState(*self._call("start", goal=task.goal, saw=observation.text))
-
-    def update(self, state: DraftState, action: str, transition: Transition) -> DraftState:
-        fields, block, done, events = self._call("update", state=state.fields, action=action, saw=transition.observation.text)
+    def known(self, events: Sequence[str]) -> tuple[str, ...]:
+        """The events, where all are rules of its table."""
         if stranger := self.terms.unknown(tuple(events)):
             raise TacitError(f"the drafted tracker {self.name} named a rule it has not: {stranger!r}.")
-        return DraftState(fields, block, done, tuple(events))
-
-    def render(self, state: DraftState) -> str:
-        bound = self.terms.bound
-        if len(state.block) > bound:
-            raise TacitError(
-                f"the drafted tracker {self.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
-            )
-        return state.block
-
-    def signals(self, before: DraftState, after: DraftState) -> Mapping[str, float]:
-        return self.terms.signals(after.events)
+        return tuple(events)
 
     def close(self) -> None:
         with self._lock:
@@ -157,7 +137,7 @@ class DraftedTracker:
                 self._fence.close()
             self._fence = None
 
-    def _call(self, name: str, **arguments: Any) -> Any:
+    def call(self, name: str, **arguments: Any) -> Any:
         with self._lock:
             if self._fence is not None and self._calls >= CALLS_PER_PROCESS:
                 self._fence.close()
@@ -174,9 +154,44 @@ class DraftedTracker:
 
     def _open(self) -> Fence:
         if self._fence is None:
-            fence = Fence(self.sources, self.limits)
-            if fence.findings:
+            fence = Fence(self.sources, self.limits, kind=self.kind)
+            try:
+                if fence.findings:
+                    raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(fence.findings)}.")
+                self._terms = Terms.of(fence.constants, self.kind)
+            except TacitError:
                 fence.close()
-                raise TacitError(f"the drafted tracker {self.name} is refused: {'; '.join(fence.findings)}.")
-            self._fence, self._terms, self._calls = fence, Terms.of(fence.constants), 0
+                raise
+            self._fence, self._calls = fence, 0
         return self._fence
+
+
+class DraftedTracker(FencedDraft):
+    @classmethod
+    def read(cls, tracker: Path, rewards: Path | None = None, world: str = "") -> DraftedTracker:
+        return cls(tuple(read_draft(path) for path in (tracker, rewards) if path is not None), tracker.stem, world=world)
+
+    def start(self, task: Task, observation: Observation) -> DraftState:
+        return DraftState(*self.call("start", goal=task.goal, saw=observation.text))
+
+    def update(self, state: DraftState, action: str, transition: Transition) -> DraftState:
+        fields, block, done, events = self.call("update", state=state.fields, action=action, saw=transition.observation.text)
+        return DraftState(fields, block, done, self.known(events))
+
+    def render(self, state: DraftState) -> str:
+        bound = self.terms.bound
+        if len(state.block) > bound:
+            raise TacitError(
+                f"the drafted tracker {self.name} wrote {len(state.block)} characters, more than its BOUND of {bound}."
+            )
+        return state.block
+
+    def signals(self, before: DraftState, after: DraftState) -> Mapping[str, float]:
+        return self.terms.signals(after.events)
+
+
+def read_draft(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the draft {path}: {error}.") from error
