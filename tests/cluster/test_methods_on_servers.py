@@ -29,6 +29,8 @@ pytestmark = needs_vllm
 METHODS = ("grpo", "bipace", "ppo", "reuserl", "constant_context", "opid")
 WORLD = get_environment("countdown")
 SMALL = {"wording": "terse", "style": "bare", "history": 0, "admissible": False}
+OWN = {"bipace": {"layer": -1}}
+"""the published layer is deeper than this model"""
 LR = 1e-4
 ITERATIONS = 3
 Opened = tuple[Any, Any, Path]
@@ -65,7 +67,9 @@ def test_three_iterations_beside_the_local_engine(opened: Opened, tmp_path: Path
     one.load(place / "one")
     loops = []
     for policy in (many, one):
-        told = get_method(name)(**SMALL, schedule=Schedule(groups=4, group_size=4, iterations=ITERATIONS, lr=LR))
+        told = get_method(name)(
+            **SMALL, **OWN.get(name, {}), schedule=Schedule(groups=4, group_size=4, iterations=ITERATIONS, lr=LR)
+        )
         method = told.build(WORLD, Kit(policy, tmp_path / type(policy).__name__))
         if "reference" in method.needs:
             policy.freeze_reference()

@@ -118,21 +118,21 @@ def test_new_weights_reach_the_server_before_the_next_request(fresh: ShardedPoli
 
 
 def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -> None:
-    asked = requests(6)
-    desk = fresh.desk(Sampling(max_tokens=60))
-    for request in asked:
-        desk.submit(request)
-    done = dict(desk.wait())
+    asked, servers = requests(6), fresh.engine.servers
+    assert servers is not None
+    fresh.sample(asked[:1], Sampling(max_tokens=1))
+    os.kill(process_of(fresh), signal.SIGSTOP)
+    tickets = servers.hand_in([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
-    late = {}
-    while finished := desk.wait():
-        late.update(finished)
-    desk.close()
-    assert done.keys() | late.keys() == set(range(6)) and late
-    assert {c.version for c in late.values()} == {fresh.version}
-    for ticket, completion in late.items():
-        truth = fresh.logprobs([asked[ticket].prompt], [completion.tokens])[0]
-        np.testing.assert_allclose(completion.logprobs, truth, atol=1e-4)
+    os.kill(process_of(fresh), signal.SIGCONT)
+    servers.catch_up("default")
+    found = {}
+    while len(found) < len(asked):
+        found |= {delivery.ticket: delivery for delivery in servers.fetch(tickets)}
+    for ticket, request in zip(tickets, asked, strict=True):
+        tokens, said = np.array(found[ticket].tokens), np.array(found[ticket].logprobs)
+        assert found[ticket].version == fresh.version
+        np.testing.assert_allclose(said, fresh.logprobs([request.prompt], [tokens])[0], atol=1e-4)
 
 
 def test_held_weights_stay_while_others_are_learned(fresh: ShardedPolicy) -> None:
@@ -161,15 +161,16 @@ def test_a_lost_server_is_started_again_and_says_the_same(fresh: ShardedPolicy, 
     elif how == "killed while it writes":
         threading.Timer(0.05, os.kill, (process, signal.SIGKILL)).start()
     else:
-        servers._servers[0].timeout_s = 8.0
         os.kill(process, signal.SIGSTOP)
+        servers._servers[0].timeout_s = 5.0
+        # The next one must not be hurried: its first steps take longer than that.
+        threading.Timer(9.0, setattr, (servers._servers[0], "timeout_s", 120.0)).start()
     limits = {"stopped": "--engine.timeout_s"}
     with pytest.warns(UserWarning, match=rf"server 0 \(process {process}\) of 1 was lost: .*{limits.get(how, 'SIGKILL')}"):
         again = fresh.sample(asked, sampling)
         if servers.restarted == restarted:  # it had finished before it was killed
             time.sleep(0.2)
             again = fresh.sample(asked, sampling)
-    servers._servers[0].timeout_s = 120.0
     same(again, truth)
     assert servers.restarted == restarted + 1 and {c.version for c in again} == {fresh.version}
     with pytest.raises(ProcessLookupError):

@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import wait
 
 import numpy as np
@@ -108,7 +109,7 @@ class Servers:
                 return
             handed = self._handover.hand_over(name, newest)
             for server in self._servers:
-                self._living(lambda server=server: server.give(handed, self._handover.probes), handed)
+                self._living(partial(server.give, handed, self._handover.probes), handed)
             self._handover.settle(handed)
 
     def hand_in(self, orders: Sequence[tuple[str, np.ndarray, int, int, Sampling]]) -> list[int]:
@@ -123,7 +124,7 @@ class Servers:
                 tickets.append(ticket)
             for server, own in zip(self._servers, given, strict=True):
                 if own:
-                    self._living(lambda server=server, own=own: server.add(own))
+                    self._living(partial(server.add, own))
             return tickets
 
     def fetch(self, tickets: Sequence[int]) -> list[Delivery]:
@@ -141,7 +142,7 @@ class Servers:
     def forget(self, tickets: Sequence[int]) -> None:
         with self._lock:
             for server in self._servers:
-                self._living(lambda server=server: server.forget(tickets))
+                self._living(partial(server.forget, tickets))
             for ticket in tickets:
                 self._finished.pop(ticket, None)
 
@@ -151,7 +152,7 @@ class Servers:
         if not busy:
             raise TacitError("completions are waited for that no server was asked for.")
         for connection in wait(list(busy), timeout=LOOK_S):
-            busy[connection].hear()  # type: ignore[index]
+            busy[connection].hear()
         for server in busy.values():
             server.look()
 
