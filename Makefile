@@ -1,11 +1,12 @@
-# make train   set up and run the quickstart        make test   set up, lint, type-check and test
+# make train   set up and run the quickstart        make test          set up, lint, type-check and test
+#                                                   make test-cluster  test with Ray and vLLM, in an environment of its own
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 QUICKSTART ?= runs/quickstart
 
-.PHONY: setup train test lint clean
+.PHONY: setup train test test-cluster lint clean
 
 setup: $(READY)
 
@@ -27,6 +28,9 @@ train: $(READY)
 test: $(READY) lint
 	$(BIN)/python -m pytest
 
+test-cluster:
+	@PYTHON=$(PYTHON) .ci/test-cluster
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,4 +38,4 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-cluster build *.egg-info

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tacit.assembly.checks import AGENTS, Prepared
+from tacit.assembly.checks import AGENTS, Prepared, prepare
 from tacit.assembly.players import seated
+from tacit.assembly.recipe import Recipe
+from tacit.core.errors import EngineLost
 from tacit.rollout.fitting import check_talk
-from tacit.runs.directory import SETTINGS, Run
+from tacit.runs.directory import SETTINGS, Run, read_settings, saved_checkpoints
 from tacit.runs.files import write_json
 from tacit.training.events import Callback
+from tacit.training.overlap import check_overlap
 from tacit.training.reporting import Reporter
 from tacit.training.train import Trainer
+
+REBUILT = 3
+"""how often in a row the processes of a policy may be lost without a new checkpoint in between"""
 
 
 def carry_out(
@@ -23,7 +30,28 @@ def carry_out(
     begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Everything that is left of a run; returns its summary. `begun` is told once there is a run directory to come back to:
-    until then whatever goes wrong has cost nothing."""
+    until then whatever goes wrong has cost nothing. Where the processes of its policy are lost, they are started again, and it
+    goes on from the last checkpoint as a run that is resumed does."""
+    out, worlds = prepared.recipe.out, prepared.worlds
+    losses: list[str] = []
+    while True:
+        try:
+            return _carry_out(prepared, resume, make_reporter, callbacks, begun)
+        except EngineLost:
+            newest = saved_checkpoints(out).newest() if (out / SETTINGS).exists() else None
+            losses.append(newest.path.name if newest else "")
+            if not (out / SETTINGS).exists() or losses[-REBUILT - 1 :].count(losses[-1]) > REBUILT:
+                raise
+        prepared, resume = prepare(replace(Recipe.from_json(read_settings(out)), out=out), worlds), True
+
+
+def _carry_out(
+    prepared: Prepared,
+    resume: bool,
+    make_reporter: Callable[[], Reporter],
+    callbacks: Sequence[Callback],
+    begun: Callable[[], None],
+) -> dict[str, Any]:
     recipe = prepared.recipe
     practices = prepared.practices()
     if recipe.model in AGENTS:
@@ -33,6 +61,7 @@ def carry_out(
         policy = prepared.toolbox.open()
     for practice in practices:
         check_talk(practice.method.context, policy)
+    check_overlap(recipe.train, policy, practices)
     keep, wandb = recipe.train.keep, recipe.train.wandb
     run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
     begun()
@@ -42,6 +71,12 @@ def carry_out(
             write_json(recipe.out / SETTINGS, recipe.to_json())
         trainer = Trainer(run, policy, practices, recipe.train, reporter, prepared.toolbox.policies, callbacks)
         return trainer.train()
+    except EngineLost as lost:
+        reporter.say(f"warning: {lost} This run tries by itself.")
+        for held in (policy, *prepared.toolbox.policies.values()):
+            if (close := getattr(held, "close", None)) is not None:
+                close()
+        raise
     finally:
         reporter.close()
         run.close()

@@ -33,3 +33,8 @@ class NonFiniteLoss(TacitError):
     """The loss or its gradient is not a number; raised before any weight has moved. `batch` is what it happened on."""
 
     batch: Any = None
+
+
+class EngineLost(TacitError):
+    """Processes that a policy lives in are gone, and what they had in memory with them. What was saved is not: a run can go on
+    from its last checkpoint."""

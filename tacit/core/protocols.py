@@ -8,6 +8,7 @@ that seed and n alone; so a sample does not depend on what else is in the batch,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -111,6 +112,15 @@ class DeskSampler(Sampler, Protocol):
 
     def desk(self, sampling: Sampling, layer: int | None = None) -> Desk:
         """A desk for requests that are all drawn this way; `layer` as in `sample`."""
+        ...
+
+
+@runtime_checkable
+class HeldSampler(Sampler, Protocol):
+    """A sampler that can stay with the weights it has while others are being learned."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Until the end of the block samples are drawn from the weights as they are now; completions say their version."""
         ...
 
 

@@ -11,6 +11,7 @@ the numbers of a run's iterations. They warn, say what helps, and stop nothing.
     giant        one part holds more than half of a group's steps, where steps are compared within parts (BiPACE, appendix M)
 
     crashed      an episode ended because the world broke
+    sampler      what was said of fresh tokens when they were written is not what the trainer says of them
 
 "At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing. What is
 unparsed, uncredited or crashed rings at once: where an iteration takes half an hour, its first one says enough.
@@ -47,6 +48,8 @@ class Thresholds:
     """below the best share so far"""
     largest_part: float = 0.5
     """share of a group's steps in its largest part"""
+    sampler_gap: float = 0.1
+    """mean difference of the log-probability of a token, by the policy that wrote it, between sampler and trainer"""
     mastered: float = 0.5
     """success above which groups that are all alike are no trouble"""
     fall: float = 0.1
@@ -136,6 +139,16 @@ def _crashed(records: Sequence[Record], t: Thresholds) -> str:
     return f"{crashed:.0f} of {episodes:.0f} episodes ended because the world broke; they count as failures and teach nothing"
 
 
+def _sampler(records: Sequence[Record], t: Thresholds) -> str:
+    now, gap = records[-1], _values(records[-1:], "sampler_gap")
+    if not gap or gap[0] <= t.sampler_gap or now.get("versions_behind"):
+        return ""
+    return (
+        f"the trainer's log-probabilities are {gap[0]:.2g} from what the sampler said of its own fresh tokens: it samples from "
+        "other weights, or computes otherwise (number format, chat template, truncation); what is learned is not what was done"
+    )
+
+
 def _entropy_low(records: Sequence[Record], t: Thresholds) -> str:
     start, now = _start_and_now(records, "entropy", t.window)
     if now is None or start is None or start <= 0 or now >= t.entropy_low * start:
@@ -202,6 +215,7 @@ CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
     "uncredited": _uncredited,
     "fall": _fall,
     "crashed": _crashed,
+    "sampler": _sampler,
     "entropy_low": _entropy_low,
     "entropy_high": _entropy_high,
     "length_high": _length_high,

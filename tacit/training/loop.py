@@ -3,14 +3,15 @@
 collect   what the agents did, in every world of the run
 learn     observe → rewards → credits → columns → update → learn
 
-Each half is a function of what it is given: the next `collect` may begin before this `learn` is done (a step behind, and the
-completions say by which version of the policy they were written).
+Each half is a function of what it is given. With `behind` the next `collect` goes on beside this `learn`, with the weights from
+before it; completions say by which version of the policy they were written, and ratios are taken against what was said then.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -25,7 +26,7 @@ from tacit.core.errors import NonFiniteLoss
 from tacit.core.iteration import Iteration
 from tacit.core.method import Explained, Method, Schedule, companions_of
 from tacit.core.moment import Moment
-from tacit.core.protocols import Policy
+from tacit.core.protocols import HeldSampler, Policy
 from tacit.core.seeds import derive
 from tacit.core.types import Group
 from tacit.rollout.onlookers import NOBODY, Onlooker
@@ -47,6 +48,8 @@ class Collected:
     groups: list[list[Group]]
     """per playground: those to train on"""
     seconds: float
+    drawn: dict[str, int]
+    """tasks taken by then in each world"""
 
 
 @dataclass
@@ -59,22 +62,36 @@ class Loop:
     iterations: int = 1
     drawn: dict[str, int] = field(default_factory=dict)
     """tasks taken so far in each world, by its name: where the walk through its pool stands"""
-    onlooker: Onlooker = NOBODY
-    """of what is played"""
+    onlooker: Callable[[int], Onlooker] = lambda number: NOBODY
+    """of what is played in an iteration"""
+    behind: bool = False
+    """play the next iteration while this one is learned from; the policy's samplers must be able to wait (`HeldSampler`)"""
+    learned: dict[str, int] = field(default_factory=dict)
+    """as `drawn`, of what has been learned from: a run that is resumed draws again what came after"""
+    _ahead: Collected | None = None
 
     def iterate(self, number: int) -> Iteration:
-        return self.learn(self.collect(number))
+        collected, self._ahead = self._ahead or self.collect(number), None
+        self.learned = collected.drawn
+        if not self.behind or number >= self.iterations:
+            return self.learn(collected)
+        assert isinstance(self.policy, HeldSampler)
+        # Worlds stay with the main thread, where a hang can be cut off; learning waits for others most of the time.
+        with self.policy.held(), ThreadPoolExecutor(1) as beside:
+            learning = beside.submit(self.learn, collected)
+            self._ahead = self.collect(number + 1)
+        return learning.result()
 
     def collect(self, number: int) -> Collected:
         moment, began = Moment(self.seed, number, self.iterations), time.perf_counter()
-        played, groups = [], []
+        played, groups, onlooker = [], [], self.onlooker(number)
         counts = share_out(self.schedule.groups, [ground.share for ground in self.playgrounds], number)
         for ground, count in zip(self.playgrounds, counts, strict=True):
-            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0), self.onlooker)
+            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0), onlooker)
             self.drawn[ground.name] = self.drawn.get(ground.name, 0) + taken
             played.append(here)
             groups.append(sound)
-        return Collected(moment, played, groups, time.perf_counter() - began)
+        return Collected(moment, played, groups, time.perf_counter() - began, dict(self.drawn))
 
     def learn(self, collected: Collected) -> Iteration:
         policy, moment = self.policy, collected.moment
@@ -140,8 +157,8 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 def update(batch: Batch, method: Method, policy: Policy, seed: int, lr: float | None = None) -> dict[str, float]:
     """`epochs` passes over the batch, each in the schedule's optimiser steps; metrics are those of the last step. `lr` instead
-    of the schedule's peak."""
-    schedule, metrics = method.schedule, {}
+    of the schedule's peak. `sampler_gap` is what `behaviour_gap` was at the first step, before any of them moved a weight."""
+    schedule, metrics, gap = method.schedule, dict[str, float](), None
     lr = schedule.lr if lr is None else lr
     for epoch in range(schedule.epochs):
         for part in _parts(batch, schedule.steps_per_pass(len(batch)), derive(seed, epoch)):
@@ -150,7 +167,8 @@ def update(batch: Batch, method: Method, policy: Policy, seed: int, lr: float | 
             except NonFiniteLoss as error:
                 error.batch = part
                 raise
-    return metrics
+            gap = metrics.get("behaviour_gap") if gap is None else gap
+    return metrics | ({} if gap is None else {"sampler_gap": gap})
 
 
 def _parts(batch: Batch, count: int, seed: int) -> Iterator[Batch]:

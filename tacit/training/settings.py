@@ -119,6 +119,9 @@ class TrainSettings:
     """processes to run the world in; 0 runs fast worlds in place and slow ones in 4"""
     world_timeout_s: Positive = 60.0
     """a world that does not answer for this long ends its episode"""
+    overlap: Annotated[int, Bound(lambda v: v in (0, 1), "must be 0 or 1")] = 0
+    """iterations that episodes may be behind the weights: 1 plays the next ones while these are learned from, on an engine
+    with sampling servers"""
     checkpoint_every: AtLeastOne = 5
     """iterations between checkpoints (supervised steps count a tenth)"""
     keep: AtLeastOne = 2

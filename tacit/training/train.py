@@ -189,19 +189,26 @@ class Trainer:
             if any("reference" in practice.method.needs for practice in self.practices):
                 self.policy.freeze_reference()
         self.reporter.stage("rl", schedule.iterations, first)
-        loop = Loop(self.playgrounds, self.policy, self.settings.seed, schedule.iterations, dict(self.progress.drawn))
+        loop = Loop(
+            self.playgrounds,
+            self.policy,
+            self.settings.seed,
+            schedule.iterations,
+            dict(self.progress.drawn),
+            lambda number: Played(self.reporter, f"rl {number}", schedule.groups * schedule.group_size),
+            bool(self.settings.overlap),
+        )
         self._stop_if_no_better()
         for step in range(first + 1, schedule.iterations + 1):
             if self.progress.stopped:
                 return
             began = time.monotonic()
-            loop.onlooker = Played(self.reporter, f"rl {step}", schedule.groups * schedule.group_size)
             try:
                 done = loop.iterate(step)
             except NonFiniteLoss as error:
                 raise self._keep_evidence(error, step) from error
             self._count(done, step, time.monotonic() - began)
-            self.progress.stage, self.progress.step, self.progress.drawn = "rl", step, dict(loop.drawn)
+            self.progress.stage, self.progress.step, self.progress.drawn = "rl", step, dict(loop.learned)
             last = step == schedule.iterations or bool(self.progress.stopped)
             every = self.settings.evaluation.every
             evaluated = last or (every and step % every == 0)

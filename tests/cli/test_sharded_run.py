@@ -30,9 +30,13 @@ def test_the_household_on_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["eval", str(tmp_path / "two"), "--tasks", "2"]) == 0
 
 
-def test_a_server_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*RUN, "--engine", "sharded", "--engine.servers", "1", "--out", str(tmp_path / "run")]) != 0
-    assert "servers = 1" in capsys.readouterr().err
+def test_overlap_without_servers_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for engine in (["--engine", "local"], ["--engine", "sharded", "--engine.threads", "1"]):
+        assert main([*RUN, *engine, "--overlap", "1", "--out", str(tmp_path / "run")]) != 0
+        assert "--engine.servers 1" in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
 
 
 def _metrics(run: Path) -> list[dict]:

@@ -12,9 +12,9 @@ import pytest
 from tacit.core.engine import ModelSource
 from tacit.core.protocols import Policy
 from tacit.engines import get_engine
-from tacit.engines.sharded.driver.engine import start_ranks
 from tacit.engines.sharded.driver.group import RankGroup
 from tacit.engines.sharded.driver.policy import load_policy
+from tacit.engines.sharded.driver.starting import start_ranks
 from tacit.testing.engines import EngineConformance
 
 

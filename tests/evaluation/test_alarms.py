@@ -107,3 +107,10 @@ def test_a_fall_below_the_start_rings_where_it_is_more_than_chance():
 def test_a_world_that_broke_rings():
     (alarm,) = alarms_at([{"step": 1, "crashed": 3, "episodes": 64}])
     assert alarm.name == "crashed" and alarm.message.startswith("3 of 64 episodes ended because the world broke")
+
+
+def test_a_sampler_with_other_weights_rings_at_once():
+    (alarm,) = alarms_at([{"step": 1, "sampler_gap": 0.3, "versions_behind": 0.0}])
+    assert alarm.name == "sampler" and "0.3 from what the sampler said" in alarm.message
+    assert names([{"step": 1, "sampler_gap": 0.02}]) == [], "number formats differ by as much"
+    assert names([{"step": 1, "sampler_gap": 0.3, "versions_behind": 1.0}]) == [], "the weights have moved since"

@@ -1,25 +1,32 @@
-"""Messages between the driver and a rank: pickled, over a socket that both sides have proved to know the same key for.
+"""Messages between the driver and a rank or a server: pickled, over a socket that both sides have proved to know the same key
+for.
 
 No wait is without a limit: a send that is not taken and an answer that breaks off in the middle end with an error.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import socket
 import struct
+import sys
+import traceback
 from collections.abc import Callable
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-from tacit.core.errors import TacitError, install
+from tacit.core.errors import NonFiniteLoss, TacitError, install
 
 try:
     from cloudpickle import dumps as _dumps
 except ImportError:
     from pickle import dumps as _dumps
 
+CALLING_S = 60.0
+"""how long a process that was started may take to reach the driver"""
 Lost = (EOFError, OSError)
 """what a line raises whose other end is gone or does not take what it is sent"""
 
@@ -91,3 +98,39 @@ class Line:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def caller(door: socket.socket, key: bytes, look_s: float, limit_s: float) -> tuple[int, Line] | None:
+    """(its number, the line to it) of a process that calls within `look_s`; None where nobody does, or a stranger."""
+    door.settimeout(look_s)
+    try:
+        line = Line.answered(door.accept()[0], key, limit_s)
+        return line.receive(), line
+    except (AuthenticationError, *Lost):
+        return None
+
+
+def told_at_start() -> tuple[int, tuple[str, int], bytes]:
+    """(number, address of the driver, key), as a plain process is told them."""
+    given = json.loads(sys.stdin.read())
+    return given["number"], tuple(given["address"]), bytes.fromhex(given["key"])
+
+
+def done(own: Any, what: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+    """The answer to a question: (True, what came of it), or (False, (an error that may be raised, what is told of it))."""
+    try:
+        return True, getattr(own, what)(*arguments)
+    except (TacitError, ValueError) as error:
+        if isinstance(error, NonFiniteLoss):
+            error.batch = None  # the driver has it
+        error.__cause__ = error.__context__ = None
+        return False, (error, str(error))
+    except BaseException as error:  # CheckpointException is no Exception
+        traceback.print_exc()
+        sys.stderr.flush()
+        return False, (None, told(error))
+
+
+def told(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")

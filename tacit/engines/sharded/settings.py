@@ -8,6 +8,9 @@ from typing import Literal
 from tacit.core.errors import TacitError
 from tacit.engines.local.settings import EngineSettings
 
+MOST_LORA = 512
+"""rank of an adapter that vLLM can hold"""
+
 
 @dataclass(frozen=True)
 class ShardedSettings(EngineSettings):
@@ -16,26 +19,43 @@ class ShardedSettings(EngineSettings):
     ranks: int = 1
     """processes that hold the weights in shards; on GPUs, one each"""
     servers: int = 0
-    """processes that only sample; 0 samples in the process that drives the ranks, from its own copy of the weights"""
+    """vLLM processes that only sample; 0 samples in the process that drives the ranks, from its own copy of the weights"""
+    server_python: str = ""
+    """the interpreter that servers run in, where vLLM is installed apart; empty is this one"""
+    server_memory: float = 0.85
+    """share of a GPU's memory that a server takes; less where it shares the GPU with a rank"""
+    exchange: str = ""
+    """directory in which ranks hand weights over to servers; all of them must reach it. Empty is this machine's memory"""
     address: str = ""
-    """where ranks are started: empty for plain processes on this machine, local for a Ray of its own, auto or ray://HOST:PORT
+    """where ranks and servers are started: empty for plain processes on this machine, local for a Ray of its own, auto or ray://HOST:PORT
     for a Ray cluster that is there"""
     gather: Literal["auto", "layer", "whole"] = "auto"
     """how a pass gets the weights: layer by layer (least memory, any architecture), or the whole model at once (quicker, where
     one device can hold it); auto is whole up to a billion weights"""
     start_timeout_s: float = 300.0
-    """how long the ranks may take to start and find each other"""
+    """how long ranks and servers may take to start"""
     timeout_s: float = 1800.0
-    """how long the ranks may take for one piece of work; whoever has not answered by then is named, and the ranks are ended"""
+    """how long a rank or a server may take for one piece of work; whoever has not answered by then is named, and is lost"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ranks < 1:
             raise TacitError(f"engine setting ranks = {self.ranks} must be at least 1.")
-        if self.servers != 0:
+        if self.servers < 0:
+            raise TacitError(f"engine setting servers = {self.servers} must not be negative; 0 samples without any.")
+        if not 0 < self.server_memory <= 1:
+            raise TacitError(f"engine setting server_memory = {self.server_memory} must be above 0 and at most 1.")
+        if self.servers and self.lora_rank > MOST_LORA:
+            raise TacitError(f"engine setting lora_rank = {self.lora_rank}: servers take adapters of up to rank {MOST_LORA}.")
+        if self.servers and self.address and self.server_python:
             raise TacitError(
-                f"engine setting servers = {self.servers}: this engine has no sampling servers yet; use 0, which samples in "
-                "the process that drives the ranks."
+                "engine setting server_python is for servers on this machine; on a Ray cluster (--engine.address) they run as "
+                "its workers do: install vLLM there."
+            )
+        if self.servers and self.address not in ("", "local") and not self.exchange:
+            raise TacitError(
+                f"servers on the cluster at {self.address!r} cannot read this machine's memory: name a directory that all its "
+                "machines share, --engine.exchange DIR."
             )
         for name in ("start_timeout_s", "timeout_s"):
             if getattr(self, name) <= 0:

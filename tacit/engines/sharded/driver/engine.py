@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.learning.adapters import MAIN
-from tacit.engines.local.passes.models import resolve_device, usable_cpus
+from tacit.engines.local.passes.models import resolve_device
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded.driver.group import RankGroup
-from tacit.engines.sharded.driver.launching import Launcher, ProcessLauncher
 from tacit.engines.sharded.driver.sampling import Replica, Samplers
+from tacit.engines.sharded.driver.servers import Servers
+from tacit.engines.sharded.driver.starting import start_servers
 from tacit.engines.sharded.settings import ShardedSettings
-
-
-def start_ranks(settings: ShardedSettings) -> RankGroup:
-    """The processes, without a model yet."""
-    device = resolve_device(settings)[0].type
-    threads = settings.threads or max(1, usable_cpus() // settings.ranks)
-    launcher: Launcher
-    if settings.address:
-        from tacit.engines.sharded.driver.ray_launching import RayLauncher
-
-        launcher = RayLauncher(settings.address, settings.ranks, threads, device == "cuda")
-    else:
-        if device == "cuda" and settings.ranks > (here := torch.cuda.device_count()):
-            raise TacitError(
-                f"engine setting ranks = {settings.ranks}, but this machine has {here} GPU(s), and each rank needs one of its "
-                f"own; use --engine.ranks {here}, a Ray cluster (--engine.address), or --engine.device cpu."
-            )
-        launcher = ProcessLauncher(threads)
-    return RankGroup(launcher, settings.ranks, device, settings.start_timeout_s, settings.timeout_s)
 
 
 class ShardedEngine:
@@ -50,7 +32,13 @@ class ShardedEngine:
         alone = EngineSettings(**{f.name: getattr(settings, f.name) for f in fields(EngineSettings)})
         plays = replace(alone, value_head=False, gradient_checkpointing=False)
         self.replica = Replica(hf, tokenizer, plays, seed, self.versions.__getitem__, self._fetch)
-        self.samplers: Samplers = self.replica
+        self.device = resolve_device(settings)[0].type
+        """of the ranks and the servers"""
+        self.servers: Servers | None = None
+        if settings.servers:
+            newest = self.versions.__getitem__
+            self.servers = start_servers(checkpoint, settings, ranks, self.replica, newest, self._states)
+        self.samplers: Samplers = self.servers or self.replica
         self.references: set[str] = set()
         """members that a frozen copy was made of"""
         self._digests: dict[tuple[str | None, bool], tuple[dict[str, int], str]] = {}
@@ -68,8 +56,30 @@ class ShardedEngine:
             self._digests[name, masters] = known
         return known[1]
 
+    def hidden_scan(
+        self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
+    ) -> dict[tuple[int, str], np.ndarray]:
+        states = {(i, p): np.zeros((len(prompts), self.replica.model.width), np.float32) for i in layers for p in poolings}
+        for rows, found in joined(self.ranks.ask("hidden_scan", name, prompts, list(layers), list(poolings))):
+            for which, states_RD in found.items():
+                states[which][rows] = states_RD
+        return states
+
+    def held(self) -> AbstractContextManager[None]:
+        if self.servers is None:
+            raise TacitError("only servers can go on with weights that are learned from meanwhile: --engine.servers 1.")
+        return self.servers.held(list(self.versions))
+
+    def close(self) -> None:
+        self.ranks.close()
+        if self.servers is not None:
+            self.servers.close()
+
     def _fetch(self, name: str) -> bytes:
         return self.ranks.ask("weights", name)[0]
+
+    def _states(self, name: str, prompts: Sequence[np.ndarray], layer: int) -> np.ndarray:
+        return self.hidden_scan(name, prompts, [layer], ["last"])[layer, "last"]
 
 
 class ShardedScorer:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import EngineLost, TacitError
 from tacit.engines.sharded.driver.launching import Launcher, Started
-from tacit.engines.sharded.messages import Line, Lost, written
+from tacit.engines.sharded.messages import Line, Lost, caller, written
 
 LOOK_S = 1.0
 """how often it is asked whether those who are waited for still live"""
@@ -41,6 +41,7 @@ class RankGroup:
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
         self._launcher = launcher  # keeps the logs of its ranks
+        self._asking = threading.Lock()  # hidden states may be asked for while something else is learned
         key = secrets.token_bytes(32)
         self._ranks: list[_Rank] = []
         self._end = weakref.finalize(self, _end, self._ranks)
@@ -60,8 +61,9 @@ class RankGroup:
     def ask(self, what: str, *arguments: Any) -> list[Any]:
         """Have every rank do `what`; their answers in order."""
         if self.closed:
-            raise TacitError(f"the ranks of this policy have ended: {self.closed} {REMEDY}")
-        return self._ask(what, arguments, time.monotonic() + self.timeout_s, "timeout_s")
+            raise EngineLost(f"the ranks of this policy have ended: {self.closed} {REMEDY}")
+        with self._asking:
+            return self._ask(what, arguments, time.monotonic() + self.timeout_s, "timeout_s")
 
     def _ask(self, what: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
         message = written((what, arguments))
@@ -85,16 +87,12 @@ class RankGroup:
 
     def _let_in(self, door: socket.socket, key: bytes, deadline: float) -> None:
         """Each rank calls once it has started."""
-        door.settimeout(LOOK_S)
         while missing := [rank for rank in self._ranks if rank.line is None]:
             self._look_after(missing, "starting")
             if time.monotonic() > deadline:
                 self._late(missing, "starting", "start_timeout_s")
-            try:
-                line = Line.answered(door.accept()[0], key, max(0.1, deadline - time.monotonic()))
-            except (AuthenticationError, *Lost):  # nobody yet, or a stranger
-                continue
-            self._ranks[line.receive()].line = line
+            if (called := caller(door, key, LOOK_S, max(0.1, deadline - time.monotonic()))) is not None:
+                self._ranks[called[0]].line = called[1]
 
     def _answers(self, what: str, deadline: float, setting: str) -> list[Any]:
         answers: dict[int, Any] = {}
@@ -130,7 +128,7 @@ class RankGroup:
         others = f" The other {self.size - len(failures)} waited for it." if len(failures) < self.size else ""
         why = f"rank {number} of {self.size} ({self._ranks[number].started.name}) failed in {what!r}: {told}.{others}"
         self.close(why)
-        raise TacitError(f"{why} All ranks have been ended. {REMEDY}") from error
+        raise EngineLost(f"{why} All ranks have been ended. {REMEDY}") from error
 
     def _look_after(self, ranks: list[_Rank], what: str) -> None:
         for rank in ranks:
@@ -138,25 +136,25 @@ class RankGroup:
                 self._lost(rank, what, None)
 
     def _lost(self, rank: _Rank, what: str, error: BaseException | None) -> NoReturn:
-        how = _eventually(rank.started.ended) or f"its line broke off ({type(error).__name__}: {error})"
+        how = eventually(rank.started.ended) or f"its line broke off ({type(error).__name__}: {error})"
         words = rank.started.last_words()
         said = f" Its last words: {words}" if words else ""
         why = f"rank {rank.number} of {self.size} ({rank.started.name}) was lost in {what!r}: {how}."
         self.close(why)
-        raise TacitError(f"{why}{said} All ranks have been ended. {REMEDY}") from error
+        raise EngineLost(f"{why}{said} All ranks have been ended. {REMEDY}") from error
 
     def _late(self, ranks: list[_Rank], what: str, setting: str) -> NoReturn:
         names = " and ".join(f"rank {rank.number} ({rank.started.name})" for rank in ranks)
         why = f"waited in {what!r} for {names} of {self.size}, until the limit of --engine.{setting}."
         self.close(why)
-        raise TacitError(f"{why} All ranks have been ended. Give them longer, or see what they wait for. {REMEDY}")
+        raise EngineLost(f"{why} All ranks have been ended. Give them longer, or see what they wait for. {REMEDY}")
 
     def _line(self, rank: _Rank) -> Line:
         assert rank.line is not None
         return rank.line
 
 
-def _eventually(ask: Callable[[], str | None], limit_s: float = 2.0) -> str | None:
+def eventually(ask: Callable[[], str | None], limit_s: float = 2.0) -> str | None:
     """A line is closed a moment before its process is gone."""
     deadline = time.monotonic() + limit_s
     while (found := ask()) is None and time.monotonic() < deadline:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from tacit.core.batch import Batch
 from tacit.core.engine import ModelSource
@@ -18,8 +20,9 @@ from tacit.engines.local.policy import NO_REFERENCE
 from tacit.engines.local.speaking import Speaking
 from tacit.engines.models.sources import find_checkpoint
 from tacit.engines.sharded.driver import saving
-from tacit.engines.sharded.driver.engine import ShardedEngine, ShardedScorer, joined, start_ranks
+from tacit.engines.sharded.driver.engine import ShardedEngine, ShardedScorer, joined
 from tacit.engines.sharded.driver.group import RankGroup
+from tacit.engines.sharded.driver.starting import start_ranks
 from tacit.engines.sharded.settings import ShardedSettings
 
 
@@ -29,8 +32,16 @@ def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup 
     checkpoint = find_checkpoint(model.name, model.seed, model.texts, model.sizes)
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
+    if settings.servers:
+        device = torch.device("cpu")  # what is kept here is only saved
     hf, tokenizer = load_pretrained(checkpoint, device, dtype)  # first: what cannot be loaded is said before ranks start
-    return ShardedPolicy(ShardedEngine(hf, tokenizer, checkpoint, settings, model.seed, ranks or start_ranks(settings)))
+    group = ranks or start_ranks(settings)
+    try:
+        return ShardedPolicy(ShardedEngine(hf, tokenizer, checkpoint, settings, model.seed, group))
+    except BaseException:
+        if ranks is None:
+            group.close()
+        raise
 
 
 class ShardedPolicy(Speaking):
@@ -56,12 +67,7 @@ class ShardedPolicy(Speaking):
     ) -> dict[tuple[int, str], np.ndarray]:
         if (odd := [pooling for pooling in poolings if pooling == "attention"]) and "attention" not in self.poolings:
             raise TacitError(f"pooling {odd[0]!r} cannot be had of a model gathered layer by layer; use --engine.gather whole.")
-        width = self.engine.replica.model.width
-        states = {(i, p): np.zeros((len(prompts), width), np.float32) for i in layers for p in poolings}
-        for rows, found in joined(self.engine.ranks.ask("hidden_scan", self.name, prompts, list(layers), list(poolings))):
-            for which, states_RD in found.items():
-                states[which][rows] = states_RD
-        return states
+        return self.engine.hidden_scan(self.name, prompts, layers, poolings)
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -103,12 +109,11 @@ class ShardedPolicy(Speaking):
     def numbers(self) -> str:
         """What it computes with: `float32 on cpu, 2 ranks`."""
         dtype = str(self.engine.replica.model.hf.dtype).removeprefix("torch.")
-        return f"{dtype} on {self.engine.replica.device.type}, {self.engine.ranks.size} ranks"
+        return f"{dtype} on {self.engine.device}, {self.engine.ranks.size} ranks"
 
     @property
     def written_tokens(self) -> int:
-        sampler = self.engine.replica.sampler
-        return sampler.written_tokens if sampler else 0
+        return self.engine.samplers.written_tokens
 
     @property
     def version(self) -> int:
@@ -123,6 +128,10 @@ class ShardedPolicy(Speaking):
     def load(self, directory: Path) -> None:
         saving.load(self.engine, Path(directory))
 
+    def held(self) -> AbstractContextManager[None]:
+        """Until the end of the block samples are drawn from the weights as they are now, whatever is learned meanwhile."""
+        return self.engine.held()
+
     def close(self) -> None:
-        """End the ranks."""
-        self.engine.ranks.close()
+        """End the ranks and the servers."""
+        self.engine.close()

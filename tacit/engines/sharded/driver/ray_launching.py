@@ -1,27 +1,30 @@
-"""Ranks as Ray actors, on this machine or on a cluster. They are spoken to as plain processes are; Ray only places them."""
+"""Ranks and servers as Ray actors, on this machine or on a cluster. They are spoken to as plain processes are; Ray only places
+them."""
 
 from __future__ import annotations
 
 import os
-import sys
+from importlib import import_module
 from typing import Any
 
 from tacit.core.errors import TacitError, install
-from tacit.engines.sharded.driver.launching import Started
+from tacit.engines.sharded.driver.launching import Role, Started
+from tacit.engines.sharded.settings import ShardedSettings
 
 OWN = "local"
 """the address that stands for a Ray of one's own, on this machine"""
 
 
 class RayLauncher:
-    def __init__(self, address: str, ranks: int, threads: int, gpus: bool):
+    def __init__(self, role: Role, settings: ShardedSettings):
+        address, needed = settings.address, settings.ranks + settings.servers
         try:
             import ray
         except ImportError as error:
             raise TacitError(f"--engine.address {address} needs Ray, which is not installed: {install('cluster')}.") from error
-        self._ray, self._gpus = ray, gpus
+        self.role, self._ray = role, ray
         if not ray.is_initialized():
-            own: dict[str, Any] = {"num_cpus": max(ranks, os.cpu_count() or 1), "include_dashboard": False}
+            own: dict[str, Any] = {"num_cpus": max(needed, os.cpu_count() or 1), "include_dashboard": False}
             try:
                 ray.init(log_to_driver=False, logging_level="ERROR", **(own if address == OWN else {"address": address}))
             except Exception as error:
@@ -30,36 +33,31 @@ class RayLauncher:
                     f"no Ray cluster answers at {address!r}: {first} Start one with `ray start --head` and give its address, "
                     f"or use --engine.address {OWN} for one of this run's own."
                 ) from error
-        kind = "GPU" if gpus else "CPU"
+        kind = "GPU" if role.on_gpu else "CPU"
         there = int(ray.cluster_resources().get(kind, 0))
-        if there < ranks:
+        if there < needed:
+            servers = f" and servers = {settings.servers}" if settings.servers else ""
             raise TacitError(
-                f"engine setting ranks = {ranks}, but the Ray cluster at {address!r} has {there} {kind}(s), and each rank "
-                f"needs one of its own; use --engine.ranks {there}, or a larger cluster."
+                f"engine setting ranks = {settings.ranks}{servers}, but the Ray cluster at {address!r} has {there} {kind}(s), "
+                f"and each process needs one of its own; use --engine.ranks {max(1, there - settings.servers)}, or a larger "
+                "cluster."
             )
         self.host: str = ray.util.get_node_ip_address()
-        self._environment = {
-            "OMP_NUM_THREADS": str(threads),
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-        }
 
-    def start(self, rank: int, address: tuple[str, int], key: bytes) -> Started:
+    def start(self, number: int, address: tuple[str, int], key: bytes) -> Started:
         remote = self._ray.remote(_Serving).options(
-            num_cpus=0 if self._gpus else 1,
-            num_gpus=1 if self._gpus else 0,
+            num_cpus=0 if self.role.on_gpu else 1,
+            num_gpus=1 if self.role.on_gpu else 0,
             max_restarts=0,
-            runtime_env={"env_vars": self._environment},
+            runtime_env={"env_vars": self.role.variables()},
         )
         actor = remote.remote()
-        return _Actor(self._ray, actor, actor.serve.remote(rank, address, key))
+        return _Actor(self._ray, actor, actor.serve.remote(self.role.module, number, address, key))
 
 
 class _Serving:
-    def serve(self, rank: int, address: tuple[str, int], key: bytes) -> None:
-        from tacit.engines.sharded.ranks.serving import serve
-
-        serve(rank, address, key)
+    def serve(self, module: str, number: int, address: tuple[str, int], key: bytes) -> None:
+        import_module(module).serve(number, address, key)
 
 
 class _Actor:

@@ -11,11 +11,15 @@ from safetensors.torch import load as from_bytes
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.engine import LocalEngine
+from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.engines.local.settings import EngineSettings
 
 
 class Samplers(Protocol):
     """Writes completions with the weights that the ranks have trained; every completion carries their version."""
+
+    @property
+    def written_tokens(self) -> int: ...
 
     def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]: ...
 
@@ -50,6 +54,14 @@ class Replica(LocalEngine):
                 p.copy_(fetched[own])
         self.weights_changed()
         member.version = newest
+
+    @property
+    def written_tokens(self) -> int:
+        return self.sampler.written_tokens if self.sampler else 0
+
+    def for_requests(self) -> LocalSampler:
+        """Whoever knows what can be asked of the model."""
+        return self._sampling()
 
     def _play(self, name: str) -> int:
         self.catch_up(name)

@@ -163,6 +163,14 @@ class Rank:
                 found[own] = whole.detach().cpu().contiguous()
         return None if self.number else as_bytes(found)
 
+    def write_weights(self, name: str, path: Path) -> None:
+        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole."""
+        written = self.weights(name)
+        if written is not None:
+            unfinished = path.with_suffix(".unfinished")
+            unfinished.write_bytes(written)
+            unfinished.rename(path)
+
     def digest(self, name: str | None, masters: bool) -> str | None:
         """As the local engine's, of equal weights: however many ranks they are spread over. From the first rank."""
         total = hashlib.sha256()

@@ -1,0 +1,117 @@
+"""What playing beside learning is worth: seconds of an iteration with --overlap 0 and 1, and how long who waits for whom.
+
+    python benchmarks/overlap.py                                  # one rank, one vLLM server, a world that thinks for 10 ms
+    python benchmarks/overlap.py --think-s 0.05 --ranks 2 --json
+
+The world is Countdown behind a simulator that takes its time, the method GRPO, the model tiny-base. `learning` and `playing`
+are the seconds an iteration spends in each; the ranks wait while nothing is learned, the servers while nothing is played.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tacit.core.engine import ModelSource
+from tacit.core.method import Schedule
+from tacit.core.tools import NoTools
+from tacit.core.types import Observation, Task, Transition
+from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.settings import ShardedSettings
+from tacit.environments import get_environment
+from tacit.methods.grpo import GRPO
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import PHASES, Loop
+from tacit.training.playground import Playground
+
+WORLD = get_environment("countdown")
+
+
+class Thinking:
+    """A world that takes its time."""
+
+    def __init__(self, think_s: float) -> None:
+        self._world, self._think_s = WORLD.make(), think_s
+
+    def reset(self, task: Task) -> Observation:
+        return self._world.reset(task)
+
+    def step(self, action: str) -> Transition:
+        time.sleep(self._think_s)
+        return self._world.step(action)
+
+    def close(self) -> None:
+        self._world.close()
+
+
+def measure(policy: ShardedPolicy, behind: bool, options: argparse.Namespace) -> dict[str, Any]:
+    """Medians over the iterations after the first."""
+    told = GRPO(
+        wording="terse", style="bare", history=0, admissible=False, kl=0.0,
+        schedule=Schedule(groups=options.groups, group_size=options.group_size, iterations=options.iterations + 2, lr=1e-5),
+    )  # fmt: skip
+    worlds = InPlace(lambda: Thinking(options.think_s))
+    ground = Playground(told.build(WORLD, NoTools()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
+    loop = Loop([ground], policy, 0, options.iterations + 2, behind=behind)
+    whole, learning, playing, stale = [], [], [], []
+    for number in range(1, options.iterations + 2):
+        began = time.perf_counter()
+        done = loop.iterate(number)
+        seconds = time.perf_counter() - began
+        if number > 1:
+            ahead = loop._ahead.seconds if loop._ahead else done.metrics["seconds_rollout"]
+            whole.append(seconds)
+            playing.append(ahead)
+            learning.append(sum(done.metrics[f"seconds_{phase}"] for phase in PHASES if phase != "rollout"))
+            stale.append(done.metrics["versions_behind"])
+    took = statistics.median(whole)
+    return {
+        "overlap": int(behind),
+        "iteration_s": round(took, 2),
+        "learning_s": round(statistics.median(learning), 2),
+        "playing_s": round(statistics.median(playing), 2),
+        "ranks_wait": round(1 - statistics.median(learning) / took, 2),
+        "servers_wait": round(1 - statistics.median(playing) / took, 2),
+        "versions_behind": statistics.mean(stale),
+        "sampler_gap": done.metrics["sampler_gap"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--think-s", type=float, default=0.01)
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--server-python", default="")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    settings = ShardedSettings(
+        device="cpu", threads=1, ranks=options.ranks, servers=options.servers, server_python=options.server_python
+    )
+    policy = load_policy(ModelSource("tiny-base"), settings)
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            policy.save(Path(place) / "start")
+            found = []
+            for behind in (False, True):
+                policy.load(Path(place) / "start")
+                found.append(measure(policy, behind, options))
+    finally:
+        policy.close()
+    if options.json:
+        print(json.dumps(found))
+        return
+    for row in found:
+        print("  ".join(f"{name} {value}" for name, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""New weights for a vLLM that is running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from safetensors.torch import load_file
+
+
+class TakesOver:
+    """What a vLLM worker can do besides (`worker_extension_cls`)."""
+
+    model_runner: Any
+
+    def take_over(self, path: str) -> None:
+        """The weights in a file, named as transformers names them; a tied head is not among them."""
+        self.model_runner.reload_weights(weights_iterator=iter(load_file(path).items()))
+        self._renew_tied_head()
+
+    def _renew_tied_head(self) -> None:
+        """On a CPU each linear layer multiplies by a packed copy of its weight. What is loaded is packed again; a tied head
+        loads nothing, and would go on answering with the old weights."""
+        model = self.model_runner.model
+        head = getattr(getattr(model, "runnable", model), "lm_head", None)
+        if head is not None and hasattr(head, "cpu_linear"):
+            from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+            dispatch_cpu_unquantized_gemm(head, remove_weight=False)

@@ -1,0 +1,133 @@
+"""A server's vLLM: requests are added while others are under way, and each step gives every one of them another token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer
+from vllm import EngineArgs, LLMEngine, TokensPrompt
+from vllm.lora.request import LoRARequest
+
+from tacit.engines.local.sampling.stopping import Stops
+from tacit.engines.sharded.servers.drawing import LOGPROBS_MODE, OwnDraw, parameters
+from tacit.engines.sharded.servers.orders import Delivery, Opening, Order
+
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""what vLLM keeps room for"""
+MAIN = "default"
+
+
+@dataclass
+class _Row:
+    order: Order
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Writer:
+    def __init__(self, told: Opening):
+        self._told = told
+        self._tokenizer = AutoTokenizer.from_pretrained(told.checkpoint)
+        self._stops: dict[tuple[str, ...], Stops] = {}
+        self._rows: dict[str, _Row] = {}
+        self._adapters: dict[str, LoRARequest] = {}
+        self._made = 0
+        self._versions: dict[str, int] = {} if told.lora_rank else {MAIN: 0}
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(told)))
+        self._vocabulary = self._engine.model_config.get_vocab_size()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, orders: list[Order]) -> None:
+        for order in orders:
+            self._begin(order)
+
+    def forget(self, tickets: list[int]) -> None:
+        self._abort([name for name, row in self._rows.items() if row.order.ticket in tickets])
+
+    def load(self, member: str, version: int, path: str) -> None:
+        """Take over what was handed over in a file. A completion is written by one version: what is under way begins again."""
+        again = [row.order for row in self._rows.values() if row.order.member == member]
+        self._abort([name for name, row in self._rows.items() if row.order.member == member])
+        if self._told.lora_rank:
+            old = self._adapters.get(member)
+            # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
+            self._made += 1
+            self._adapters[member] = LoRARequest(f"{member}-{version}-{self._made}", self._made, path)
+            if old is not None:
+                self._engine.remove_lora(old.lora_int_id)
+        else:
+            self._engine.collective_rpc("take_over", args=(path,))
+        self._engine.reset_prefix_cache()  # what was computed with the old weights
+        self._versions[member] = version
+        self.add(again)
+
+    def step(self) -> list[Delivery]:
+        """One more token of everything under way; what is finished by it."""
+        finished, over = [], []
+        for output in self._engine.step() if self._rows else ():
+            row = self._rows.get(output.request_id)
+            if row is None:
+                continue
+            said = output.outputs[0]
+            stopped = False
+            for token, known in zip(said.token_ids, said.logprobs, strict=True):
+                row.tokens.append(int(token))
+                row.logprobs.append(float(known[token].logprob))
+                if stopped := self._stops_of(row.order.sampling.stop).ends(np.array(row.tokens)):
+                    break
+            if stopped or output.finished:
+                finished.append(self._delivery(row, stopped))
+                del self._rows[output.request_id]
+                if not output.finished:
+                    over.append(output.request_id)
+        if over:
+            self._engine.abort_request(over)
+        return finished
+
+    def _begin(self, order: Order) -> None:
+        name = f"{order.ticket}-{self._versions[order.member]}"
+        prompt, asked = TokensPrompt(prompt_token_ids=list(order.prompt)), parameters(order, self._told.end_tokens)
+        self._engine.add_request(name, prompt, asked, lora_request=self._adapters.get(order.member))
+        self._rows[name] = _Row(order)
+
+    def _abort(self, names: list[str]) -> None:
+        if names:
+            self._engine.abort_request(names)
+        for name in names:
+            del self._rows[name]
+
+    def _delivery(self, row: _Row, stopped: bool) -> Delivery:
+        version = self._versions[row.order.member]
+        return Delivery(row.order.ticket, tuple(row.tokens), tuple(row.logprobs), stopped, version)
+
+    def _stops_of(self, stop: tuple[str, ...]) -> Stops:
+        if stop not in self._stops:
+            self._stops[stop] = Stops(self._tokenizer, self._told.end_tokens, stop, self._vocabulary)
+        return self._stops[stop]
+
+
+def _arguments(told: Opening) -> dict[str, Any]:
+    on_cpu = told.device == "cpu"
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": next(r for r in LORA_RANKS if r >= told.lora_rank)}
+    return {
+        "model": told.checkpoint,
+        "skip_tokenizer_init": True,
+        "dtype": told.dtype,
+        "max_model_len": told.context,
+        "max_num_seqs": told.max_batch,
+        "enforce_eager": on_cpu,
+        "gpu_memory_utilization": told.memory,
+        "enable_prefix_caching": True,
+        "logits_processors": [OwnDraw],
+        "logprobs_mode": LOGPROBS_MODE,
+        "worker_extension_cls": "tacit.engines.sharded.servers.weights.TakesOver",
+        "async_scheduling": False,  # a token is drawn once the one before it is known
+        "disable_log_stats": True,
+        "seed": 0,
+        **(adapters if told.lora_rank else {}),
+    }

@@ -1,0 +1,69 @@
+"""A run whose ranks are killed goes on by itself from its last checkpoint, and ends where it would have ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tacit
+from tacit.core.errors import EngineLost
+from tacit.engines.sharded.driver.group import RankGroup
+from tacit.runs.directory import read_summary
+from tacit.runs.metrics import read_metrics
+
+SMALL = {
+    "world": "countdown", "model": "tiny", "iterations": 3, "groups": 2, "group_size": 2, "lr": 1e-3, "kl": 0.0, "tasks": 20,
+    "checkpoint_every": 1, "quiet": True, "tiny": {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 2},
+    "evaluation": {"tasks": 2, "every": 0, "untrained": False},
+    "engine": {"name": "sharded", "ranks": 2, "threads": 1, "device": "cpu", "timeout_s": 60.0},
+}  # fmt: skip
+
+
+@pytest.fixture()
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[RankGroup]:
+    """Every group of ranks that was started."""
+    started: list[RankGroup] = []
+    begin = RankGroup.__init__
+
+    def remembered(self: RankGroup, *arguments: Any) -> None:
+        begin(self, *arguments)
+        started.append(self)
+
+    monkeypatch.setattr(RankGroup, "__init__", remembered)
+    return started
+
+
+def kill(group: RankGroup, rank: int) -> None:
+    os.kill(int(group._ranks[rank].started.name.split()[-1]), signal.SIGKILL)
+
+
+def test_it_ends_where_it_would_have_ended(tmp_path: Path, groups: list[RankGroup]) -> None:
+    tacit.train(**SMALL, out=tmp_path / "calm")
+    done: list[int] = []
+
+    def at_the_second(event: Any) -> None:
+        if event.kind == "step" and event.step == 2 and not done:
+            done.append(event.step)
+            kill(groups[-1], 1)
+
+    tacit.train(**SMALL, out=tmp_path / "killed", callbacks=at_the_second)
+    assert done == [2] and len(groups) == 3
+    assert read_summary(tmp_path / "killed")["digest"] == read_summary(tmp_path / "calm")["digest"]
+    steps = [
+        [m["step"] for m in read_metrics(tmp_path / name / "metrics.jsonl") if m["stage"] == "rl"]
+        for name in ("calm", "killed")
+    ]
+    assert steps == [[1, 2, 3]] * 2
+
+
+def test_ranks_that_are_lost_again_and_again_end_it(tmp_path: Path, groups: list[RankGroup]) -> None:
+    def always(event: Any) -> None:
+        kill(groups[-1], 0)
+
+    with pytest.raises(EngineLost, match=r"rank 0 of 2 .*SIGKILL.*--resume"):
+        tacit.train(**{**SMALL, "checkpoint_every": 5}, out=tmp_path / "run", callbacks=always)
+    assert len(groups) == 4

@@ -1,0 +1,45 @@
+"""What the tests on servers share: who is missing, and a policy on ranks and servers."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.core.engine import ModelSource
+from tacit.engines import get_engine
+from tacit.engines.models.tiny import TinySettings, tiny_checkpoint
+from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.settings import ShardedSettings
+
+needs_vllm = pytest.mark.skipif(
+    find_spec("vllm") is None, reason="vLLM is not installed here; `make test-cluster` makes an environment that has it"
+)
+SMALL = TinySettings(vocab=512, hidden=64, layers=2, heads=2, kv_heads=1, intermediate=64, context=256)
+"""vLLM's attention on CPUs wants heads of at least 32"""
+ALONE = {"device": "cpu", "threads": 1}
+
+
+def small_checkpoint(place: Path) -> Path:
+    """A model of a few thousand weights, drawn at random, with a tied head."""
+    texts = [f"go to drawer {i} and take plate {i + 1} from shelf {i % 7}" for i in range(60)]
+    return Path(shutil.copytree(tiny_checkpoint(texts, SMALL, seed=0), place / "model"))
+
+
+def on_servers(checkpoint: Path, **wished: Any) -> ShardedPolicy:
+    settings = {**ALONE, "ranks": 2, "servers": 1, "timeout_s": 120.0, "max_batch": 32, **wished}
+    return load_policy(ModelSource(str(checkpoint), seed=3), ShardedSettings(**settings))
+
+
+def on_one(checkpoint: Path, **wished: Any) -> Any:
+    engine = get_engine("local")
+    return engine.load(ModelSource(str(checkpoint), seed=3), engine.settings(**ALONE, **wished))
+
+
+def process_of(policy: ShardedPolicy, server: int = 0) -> int:
+    """Its process id."""
+    assert policy.engine.servers is not None
+    return int(str(policy.engine.servers._servers[server]).rpartition(" ")[2].rstrip(")"))

@@ -1,0 +1,210 @@
+"""Sampling on vLLM servers: it says what the local sampler says, of the weights that the ranks have, and outlives a server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from on_servers import needs_vllm, on_one, on_servers, process_of, small_checkpoint
+
+from tacit.core.batch import Batch
+from tacit.core.engine import HIDDEN_STATES, SAMPLING, SCORING
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.engines import get_engine
+from tacit.engines.sharded.driver.policy import ShardedPolicy
+from tacit.testing.engines import LR, EngineConformance, Weighted
+
+pytestmark = needs_vllm
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def opened(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ShardedPolicy, Path]]:
+    policy, start = on_servers(model), tmp_path_factory.mktemp("start") / "policy"
+    policy.save(start)
+    yield policy, start
+    policy.close()
+
+
+@pytest.fixture()
+def fresh(opened: tuple[ShardedPolicy, Path]) -> ShardedPolicy:
+    """As it began, on the server that is there."""
+    policy, start = opened
+    policy.load(start)
+    return policy
+
+
+def requests(count: int = 12, seed: int = 0) -> list[Request]:
+    draw = np.random.default_rng(seed)
+    return [Request(draw.integers(2, 200, size=draw.integers(1, 150)), seed=int(draw.integers(1 << 62))) for _ in range(count)]
+
+
+def a_batch(asked: list[Request]) -> Batch:
+    draw = np.random.default_rng(1)
+    completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in asked]
+    weights = [draw.normal(size=len(c)) for c in completions]
+    batch = Batch.imitation([r.prompt for r in asked], completions)
+    return replace(batch, advantages=weights, sampled=True, behaviour=[0 * w - 5.0 for w in weights])
+
+
+def same(ours: Any, theirs: Any) -> None:
+    assert [c.tokens.tolist() for c in ours] == [c.tokens.tolist() for c in theirs]
+    assert [(c.text, c.finish) for c in ours] == [(c.text, c.finish) for c in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine.logprobs, other.logprobs, atol=1e-4)
+
+
+class TestSampling(EngineConformance):
+    """What the kit asks of whoever samples; learning is the ranks', and they have been through it."""
+
+    engine = replace(get_engine("sharded"), capabilities=frozenset({SAMPLING, SCORING, HIDDEN_STATES}))
+
+    @pytest.fixture(autouse=True)
+    def one_for_all(self, fresh: ShardedPolicy) -> None:
+        self.opened = fresh
+
+    @contextmanager
+    def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
+        assert not wished
+        yield self.opened
+
+    @pytest.fixture(scope="class")
+    def checkpoint(self, model: Path) -> Path:
+        return model
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(max_tokens=20),
+        Sampling(0.7, top_p=0.9, max_tokens=20),
+        Sampling(1.2, top_k=5, max_tokens=20),
+        Sampling(0.0, max_tokens=20),
+        Sampling(max_tokens=30, stop=("e", " to")),
+    ],
+    ids=["plain", "top_p", "top_k", "greedy", "stops"],
+)
+def test_it_writes_what_the_local_sampler_writes(fresh: ShardedPolicy, model: Path, sampling: Sampling) -> None:
+    asked = requests()
+    same(fresh.sample(asked, sampling), on_one(model).sample(asked, sampling))
+
+
+def test_new_weights_reach_the_server_before_the_next_request(fresh: ShardedPolicy, model: Path) -> None:
+    """The head is tied, prompts are long enough for a prefix cache: both would go on with the old weights if left alone."""
+    one, asked, sampling = on_one(model), requests(), Sampling(max_tokens=16)
+    before = fresh.version
+    for step in range(3):
+        for policy in (one, fresh):
+            policy.update(a_batch(asked), [Weighted()], 10 * LR)
+        done = fresh.sample(asked, sampling)
+        same(done, one.sample(asked, sampling))
+        assert {c.version for c in done} == {before + step + 1} == {fresh.version}
+    files = list(Path(fresh.engine.servers._handover._directory.name).iterdir())  # type: ignore[union-attr]
+    assert len(files) == 1, "old versions are cleared away"
+
+
+def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -> None:
+    asked, servers = requests(6), fresh.engine.servers
+    assert servers is not None
+    fresh.sample(asked[:1], Sampling(max_tokens=1))
+    os.kill(process_of(fresh), signal.SIGSTOP)
+    tickets = servers.hand_in([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
+    fresh.update(a_batch(asked), [Weighted()], 10 * LR)
+    os.kill(process_of(fresh), signal.SIGCONT)
+    servers.catch_up("default")
+    found = {}
+    while len(found) < len(asked):
+        found |= {delivery.ticket: delivery for delivery in servers.fetch(tickets)}
+    for ticket, request in zip(tickets, asked, strict=True):
+        tokens, said = np.array(found[ticket].tokens), np.array(found[ticket].logprobs)
+        assert found[ticket].version == fresh.version
+        np.testing.assert_allclose(said, fresh.logprobs([request.prompt], [tokens])[0], atol=1e-4)
+
+
+def test_held_weights_stay_while_others_are_learned(fresh: ShardedPolicy) -> None:
+    asked, sampling = requests(), Sampling(max_tokens=16)
+    before, version = fresh.sample(asked, sampling), fresh.version
+    with fresh.held():
+        fresh.update(a_batch(asked), [Weighted()], 10 * LR)
+        meanwhile = fresh.sample(asked, sampling)
+        same(meanwhile, before)
+        assert {c.version for c in meanwhile} == {version} == {fresh.version - 1}
+    after = fresh.sample(asked, sampling)
+    assert {c.version for c in after} == {fresh.version}
+    assert any(a.tokens.tolist() != b.tokens.tolist() for a, b in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("how", ["killed while it waits", "killed while it writes", "stopped"])
+def test_a_lost_server_is_started_again_and_says_the_same(fresh: ShardedPolicy, how: str) -> None:
+    servers = fresh.engine.servers
+    assert servers is not None
+    asked, sampling = requests(24), Sampling(max_tokens=90)
+    fresh.update(a_batch(asked), [Weighted()], 10 * LR)  # the checkpoint alone would not do
+    truth, restarted = fresh.sample(asked, sampling), servers.restarted
+    process = process_of(fresh)
+    if how == "killed while it waits":
+        os.kill(process, signal.SIGKILL)
+    elif how == "killed while it writes":
+        threading.Timer(0.05, os.kill, (process, signal.SIGKILL)).start()
+    else:
+        os.kill(process, signal.SIGSTOP)
+        servers._servers[0].timeout_s = 5.0
+        # The next one must not be hurried: its first steps take longer than that.
+        threading.Timer(9.0, setattr, (servers._servers[0], "timeout_s", 120.0)).start()
+    limits = {"stopped": "--engine.timeout_s"}
+    with pytest.warns(UserWarning, match=rf"server 0 \(process {process}\) of 1 was lost: .*{limits.get(how, 'SIGKILL')}"):
+        again = fresh.sample(asked, sampling)
+        if servers.restarted == restarted:  # it had finished before it was killed
+            time.sleep(0.2)
+            again = fresh.sample(asked, sampling)
+    same(again, truth)
+    assert servers.restarted == restarted + 1 and {c.version for c in again} == {fresh.version}
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_a_server_with_other_weights_is_refused(fresh: ShardedPolicy) -> None:
+    asked = requests()
+    servers = fresh.engine.servers
+    assert servers is not None
+    fresh.sample(asked[:1], Sampling(max_tokens=1))
+    fresh.update(a_batch(asked), [Weighted()], 10 * LR)
+    handed = servers._handover.hand_over("default", fresh.version)
+    stale = replace(handed, path="")  # as if its storage showed it nothing new
+    with pytest.raises(TacitError, match=r"server 0 \(process \d+\) has other weights than the ranks.*--engine.exchange"):
+        servers._servers[0].give(stale, servers._handover.probes)
+    servers._servers[0].give(handed, servers._handover.probes)
+
+
+def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
+    one, many = (opened(model, lora_rank=4) for opened in (on_one, on_servers))
+    asked, sampling = requests(8), Sampling(max_tokens=16)
+    try:
+        for policy in (one, many):
+            policy.adapter("other")
+        same(many.sample(asked, sampling), one.sample(asked, sampling))
+        for scale in (1.0, -2.0):
+            for policy in (one, many):
+                policy.update(a_batch(asked), [Weighted(scale=scale)], 10 * LR)
+            same(many.sample(asked, sampling), one.sample(asked, sampling))
+        for policy in (one, many):
+            policy.adapter("other").update(a_batch(asked), [Weighted(scale=-1.0)], 10 * LR)
+        same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
+        same(many.sample(asked, sampling), one.sample(asked, sampling))
+        assert many.version == 2 and many.adapter("other").version == 1
+    finally:
+        many.close()
