@@ -16,7 +16,8 @@ from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.tinker.policy import load_policy
-from tacit.engines.tinker.spec import ENGINE, TinkerSettings
+from tacit.engines.tinker.settings import TinkerSettings
+from tacit.engines.tinker.spec import ENGINE
 from tacit.testing.engines import LR, EngineConformance, Weighted
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tacit.core.errors import TacitError, install
 from tacit.engines.tinker.data import gradient_datum
-from tacit.engines.tinker.spec import TinkerSettings
+from tacit.engines.tinker.settings import TinkerSettings
 
 NORMS = ("unclipped_grad_l2:mean", "skyrl.ai/grad_norm", "grad_norm")
 """what services call the norm of the gradient in the metrics of a step"""

@@ -24,7 +24,7 @@ from tacit.engines.tinker.connection import answer, check_proportions, context_l
 from tacit.engines.tinker.learning import gradient
 from tacit.engines.tinker.sampling import TinkerDesk, sample_all
 from tacit.engines.tinker.scoring import TinkerReference, TinkerScorer
-from tacit.engines.tinker.spec import TinkerSettings
+from tacit.engines.tinker.settings import TinkerSettings
 
 MANIFEST = "policy.json"
 FORMAT = "tinker-1"

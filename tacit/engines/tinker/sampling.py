@@ -14,7 +14,7 @@ from tacit.core.types import Completion, Finish
 from tacit.engines.local.passes.models import TextCodec
 from tacit.engines.tinker.connection import answer
 from tacit.engines.tinker.data import whole_input
-from tacit.engines.tinker.spec import TinkerSettings
+from tacit.engines.tinker.settings import TinkerSettings
 
 
 class TinkerDesk:

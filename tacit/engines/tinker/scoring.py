@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.engines.tinker.connection import answer
 from tacit.engines.tinker.data import completion_part, scored_datum, whole_input
 from tacit.engines.tinker.learning import check_temperature
-from tacit.engines.tinker.spec import TinkerSettings
+from tacit.engines.tinker.settings import TinkerSettings
 
 
 class TinkerScorer:
