@@ -188,7 +188,7 @@ def test_without_a_world_a_module_is_taught_alone_and_says_so(logs, tmp_path, ca
         *TINY,
     ]
     assert main([*command, "--iterations", "3"]) == 2
-    assert "without practice (--iterations 0)" in capsys.readouterr().err and not out.exists()
+    assert "without practice (--iterations 0, --sft.rounds 0)" in capsys.readouterr().err and not out.exists()
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "nothing is measured" in said and "never practised or played" in said and "turns kept back" in said

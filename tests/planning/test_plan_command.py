@@ -24,7 +24,8 @@ def test_the_issues_command(capsys, tmp_path):
     assert plan["devices"] <= 64 and plan["iteration"] == pytest.approx(plan["rollout"] + plan["update_total"] + plan["push"])
 
 
-def test_several_numbers_make_a_table(capsys):
+def test_several_numbers_make_a_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # words stay whole
     assert main(["plan", "--model", "70B", "--gpus", "8,128", *TOLD]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out and "What would: --engine.lora-rank 16" in out and "128" in out

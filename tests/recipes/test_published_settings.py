@@ -15,7 +15,7 @@ from tacit.comparison.plan import make_plan
 from tacit.core.errors import TacitError
 
 CARRIED_OUT = {
-    "seed", "out", "workers", "world_timeout_s", "checkpoint_every", "keep", "trajectories", "wandb", "method.name",
+    "seed", "out", "workers", "world_timeout_s", "overlap", "checkpoint_every", "keep", "trajectories", "wandb", "method.name",
     "engine.name",
     "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
     "engine.gradient_checkpointing",
@@ -36,6 +36,8 @@ def idle(told: dict[str, Any]) -> set[str]:
     found = {place for place in told if place.startswith("sft.") and place != "sft.steps"} if not told["sft.steps"] else set()
     if not told["sft.noted"] and not told["sft.entries"]:
         found |= {"sft.noted", "sft.entries", "sft.astray"}
+    if not told["sft.rounds"]:
+        found |= {"sft.rounds", "sft.round_tasks", "sft.round_steps", "sft.round_share"}
     if not told["engine.lora_rank"]:
         found |= {"engine.lora_alpha", "engine.lora_dropout", "engine.lora_targets"}
     if told["method.name"] != "constant_context" and not told["method.state_block"]:
