@@ -16,6 +16,7 @@ from tacit.assembly.recipe import PolicyRecipe
 from tacit.cli.logs import add_logs_flag, show_logs
 from tacit.cli.terminal import ask_yes, make_console, say, table
 from tacit.core.errors import TacitError, unknown
+from tacit.core.types import Prompt
 from tacit.core.world import FULL_BLOCK
 from tacit.modules.drafting.asking import action_kinds, ask_for_rewards, ask_for_rewards_of, ask_for_tracker, choose_shown
 from tacit.modules.drafting.checks import Examination
@@ -41,16 +42,8 @@ def draft_tracker(argv: Sequence[str]) -> int:
     arguments, _ = parser.parse(argv)
     console, episodes = make_console(), _episodes(arguments)
     shown, kinds = choose_shown(episodes, arguments.shown), action_kinds(episodes)
-    if arguments.check:
-        arguments.attempts, text = 1, _read(arguments.check)
-        ask: Callable[[str, str, int], str] = lambda before, failed, attempt: text  # noqa: E731
-    else:
-        drafter = _drafter(arguments)
-        ask = lambda before, failed, attempt: drafter.write(  # noqa: E731
-            ask_for_tracker(_work(arguments), shown, kinds, before, failed), attempt
-        )
-    drafted = _pursue(console, arguments, episodes, ask)
-    return _end(console, arguments, drafted, "tracker")
+    ask = _asker(arguments, lambda before, failed: ask_for_tracker(_work(arguments), shown, kinds, before, failed))
+    return _end(console, arguments, _pursue(console, arguments, episodes, ask), "tracker")
 
 
 def draft_rewards(argv: Sequence[str]) -> int:
@@ -76,18 +69,23 @@ def draft_rewards(argv: Sequence[str]) -> int:
     else:
         episodes, blocks = _along_own_tracker(console, arguments, episodes)
     shown = choose_shown(episodes, arguments.shown)
+
+    def request(before: str, failed: str) -> Prompt:
+        if beside:
+            return ask_for_rewards(work, shown, kinds, beside[0], before, failed)
+        return ask_for_rewards_of(work, shown, kinds, blocks or {}, before, failed)
+
+    ask = _asker(arguments, request)
+    return _end(console, arguments, _pursue(console, arguments, episodes, ask, beside, blocks), "rewards")
+
+
+def _asker(arguments: Namespace, request: Callable[[str, str], Prompt]) -> Callable[[str, str, int], str]:
+    """Who writes a draft, told the one before and why it failed: the model, or with --check a file, once."""
     if arguments.check:
         arguments.attempts, text = 1, _read(arguments.check)
-        ask: Callable[[str, str, int], str] = lambda before, failed, attempt: text  # noqa: E731
-    else:
-        drafter = _drafter(arguments)
-        ask = lambda before, failed, attempt: drafter.write(  # noqa: E731
-            ask_for_rewards(work, shown, kinds, beside[0], before, failed)
-            if beside
-            else ask_for_rewards_of(work, shown, kinds, blocks or {}, before, failed),
-            attempt,
-        )
-    return _end(console, arguments, _pursue(console, arguments, episodes, ask, beside, blocks), "rewards")
+        return lambda before, failed, attempt: text
+    drafter = _drafter(arguments)
+    return lambda before, failed, attempt: drafter.write(request(before, failed), attempt)
 
 
 def _along_own_tracker(

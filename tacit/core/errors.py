@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tacit import DISTRIBUTION
@@ -22,6 +22,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
     hint = f" Did you mean {plain[nearest[0]]!r}?" if nearest else ""
     noun, of, whole = kind.partition(" of ")
     return TacitError(f"unknown {noun} {name!r}{of}{whole}.{hint} Known: {', '.join(names)}.")
+
+
+def check_asked(world: str, splits: Sequence[str], split: str, count: int) -> None:
+    """Refuse a split that a world has not, or fewer than no tasks."""
+    if split not in splits:
+        raise unknown(f"split of world {world!r}", split, splits)
+    if count < 0:
+        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
 
 
 def install(extra: str) -> str:

@@ -105,6 +105,18 @@ class Desk(Protocol):
         ...
 
 
+def sample_at(desk: Desk, requests: Sequence[Request]) -> list[Completion]:
+    """Hand in all of them, and leave when they are finished."""
+    completions: dict[int, Completion] = {}
+    try:
+        tickets = [desk.submit(request) for request in requests]
+        while finished := desk.wait():
+            completions.update(finished)
+    finally:
+        desk.close()
+    return [completions[ticket] for ticket in tickets]
+
+
 @runtime_checkable
 class DeskSampler(Sampler, Protocol):
     """A sampler that takes requests while others are under way. One that only has `sample` serves as well: whoever rolls out

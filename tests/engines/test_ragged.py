@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 from random_models import make_model
-from test_lean import build, grouped_rows
+from test_lean import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.passes import pieces as pieces_module
-from tacit.engines.local.passes.flat import pack_flat
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.models import LanguageModel
-from tacit.engines.local.passes.packing import pack
 from tacit.engines.local.passes.pieces import PLAIN, Pieces
 from tacit.engines.local.passes.ragged import RaggedDecoder, joint
 from tacit.engines.local.passes.ragged_attention import Spans, attend
@@ -45,20 +43,7 @@ def test_attention_sees_the_end_of_its_row_and_nothing_of_others():
 def test_states_and_gradients_are_the_models_own(everywhere, family: str, kept) -> None:
     model = LanguageModel(build(family, **({"sliding_window": None} if family == "Mistral" else {})))
     assert isinstance(model.lean, RaggedDecoder)
-    prompts, completions = grouped_rows()
-    rows = np.array(kept)
-    weights_TD, found = None, []
-    for packed in (pack_flat(prompts, completions, rows), pack(prompts, completions, rows, 0)):
-        hidden_TD = model.predicting(packed)
-        if weights_TD is None:
-            weights_TD = torch.randn(hidden_TD.shape, generator=torch.Generator().manual_seed(1))
-        (hidden_TD * weights_TD).sum().backward()
-        found.append((hidden_TD.detach(), {n: p.grad.clone() for n, p in model.hf.named_parameters() if p.grad is not None}))
-        model.hf.zero_grad()
-    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-4)
-    assert found[0][1].keys() == found[1][1].keys()
-    for name, gradient in found[0][1].items():
-        torch.testing.assert_close(gradient, found[1][1][name], atol=1e-4, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+    check_own_states_and_gradients(model, kept)
 
 
 def test_a_compiled_piece_that_is_wrong_is_not_used(monkeypatch) -> None:

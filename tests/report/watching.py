@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from endings import ended
 from written import episode
 
 from tacit.runs.records import write_records
@@ -41,12 +42,7 @@ class Watching:
             connection.close()
 
     def stop(self) -> int:
-        self.process.terminate()
-        try:
-            return self.process.wait(60)
-        finally:
-            assert self.process.stdout is not None
-            self.process.stdout.close()
+        return ended(self.process)
 
 
 @contextmanager

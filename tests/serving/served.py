@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from endings import ended
+
 from tacit.core.types import Observation
 from tacit.environments import get_environment
 
@@ -74,13 +76,7 @@ class Served:
         return f"/sessions/{self.post('/sessions', {'goal': goal, 'family': family, **more})['session']}"
 
     def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            return self.process.wait(60)
-        finally:
-            assert self.process.stdout is not None
-            self.process.stdout.close()
+        return ended(self.process)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 from tacit.core.batch import Batch
 from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
-from tacit.core.protocols import LossTerm, Request, Sampling, Scorer
+from tacit.core.protocols import LossTerm, Request, Sampling, Scorer, sample_at
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import MAIN
@@ -22,7 +22,7 @@ from tacit.engines.local.passes.models import TextCodec
 from tacit.engines.local.speaking import Speaking
 from tacit.engines.tinker.connection import answer, check_proportions, context_limit, gradient_norm, new_adapter
 from tacit.engines.tinker.learning import gradient
-from tacit.engines.tinker.sampling import TinkerDesk, sample_all
+from tacit.engines.tinker.sampling import TinkerDesk
 from tacit.engines.tinker.scoring import TinkerReference, TinkerScorer
 from tacit.engines.tinker.settings import TinkerSettings
 
@@ -125,7 +125,7 @@ class TinkerPolicy(Speaking):
         return TinkerDesk(self._newest, self.codec, sampling, self.connection.settings)
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        return sample_all(self.desk(sampling, layer), requests)
+        return sample_at(self.desk(sampling, layer), requests)
 
     def _newest(self) -> tuple[Any, int]:
         """Who samples from the weights as they are now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
@@ -87,11 +87,3 @@ class TinkerDesk:
 def check_sampling(sampling: Sampling) -> None:
     if sampling.temperature < 0:
         raise TacitError(f"temperature = {sampling.temperature} must not be negative; 0 is greedy.")
-
-
-def sample_all(desk: TinkerDesk, requests: Sequence[Request]) -> list[Completion]:
-    tickets = [desk.submit(request) for request in requests]
-    answers: dict[int, Completion] = {}
-    while finished := desk.wait():
-        answers.update(finished)
-    return [answers[ticket] for ticket in tickets]

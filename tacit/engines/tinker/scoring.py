@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ from tacit.engines.tinker.learning import check_temperature
 from tacit.engines.tinker.settings import TinkerSettings
 
 
-class TinkerScorer:
-    """Log-probabilities from the weights that are trained."""
+class _Scoring(ABC):
+    """What is asked of weights that are elsewhere: rows without a completion are not sent."""
 
     def __init__(self, client: Callable[[], Any], settings: TinkerSettings) -> None:
         self._client, self._settings = client, settings
@@ -24,14 +25,13 @@ class TinkerScorer:
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
     ) -> list[np.ndarray]:
         check_temperature(temperature, "scoring")
-        rows = [i for i, completion in enumerate(completions) if len(completion)]
-        found = [np.zeros(0, np.float32)] * len(prompts)
-        if rows:
-            data = [scored_datum(prompts[r], completions[r]) for r in rows]
-            outputs = answer(self._client().forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
-            for r, output in zip(rows, outputs, strict=True):
-                found[r] = completion_part(prompts[r], completions[r], output)
-        return found
+        asked = {r: (prompts[r], completions[r]) for r in range(len(prompts)) if len(completions[r])}
+        found = dict(zip(asked, self._scored(list(asked.values())), strict=True)) if asked else {}
+        return [found.get(r, np.zeros(0, np.float32)) for r in range(len(prompts))]
+
+    @abstractmethod
+    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+        """Of each prompt and its completion."""
 
     def distributions(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
@@ -39,25 +39,20 @@ class TinkerScorer:
         raise TacitError("whole distributions cannot be had of the Tinker API; use --engine local.")
 
 
-class TinkerReference:
+class TinkerScorer(_Scoring):
+    """Log-probabilities from the weights that are trained."""
+
+    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+        data = [scored_datum(prompt, completion) for prompt, completion in rows]
+        outputs = answer(self._client().forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
+        return [completion_part(*row, output) for row, output in zip(rows, outputs, strict=True)]
+
+
+class TinkerReference(_Scoring):
     """Log-probabilities from weights that are not trained any more."""
 
-    def __init__(self, client: Callable[[], Any], settings: TinkerSettings) -> None:
-        self._client, self._settings = client, settings
-
-    def logprobs(
-        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
-    ) -> list[np.ndarray]:
-        check_temperature(temperature, "scoring")
-        client, found = self._client(), [np.zeros(0, np.float32)] * len(prompts)
-        asked = {
-            r: client.compute_logprobs(whole_input(np.concatenate([prompt, completion])))
-            for r, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
-            if len(completion)
-        }
-        for r, future in asked.items():
-            whole = answer(future, self._settings, "the reference's scoring")
-            found[r] = np.array(whole[len(prompts[r]) :], np.float32)
-        return found
-
-    distributions = TinkerScorer.distributions
+    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+        client = self._client()
+        asked = [client.compute_logprobs(whole_input(np.concatenate(row))) for row in rows]
+        whole = [answer(future, self._settings, "the reference's scoring") for future in asked]
+        return [np.array(scored[len(prompt) :], np.float32) for (prompt, _), scored in zip(rows, whole, strict=True)]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import check_asked
 from tacit.core.types import Task
 from tacit.environments.cooking.house import build_house
 from tacit.environments.cooking.things import COOKED, CUTS, FOODS, RAW, UNCUT, Food
@@ -39,10 +39,7 @@ Ingredient = tuple[str, str, str]
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different games of the split; a larger count begins with the same ones."""
-    if split not in SPLITS:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}
     while len(found) < count:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Sequence
 from random import Random
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import check_asked
 from tacit.core.types import Task
 from tacit.environments.countdown.arithmetic import Operation, result
 
@@ -29,10 +29,7 @@ TARGETS = range(10, 1000)
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different puzzles of the split; a larger count begins with the same ones."""
-    if split not in SPLITS:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[tuple[tuple[int, ...], int], Task] = {}
     while len(found) < count:

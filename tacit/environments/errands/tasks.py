@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import check_asked
 from tacit.core.types import Task
 from tacit.environments.errands.town import HOME, PLACES, THINGS
 
@@ -23,10 +23,7 @@ TOWNS = 2**31
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different errands of the split, or all it has; a larger count begins with the same ones."""
-    if split not in SPLITS:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     if split == "elsewhere":
         found: dict[int, Task] = {}

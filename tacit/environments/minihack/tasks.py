@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from random import Random
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import check_asked
 from tacit.core.types import Task
 from tacit.environments.minihack.levels import LEVELS
 
@@ -28,10 +28,7 @@ SEEDS = 2**31 - 1
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` different levels of the split; a larger count begins with the same ones. Of some families only, in the order they
     have among all."""
-    if split not in SPLITS:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     rng = Random(f"{NAME}/{split}/{seed}")
     kinds = HARD if split == "hard" else FAMILIES
     if not set(families) & set(kinds):

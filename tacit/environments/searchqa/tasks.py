@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import check_asked
 from tacit.core.types import Task
 from tacit.environments.searchqa.asking import Question, draw_question
 from tacit.environments.searchqa.files import FAMILIES
@@ -33,10 +33,7 @@ _MOST_LANDS_PER_TASK = 8
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> Sequence[Task]:
     """`count` different questions of the split; a larger count begins with the same ones. Of some families only, in the order
     they have among all."""
-    if split not in SPLITS:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     if split in PUBLISHED:
         return published_tasks(split, count, seed, families)
     found: list[Task] = []

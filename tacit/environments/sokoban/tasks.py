@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import check_asked
 from tacit.core.types import Task
 from tacit.environments.sokoban.room import DIRECTIONS, Layout, Room, read_rows
 from tacit.environments.sokoban.solver import moves_left
@@ -43,10 +43,7 @@ GOAL = "Push every box onto a target."
 
 def tasks(split: str, count: int, seed: int) -> list[Task]:
     """`count` different rooms of the split; a larger count begins with the same ones."""
-    if split not in SPLITS:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     shares = SHARES["corpus" if split == "train" and seed >= FAR else split]
     rng = Random(f"{NAME}/{split}/{seed}")
     found: dict[str, Task] = {}

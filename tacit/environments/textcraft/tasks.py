@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import cache
 from random import Random
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, check_asked
 from tacit.core.types import Task
 from tacit.environments.textcraft.book import NAMESPACE, Book, spoken
 from tacit.environments.textcraft.recipes import PUBLISHED, WORKSHOP, open_book
@@ -36,10 +36,7 @@ DISTRACTORS, WORKSHOP_DISTRACTORS, WORKSHOP_LINES = 10, 4, 16
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` different tasks of a split, of some families only; a larger count begins with the same ones. Of a published
     split, as many of these families as there are."""
-    if split not in SPLITS:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     if split in SIZES:
         return _published(split, count, seed, families)
     depths = DEPTHS[-1:] if split == "hard" else DEPTHS

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, check_asked, unknown
 from tacit.core.types import Task
 from tacit.environments.webshop.catalogue import Catalogue
 from tacit.environments.webshop.generator import NAME as GENERATED
@@ -43,10 +43,7 @@ SPLITS = tuple(_SOURCES)
 
 def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
     """`count` goals of the split, the same on every machine; of some families only, as many as there are."""
-    if split not in _SOURCES:
-        raise unknown(f"split of world {NAME!r}", split, SPLITS)
-    if count < 0:
-        raise TacitError(f"cannot make {count} tasks; ask for zero or more.")
+    check_asked(NAME, SPLITS, split, count)
     name, test, human = _SOURCES[split]
     catalogue = _CATALOGUES[name]()
     every = set(families) >= set(FAMILIES)

@@ -107,13 +107,6 @@ class KeyValueCache(ABC):
     def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
         """Prefilled keys and values of these rows."""
 
-    def put_flat(
-        self, slots_M: torch.Tensor, taken_M: torch.Tensor | None, layer: int, keys_NHD: torch.Tensor, values_NHD: torch.Tensor
-    ) -> None:
-        """Prefilled keys and values end to end, each at its slot of rows × columns; `taken` says which go there, where some go
-        to several."""
-        raise NotImplementedError(f"{type(self).__name__} takes rectangles")
-
     @abstractmethod
     def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
         """A step in which row i writes at its position and reads up to it, as far as `window` goes."""
@@ -146,6 +139,8 @@ class RowCache(KeyValueCache):
     def put_flat(
         self, slots_M: torch.Tensor, taken_M: torch.Tensor | None, layer: int, keys_NHD: torch.Tensor, values_NHD: torch.Tensor
     ) -> None:
+        """Prefilled keys and values end to end, each at its slot of rows × columns; `taken` says which go there, where some go
+        to several."""
         for cached, new in ((self._keys[layer], keys_NHD), (self._values[layer], values_NHD)):
             cached.flatten(0, 1).index_copy_(0, slots_M, new if taken_M is None else new.index_select(0, taken_M))
 

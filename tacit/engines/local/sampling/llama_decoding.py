@@ -201,6 +201,7 @@ class LlamaTable:
         self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same without padding."""
+        assert isinstance(self.cache, RowCache), "a decoder that takes flat prompts has such a cache"
         device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
         tokens = torch.from_numpy(np.concatenate(prompts)).to(device)
         positions = within(lengths)

@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 import numpy as np
 
 from tacit.core.errors import EngineLost, TacitError
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Desk, Request, Sampling, sample_at
 from tacit.core.types import Completion
 from tacit.engines.sharded.driver.group import LOOK_S, REMEDY
 from tacit.engines.sharded.driver.handover import Handed, Handover
@@ -71,15 +71,7 @@ class Servers:
             raise
 
     def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
-        desk = self.desk(name, sampling, layer)
-        tickets = [desk.submit(request) for request in requests]
-        completions: dict[int, Completion] = {}
-        try:
-            while finished := desk.wait():
-                completions.update(finished)
-        finally:
-            desk.close()
-        return [completions[ticket] for ticket in tickets]
+        return sample_at(self.desk(name, sampling, layer), requests)
 
     def desk(self, name: str, sampling: Sampling, layer: int | None) -> Desk:
         if layer is not None:
