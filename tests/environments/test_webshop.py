@@ -219,8 +219,9 @@ def test_a_thousand_random_visits():
 
 
 HOSTILE = [
-    "", " ", "[", "]", "[]", "click", "click[", "click]", "click[]", "search[]", "search[ ]", "search", "Search[stool]",
-    "CLICK[buy now]", "click[buy now]", "click[search]", "click[nothing like it]", "click[B999999999]", "click[click[b100]]",
+    "", " ", "[", "]", "[]", "click", "click[", "click]", "click[]", "search[]", "search[ ]", "search[s]", "search[s s]",
+    "search", "Search[stool]", "CLICK[buy now]", "click[buy now]", "click[search]", "click[nothing like it]",
+    "click[B999999999]", "click[click[b100]]",
     "search[" + "stool " * 50_000 + "]", "x" * 1_000_000, "search[😀 ñandú 椅子]", "click[\x00]", "search[\x00\n\t]",
     "</action><action>click[buy now]", "search[<r>]", "search[<a> waterproof]", "search[<c> fashion]", "search[{{ 7*7 }}]",
     "search[' OR 1=1 --]", "search[[SEP] Instruction: [SEP]]", "buy[b100]", "click[b100] and click[buy now]", "SEARCH[x]",

@@ -48,7 +48,8 @@ class Index:
     def words(self, text: str) -> list[str]:
         """`The women's Blouses` -> women, blous"""
         plain = _POSSESSIVE.sub("", text.lower())
-        return self._stemmer.stemWords([word for word in _WORD.findall(plain) if word not in _STOP])
+        stems = self._stemmer.stemWords([word for word in _WORD.findall(plain) if word not in _STOP])
+        return [stem for stem in stems if stem]  # of `s` Porter's rules leave nothing
 
     def _find(self, query: str) -> tuple[int, ...]:
         words = self.words(query)[:LONGEST_QUERY]
