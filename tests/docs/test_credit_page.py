@@ -11,6 +11,7 @@ import pytest
 from tacit.assembly.recipe import Recipe
 from tacit.assembly.recipes import run_recipe
 from tacit.cli.inspection.credit import make_parser
+from tacit.cli.main import main
 from tacit.credit.step_relative import Same
 from tacit.evaluation.credit.estimators import standard
 
@@ -20,13 +21,16 @@ COMMANDS = [line.partition("  #")[0].strip() for line in re.findall(r"^ {4}((?:t
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_can_be_given(command):
+def test_commands_can_be_given(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     program, *words = shlex.split(command)
     if program == "python":
         told = (ROOT / words[0]).read_text(encoding="utf-8")
         assert all(f'"{flag}"' in told for flag in re.findall(r"--[a-z]+", command))
     elif words[0] == "inspect":
         assert make_parser("grpo").parse(words[2:])[0].target == "RUN"
+    elif words[0] == "compare":
+        assert main([*words, "--dry-run"]) == 0
     else:
         recipe = Recipe.resolve(run_recipe(words[words.index("--config") + 1]), {})
         assert recipe.train.keep > recipe.schedule.iterations
