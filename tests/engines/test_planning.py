@@ -56,3 +56,15 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     there["free"] = 0
     assert plan() == 1  # rows are then gone through one by one
     assert all(p.grad is None for p in policy.engine.model.hf.parameters())
+
+
+def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_as_few(make_policy, rows, monkeypatch) -> None:
+    policy, rooms = make_policy(token_budget=10**6), []
+    learning = policy.engine.learning("default")
+
+    def too_much(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory: others have it")
+
+    monkeypatch.setattr(planning, "kept_by", too_much)
+    batch = Batch.imitation(*rows)
+    assert planned_budget(learning, batch, [Imitation()], lambda: rooms.append(1)) == planning.TRIED_TOKENS and rooms == [1]

@@ -36,7 +36,13 @@ def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm],
     rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
     if not len(rows):
         return budget
-    fixed, per_token = kept_by(learning, batch, losses, rows)
+    try:
+        fixed, per_token = kept_by(learning, batch, losses, rows)
+    except torch.OutOfMemoryError:
+        fixed = per_token = 0.0
+    if not per_token:  # others have the GPU and even a few rows are too many now: begin with as few, the update cuts finer still
+        make_room()
+        return min(budget, TRIED_TOKENS)
     logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
 
     def fits() -> int:
