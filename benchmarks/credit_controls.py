@@ -79,15 +79,25 @@ def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, 
         raise TacitError(f"{parts} holds no measurement; give the folder FILE.parts beside credit_quality.py's --json FILE.")
     last = max((_practised(file) for file in files), default=0)
     found: dict[str, list[Measured]] = {}
+    of: dict[str, set[str]] = {}
     for file in files:
         step = _practised(file)
         moment = MOMENTS[0] if not step else MOMENTS[2] if step == last else MOMENTS[1]
         for number, told in enumerate(json.loads(file.read_text(encoding="utf-8"))["groups"]):
             group = file.with_name(file.name.replace("-played.json", f"-group-{number:03d}.json"))
+            if not group.exists():
+                raise TacitError(f"{group} is missing: the measurement is not finished; give credit_quality.py's command again.")
             measured = Measured.from_json(json.loads(group.read_text(encoding="utf-8")))
             credits = {**measured.group.credits, **dict(controls(measured, told["episodes"], gamma, encoding))}
+            of.setdefault(moment, set(credits)).intersection_update(credits)
             found.setdefault(moment, []).append(replace(measured, group=replace(measured.group, credits=credits)))
-    return found
+    # runs of several methods have an `as trained` each, which not all groups of a moment share
+    return {moment: [_having(of[moment], one) for one in groups] for moment, groups in found.items()}
+
+
+def _having(names: set[str], measured: Measured) -> Measured:
+    credits = {name: credit for name, credit in measured.group.credits.items() if name in names}
+    return replace(measured, group=replace(measured.group, credits=credits))
 
 
 def controls(
