@@ -86,7 +86,7 @@ def read(parts: Path, gamma: float, tokenizer: Path | None = None) -> dict[str, 
         for number, told in enumerate(json.loads(file.read_text(encoding="utf-8"))["groups"]):
             group = file.with_name(file.name.replace("-played.json", f"-group-{number:03d}.json"))
             if not group.exists():
-                raise TacitError(f"{group} is missing: the measurement is not finished; give credit_quality.py's command again.")
+                raise TacitError(f"{group} is missing: the measurement is not finished; give its command again.")
             measured = Measured.from_json(json.loads(group.read_text(encoding="utf-8")))
             credits = {**measured.group.credits, **dict(controls(measured, told["episodes"], gamma, encoding))}
             of.setdefault(moment, set(credits)).intersection_update(credits)

@@ -52,8 +52,8 @@ def test_a_single_skill_goes_where_a_phrase_covers_it():
 
 
 def test_section_f1_on_uniform_sequences():
-    """The published protocol (0.14% above the matched brute force, 99.02% of its phrases). On uniform sequences a phrase pays in
-    6 of 1,640 groups by the brute force; greedy finds three of them, misses three (a longer phrase pays where no pair of its
+    """The published protocol (0.14% above the matched brute force, 99.02% of its phrases). On uniform sequences a phrase pays
+    in 6 of 1,640 groups by the brute force; greedy finds three of them, misses three (a longer phrase pays where no pair of its
     parts does) and takes none that does not pay. The seeds of the protocol's eight in which one pays:"""
     paid, taken = [], []
     for seed in (1, 3, 5, 6):

@@ -29,7 +29,7 @@ from tacit.core.skills import Lesson, Skills
 from tacit.core.types import Completion, Group, Prompt, Step, StopReason, Trajectory
 from tacit.engines.chat.client import ChatClient
 from tacit.engines.chat.policy import ChatPolicy
-from tacit.engines.local.passes.models import TextCodec
+from tacit.engines.local.passes.codec import TextCodec
 from tacit.environments import WORLDS, get_environment
 from tacit.methods import get_method
 from tacit.rollout.fitting import fit

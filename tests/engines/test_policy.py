@@ -13,7 +13,8 @@ import torch
 from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.engines.local.passes.models import LanguageModel, TextCodec, usable_cpus
+from tacit.engines.local.passes.codec import TextCodec
+from tacit.engines.local.passes.models import LanguageModel, usable_cpus
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 

@@ -8,7 +8,7 @@ from templates import FUNCTIONS, talking_tokenizer
 
 from tacit.contexts.history import History
 from tacit.contexts.notes import CLOSE, OPEN
-from tacit.engines.local.passes.models import TextCodec
+from tacit.engines.local.passes.codec import TextCodec
 from tacit.environments import get_environment
 from tacit.evaluation.hints import FOLLOWED, PLACES, probe, spots
 

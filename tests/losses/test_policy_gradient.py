@@ -86,7 +86,10 @@ def test_over_a_nucleus_of_them_it_pushes_what_was_kept_down_and_what_was_cut_of
     q = q / q.sum()
     logprobs, seen, total = logits.log_softmax(0), view([0.0], [0.0], [1]), logits.new_zeros(())
     for action in range(len(pi)):
-        told = {"logprobs_T": logprobs[action : action + 1], "tokens": {"reference": (logprobs[action : action + 1] - 1).detach()}}
+        told = {
+            "logprobs_T": logprobs[action : action + 1],
+            "tokens": {"reference": (logprobs[action : action + 1] - 1).detach()},
+        }
         total = total + q[action] * SampledPenalty(1.0)(TokenView(**{**vars(seen), **told}))[0]
     (gradient,) = torch.autograd.grad(total, logits)
     down = -gradient  # where the descent of the penalty moves the logits

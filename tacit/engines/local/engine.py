@@ -17,7 +17,8 @@ from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
 from tacit.engines.local.learning.update import Learning, TrainedWeights
 from tacit.engines.local.memory import give_back, is_crowded
-from tacit.engines.local.passes.models import LanguageModel, codec_for
+from tacit.engines.local.passes.codec import codec_for
+from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.local.sampling.desk import LocalDesk
 from tacit.engines.local.sampling.sampler import LocalSampler

@@ -8,7 +8,7 @@ import numpy as np
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Scorer
-from tacit.engines.local.passes.models import TextCodec
+from tacit.engines.local.passes.codec import TextCodec
 
 
 class Speaking:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from tacit.core.errors import TacitError
 
 if TYPE_CHECKING:
-    from tacit.engines.local.passes.models import TextCodec
+    from tacit.engines.local.passes.codec import TextCodec
 
 
 def codec_in(checkpoint: str) -> TextCodec:
     from transformers import AutoConfig, AutoTokenizer
 
-    from tacit.engines.local.passes.models import codec_for
+    from tacit.engines.local.passes.codec import codec_for
 
     try:
         return codec_for(AutoTokenizer.from_pretrained(checkpoint), AutoConfig.from_pretrained(checkpoint))

@@ -18,7 +18,7 @@ from tacit.core.protocols import LossTerm, Request, Sampling, Scorer, sample_at
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import MAIN
-from tacit.engines.local.passes.models import TextCodec
+from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.speaking import Speaking
 from tacit.engines.tinker.connection import answer, check_proportions, context_limit, gradient_norm, new_adapter
 from tacit.engines.tinker.learning import gradient

@@ -11,7 +11,7 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Finish
-from tacit.engines.local.passes.models import TextCodec
+from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.tinker.connection import answer
 from tacit.engines.tinker.data import whole_input
 from tacit.engines.tinker.settings import TinkerSettings

@@ -40,7 +40,7 @@ def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm],
         fixed, per_token = kept_by(learning, batch, losses, rows)
     except torch.OutOfMemoryError:
         fixed = per_token = 0.0
-    if not per_token:  # others have the GPU and even a few rows are too many now: begin with as few, the update cuts finer still
+    if not per_token:  # others have the GPU and even a few rows are too many now: begin with as few, and cut finer
         make_room()
         return min(budget, TRIED_TOKENS)
     logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary

@@ -22,8 +22,9 @@ from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.learning.teaching import compared, taught_states
 from tacit.engines.local.memory import cut_finer
+from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack
-from tacit.engines.local.passes.models import LanguageModel, TextCodec
+from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import Packed, flat, input_lengths
 from tacit.engines.local.passes.scoring import EntropyMode, distribution_scores, tensor, token_scores
 from tacit.engines.local.settings import EngineSettings

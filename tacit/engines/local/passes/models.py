@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.packing import Packed, buckets, pack
 from tacit.engines.local.passes.ragged import RaggedDecoder
-from tacit.engines.local.passes.templates import ChatTemplate
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.quiet import no_progress_bars
 from tacit.engines.models.sources import find_pretrained
@@ -151,84 +147,6 @@ class LanguageModel:
             if not (apart_T.max() < 1e-3 if exact else apart_T.median() < 0.1):
                 return False
         return True
-
-
-@dataclass(frozen=True, eq=False)
-class TextCodec:
-    """Text to tokens and back: one user message under the chat template where the tokenizer has one, else plain text; or a
-    whole conversation under it."""
-
-    tokenizer: Any
-    context_limit: int
-
-    @property
-    def end(self) -> int:
-        """the token that ends a completion"""
-        return int(self.tokenizer.eos_token_id)
-
-    @property
-    def pad(self) -> int:
-        pad = self.tokenizer.pad_token_id
-        return self.end if pad is None else int(pad)
-
-    def encode_prompt(self, text: str) -> np.ndarray:
-        return self.encode_prompts([text])[0]
-
-    def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Each as it would be alone; the tokenizer goes through several at once, on all CPUs."""
-        if not texts:
-            return []
-        if self.tokenizer.chat_template:
-            # Some templates open a thought of their own unless told not to; agents here think, if at all, in their own tags.
-            rendered = self.tokenizer.apply_chat_template(
-                [[{"role": "user", "content": text}] for text in texts],
-                add_generation_prompt=True,
-                tokenize=False,
-                enable_thinking=False,
-            )
-            return self._encode_all(rendered, add_special_tokens=False)
-        # Some tokenizers close every text; a prompt that already ended has nothing to continue.
-        return [
-            tokens[:-1] if len(tokens) > 1 and tokens[-1] == self.end else tokens
-            for tokens in self._encode_all(texts, add_special_tokens=True)
-        ]
-
-    def encode_completion(self, text: str) -> np.ndarray:
-        return np.append(self._encode(text, add_special_tokens=False), np.int64(self.end))
-
-    @cached_property
-    def template(self) -> ChatTemplate:
-        return ChatTemplate(self.tokenizer)
-
-    def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self._encode(self.template.prompt(chat), add_special_tokens=False)
-
-    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
-        """Up to the end token that the template closes a message with; with one, where it closes it otherwise."""
-        written = self.template.answer(chat, answer)
-        tokens = self._encode(written, add_special_tokens=False)
-        ends = np.flatnonzero(tokens == self.end)
-        return tokens[: ends[0] + 1] if len(ends) else self.encode_completion(written.rstrip())
-
-    def decode(self, tokens: np.ndarray) -> str:
-        ids = np.asarray(tokens).tolist()
-        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-    def _encode(self, text: str, add_special_tokens: bool) -> np.ndarray:
-        return self._encode_all([text], add_special_tokens)[0]
-
-    def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[np.ndarray]:
-        # Not verbose: whoever feeds the model refuses what is too long; others only count.
-        encoded = self.tokenizer(list(texts), add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
-        return [np.asarray(ids, dtype=np.int64) for ids in encoded]
-
-
-def codec_for(tokenizer: Any, config: Any) -> TextCodec:
-    if tokenizer.eos_token_id is None:
-        raise TacitError("this model's tokenizer has no end token (eos_token), so a completion could never end; set one.")
-    limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
-    known = [int(limit) for limit in limits if limit and limit < 10**9]
-    return TextCodec(tokenizer, min(known) if known else 2048)
 
 
 def resolve_device(settings: EngineSettings) -> tuple[torch.device, torch.dtype]:

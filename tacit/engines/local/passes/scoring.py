@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.memory import cut_finer
 from tacit.engines.local.passes.attention import can_attend, check_attention, last_token_attention
+from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
-from tacit.engines.local.passes.models import LanguageModel, TextCodec
+from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import Packed, buckets, input_lengths, pack
 from tacit.engines.local.passes.ragged import RaggedDecoder
 

@@ -20,7 +20,8 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.engine import DEFAULT_BUDGET, hash_into, zero_head
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
-from tacit.engines.local.passes.models import codec_for, resolve_device
+from tacit.engines.local.passes.codec import codec_for
+from tacit.engines.local.passes.models import resolve_device
 from tacit.engines.local.passes.packing import buckets, input_lengths
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.sharded.ranks import saving
