@@ -14,6 +14,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("busy")
 
+# The tests already share the cores among them: threads of one would only wait for those of another. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
