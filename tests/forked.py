@@ -53,6 +53,11 @@ class Forked:
         return _read(self._complained)
 
     @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
     def code(self) -> int | None:
         """None while it runs; −n where signal n ended it"""
         return self._process.exitcode
