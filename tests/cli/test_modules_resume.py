@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from forked import Forked, start
-from small_modules import train_modules, write_recipe
+from small_modules import Trained
 
 from tacit.modules import Module, find_modules
 from tacit.runs.metrics import read_metrics
@@ -26,10 +26,9 @@ def played(module: Module) -> list[tuple]:
 
 
 @pytest.mark.slow
-def test_killed_twice_and_given_again_ends_with_the_same_modules(tmp_path: Path, monkeypatch) -> None:
+def test_killed_twice_and_given_again_ends_with_the_same_modules(tmp_path: Path, monkeypatch, trained_modules: Trained) -> None:
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
-    recipe, whole, broken = write_recipe(tmp_path), tmp_path / "whole", tmp_path / "broken"
-    assert train_modules(recipe, whole, *SKILLS) == 0
+    recipe, whole, broken = trained_modules.recipe, trained_modules.modules, tmp_path / "broken"
     words = ("modules", "train", "--config", recipe, "--out", broken, *SKILLS)
 
     kill_after(start(*words), broken / "runs" / "heat", records=61)  # imitation is over, practice has begun
