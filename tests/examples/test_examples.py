@@ -1,4 +1,4 @@
-"""Every script of examples/ runs, as a newcomer would start it. Those that need an extra are started in tests/doors."""
+"""Every script of examples/ runs, as a program of its own. Those that need an extra are started in tests/doors."""
 
 from __future__ import annotations
 
