@@ -25,8 +25,9 @@ train: $(READY)
 	@$(BIN)/tacit eval $(QUICKSTART) --tokens
 	@$(BIN)/tacit report $(QUICKSTART)
 
+# What one of the tests' processes has compiled, the next need not: bytecode is kept, whatever the shell says.
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test-cluster:
 	@PYTHON=$(PYTHON) .ci/test-cluster

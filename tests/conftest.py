@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 from browser import Browser, find_chromium
 from hypothesis import HealthCheck, settings
+from small_modules import Trained, train_both
 
 # How fast examples are drawn says how busy the machine is, not what is wrong.
 settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("busy")
+
+# The tests already share the cores among them: threads of one would only wait for those of another. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,6 +30,16 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no shared data at {path}; set TACIT_SHARED_DATA to the folder that holds it")
     return path
+
+
+@pytest.fixture(scope="session")
+def trained_modules(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Adapters for heat and for pick (and pick2). Not to be written to."""
+    place = tmp_path_factory.mktemp("small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "160")
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return train_both(place)
 
 
 @pytest.fixture(scope="module")

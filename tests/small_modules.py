@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.cli.main import main
@@ -58,3 +61,18 @@ def write_recipe(directory: Path, text: str = RECIPE) -> Path:
 
 def train_modules(recipe: Path, out: Path, *flags: str) -> int:
     return main(["modules", "train", "--config", str(recipe), "--out", str(out), *flags])
+
+
+@dataclass(frozen=True)
+class Trained:
+    recipe: Path
+    modules: Path
+    said: str
+    """what was printed meanwhile"""
+
+
+def train_both(directory: Path) -> Trained:
+    recipe, modules, said = write_recipe(directory), directory / "modules", io.StringIO()
+    with redirect_stdout(said):
+        assert train_modules(recipe, modules, "--skills", "heat,pick") == 0
+    return Trained(recipe, modules, said.getvalue())

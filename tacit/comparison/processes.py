@@ -32,7 +32,9 @@ class Processes:
         self._context.set_forkserver_preload(["tacit.comparison.warm"])
 
     def start(self, words: Sequence[str], log: Path) -> Command:
-        process = self._context.Process(target=_run, args=(self._main, list(words), str(log)), name=" ".join(words))
+        # The server may be older than this environment: it serves all that a process and its parents ever start.
+        told = (self._main, list(words), str(log), dict(os.environ))
+        process = self._context.Process(target=_run, args=told, name=" ".join(words))
         with _without_our_main():
             process.start()
         return Command(process)
@@ -72,9 +74,11 @@ def _without_our_main() -> Iterator[None]:
         sys.modules["__main__"] = ours
 
 
-def _run(main: Callable[[list[str]], int], words: list[str], log: str) -> None:
+def _run(main: Callable[[list[str]], int], words: list[str], log: str, environment: dict[str, str]) -> None:
     """In the new process: one command, whatever it prints going to the log."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(environment)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()

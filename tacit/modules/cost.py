@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.assembly.checks import open_world
+from tacit.assembly.checks import check_model, open_world
 from tacit.assembly.recipe import Recipe, Said
 from tacit.core.errors import TacitError
 from tacit.engines.models.fingerprint import checkpoint_directory
@@ -94,6 +94,11 @@ def weigh(
     place = home_of_modules(place)
     modules = find_modules(place)
     recipe = module_recipe(place, modules, said)
+    world = open_world(recipe.world)
+    world.wording(wording)  # what does not exist is refused before anybody has played
+    for rival in rivals:
+        if not rival.endpoint and not Path(rival.name).expanduser().is_dir():
+            check_model(rival.name)
     how = LISTED if actions else UNLISTED
     watch("modules")
     own = _play(Order(str(place), _pairs(said), base=base, fallback=fallback, batch=batch))
@@ -110,7 +115,7 @@ def weigh(
             if found["score"]["panel_hash"] != own["score"]["panel_hash"]:
                 raise TacitError(f"{name} played panel {found['score']['panel']}, not {own['score']['panel']}.")
             rows.append(_row(name, found, elsewhere=bool(endpoint)))
-    world, first = open_world(recipe.world), next(iter(modules.values()))
+    first = next(iter(modules.values()))
     disk = {str(place): sum(module.size for module in modules.values())}
     if first.adapter:
         disk[f"base {first.base.model}"] = _size(first.base.elsewhere(base), world)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from forked import Forked, run_script
 from small_encoder import save_encoder
 
 from tacit.assembly import toolbox
@@ -354,11 +352,9 @@ def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
         assert reason in capsys.readouterr().err
 
 
-def benchmark(trained, *words: str, name: str = "credit_quality") -> subprocess.CompletedProcess[str]:
+def benchmark(trained, *words: str, name: str = "credit_quality") -> Forked:
     """As it is run: it starts processes, which read the file anew."""
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *words]
-    own = {"PYTHONPATH": str(ROOT), "TACIT_CACHE": str(trained / "cache")}
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
+    return run_script(ROOT / "benchmarks" / f"{name}.py", *words, TACIT_CACHE=str(trained / "cache"))
 
 
 @pytest.mark.slow
@@ -366,8 +362,8 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
     run, out = str(trained / "run"), trained / "quality.json"
     words = [run, "--checkpoints", "start,middle", "--groups", "2", "--rollouts", "2", "--json", str(out), "--geometry=-1:last"]
     done = benchmark(trained, *words, "--jobs", "2")
-    assert done.returncode == 0, done.stderr
-    assert "credit against Q − V" in done.stdout
+    assert done.code == 0, done.err
+    assert "credit against Q − V" in done.out
     results = json.loads(out.read_text())["results"]
     assert list(results) == [f"{run} start (sft-000030)", f"{run} middle (rl-000001)"]
     assert all(found["groups"] == 2 and found["continuations"] > 0 for found in results.values())
@@ -377,19 +373,19 @@ def test_the_benchmark_measures_several_moments_and_goes_on_where_it_stopped(tra
     before, times = lost.read_text(), {file: file.stat().st_mtime_ns for file in made if file != lost}
     lost.unlink()
     done = benchmark(trained, *words, "--jobs", "1")
-    assert done.returncode == 0 and "0 to be valued" in done.stdout and "1 to be valued" in done.stdout
+    assert done.code == 0 and "0 to be valued" in done.out and "1 to be valued" in done.out
     assert {file: file.stat().st_mtime_ns for file in times} == times, "what was there was not made again"
     assert lost.read_text() == before, "and what was not is the same again"
     assert json.loads(out.read_text())["results"] == results
     done = benchmark(trained, f"{out}.parts", name="credit_controls")  # checks its own PACE against what was kept
-    assert done.returncode == 0 and "PACE-Q, one part | " in done.stdout and "\nrefused | " in done.stdout, done.stderr
+    assert done.code == 0 and "PACE-Q, one part | " in done.out and "\nrefused | " in done.out, done.err
     words = ("--tokenizer", str(next((trained / "run").rglob("tokenizer.json"))))
     done = benchmark(trained, f"{out}.parts", *words, name="credit_controls")
-    assert all(f"\nPACE-{form} by first tokens, " in done.stdout for form in ("Q", "diff")), done.stderr
+    assert all(f"\nPACE-{form} by first tokens, " in done.out for form in ("Q", "diff")), done.err
     done = benchmark(trained, str(trained), name="credit_controls")
-    assert done.returncode == 2 and "holds no measurement" in done.stderr
+    assert done.code == 2 and "holds no measurement" in done.err
     done = benchmark(trained, run, "--checkpoints", "rl-000009", "--json", str(out))
-    assert done.returncode == 2 and "no checkpoint 'rl-000009'" in done.stderr
+    assert done.code == 2 and "no checkpoint 'rl-000009'" in done.err
 
 
 @pytest.mark.parametrize(

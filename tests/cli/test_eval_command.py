@@ -7,15 +7,14 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chat_server import says, serving
+from forked import start
 
 from tacit.cli.main import main
 from tacit.environments import get_environment
@@ -82,20 +81,14 @@ def test_the_same_panel_twice_in_another_process_and_with_another_batch_size(run
 
 
 def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp_path):
-    words = ["eval", str(run), "--tasks", "40", "--repeats", "3", "--batch", "2", "--temperature", "1", "--out"]
+    words = ["eval", str(run), "--tasks", "16", "--repeats", "3", "--batch", "2", "--temperature", "1", "--out"]
     place = tmp_path / "killed"
-    command = [sys.executable, "-m", "tacit.cli.main", *words, str(place)]
     # Other processes have their own idea of the version, which the tests may not change under them.
-    process = subprocess.Popen(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    deadline = time.monotonic() + 280
-    while process.poll() is None and time.monotonic() < deadline and kept(place) < 12:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process = start(*words, place)
+    process.until(lambda: kept(place) >= 8)
+    process.kill()
     before = kept(place)
-    assert 12 <= before < 120, "killed on the way"
+    assert 8 <= before < 48, "killed on the way"
     code = json.loads(next(place.glob("*.jsonl")).read_text().splitlines()[0])["code"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tacit.assembly.measuring.code_version", lambda: code)
@@ -104,7 +97,7 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp
         assert f"{before} episodes were played before" in out or f"{before - 1} episodes were played before" in out
         resumed = json.loads(out.strip().splitlines()[-1])
         whole = measure(capsys, *words[1:], tmp_path / "whole")
-    assert kept(place) == 120 and resumed == whole
+    assert kept(place) == 48 and resumed == whole
     assert whole["repeats"] == 3 and set(whole["majority_at"]) == {"3"}
 
 

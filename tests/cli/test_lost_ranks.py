@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_ranks import forked_ranks
 
 import tacit
 from tacit.core.errors import EngineLost
@@ -24,7 +26,7 @@ SMALL = {
 
 
 @pytest.fixture()
-def groups(monkeypatch: pytest.MonkeyPatch) -> list[RankGroup]:
+def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RankGroup]]:
     """Every group of ranks that was started."""
     started: list[RankGroup] = []
     begin = RankGroup.__init__
@@ -34,7 +36,8 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[RankGroup]:
         started.append(self)
 
     monkeypatch.setattr(RankGroup, "__init__", remembered)
-    return started
+    with forked_ranks():
+        yield started
 
 
 def kill(group: RankGroup, rank: int) -> None:
@@ -64,6 +67,7 @@ def test_ranks_that_are_lost_again_and_again_end_it(tmp_path: Path, groups: list
     def always(event: Any) -> None:
         kill(groups[-1], 0)
 
-    with pytest.raises(EngineLost, match=r"rank 0 of 2 .*SIGKILL.*--resume"):
-        tacit.train(**{**SMALL, "checkpoint_every": 5}, out=tmp_path / "run", callbacks=always)
+    alone = {"checkpoint_every": 5, "engine": {**SMALL["engine"], "ranks": 1}}
+    with pytest.raises(EngineLost, match=r"rank 0 of 1 .*SIGKILL.*--resume"):
+        tacit.train(**{**SMALL, **alone}, out=tmp_path / "run", callbacks=always)
     assert len(groups) == 4

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_modules import RECIPE, train_modules, write_recipe
+from small_modules import RECIPE, Trained, train_modules, write_recipe
 
 from tacit.cli.main import main
 from tacit.environments import get_environment
@@ -21,18 +19,14 @@ from tacit.runs.directory import read_settings, read_summary
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory) -> Path:
-    return write_recipe(tmp_path_factory.mktemp("recipe"))
+def recipe(trained_modules: Trained) -> Path:
+    return trained_modules.recipe
 
 
 @pytest.fixture(scope="module")
-def trained(recipe, tmp_path_factory) -> tuple[Path, str]:
+def trained(trained_modules: Trained) -> tuple[Path, str]:
     """Two modules, and what was printed while they were trained. Not to be written to."""
-    out = tmp_path_factory.mktemp("trained") / "modules"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdout", io.StringIO())
-        assert train_modules(recipe, out, "--skills", "heat,pick") == 0
-        return out, sys.stdout.getvalue()
+    return trained_modules.modules, trained_modules.said
 
 
 @pytest.fixture

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from small_modules import train_modules, write_recipe
+from forked import Forked, start
+from small_modules import Trained
 
 from tacit.modules import Module, find_modules
 from tacit.runs.metrics import read_metrics
@@ -18,22 +14,10 @@ from tacit.runs.metrics import read_metrics
 SKILLS = ("--skills", "heat,pick")
 
 
-def start(recipe: Path, out: Path) -> subprocess.Popen:
-    words = ["modules", "train", "--config", str(recipe), "--out", str(out), *SKILLS]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tacit.cli.main", *words]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def kill_after(process: subprocess.Popen, run: Path, records: int) -> None:
+def kill_after(process: Forked, run: Path, records: int) -> None:
     """SIGKILL once the run's metrics have so many lines."""
-    deadline = time.monotonic() + 280
-    while process.poll() is None and time.monotonic() < deadline:
-        if len(read_metrics(run / "metrics.jsonl")) >= records:
-            break
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.until(lambda: len(read_metrics(run / "metrics.jsonl")) >= records)
+    process.kill()
 
 
 def played(module: Module) -> list[tuple]:
@@ -42,18 +26,16 @@ def played(module: Module) -> list[tuple]:
 
 
 @pytest.mark.slow
-def test_killed_twice_and_given_again_ends_with_the_same_modules(tmp_path: Path, monkeypatch) -> None:
+def test_killed_twice_and_given_again_ends_with_the_same_modules(tmp_path: Path, monkeypatch, trained_modules: Trained) -> None:
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
-    recipe, whole, broken = write_recipe(tmp_path), tmp_path / "whole", tmp_path / "broken"
-    assert train_modules(recipe, whole, *SKILLS) == 0
+    recipe, whole, broken = trained_modules.recipe, trained_modules.modules, tmp_path / "broken"
+    words = ("modules", "train", "--config", recipe, "--out", broken, *SKILLS)
 
-    kill_after(start(recipe, broken), broken / "runs" / "heat", records=61)  # imitation is over, practice has begun
+    kill_after(start(*words), broken / "runs" / "heat", records=61)  # imitation is over, practice has begun
     assert not (broken / "heat").exists() and not (broken / "runs" / "pick").exists()
-    kill_after(start(recipe, broken), broken / "runs" / "pick", records=25)  # heat is exported, pick is imitating
+    kill_after(start(*words), broken / "runs" / "pick", records=25)  # heat is exported, pick is imitating
     assert (broken / "heat" / "module.json").exists() and not (broken / "pick").exists()
-    last = start(recipe, broken)
-    printed, _ = last.communicate(timeout=300)
-    assert last.returncode == 0, printed
+    printed = start(*words).finish()
     assert f"heat: {broken / 'runs' / 'heat'} is finished" in printed and "resuming after sft" in printed
 
     expected, got = find_modules(whole), find_modules(broken)

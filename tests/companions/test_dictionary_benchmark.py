@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from forked import Forked, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "dictionary.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+def run(*arguments: str | Path) -> Forked:
+    return run_script(ROOT / "benchmarks" / "dictionary.py", *arguments)
 
 
 def test_figures_as_json(tmp_path):
     record = {"stage": "rl", "step": 1, "dictionary_seconds": 0.002, "seconds": 1.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     done = run("--groups", "3", "--original", "1", "--no-growth", "--run", str(tmp_path), "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    assert done.code == 0, done.err
+    told = json.loads(done.out.splitlines()[-1])
     uniform, reuse = told["f1"]["uniform"], told["e_step"]["reuse"]
     assert 0 < uniform["greedy_ms"] < uniform["all_singletons_ms"] < uniform["original_ms"]
     assert uniform["greedy_bits"] >= uniform["all_singletons_bits"] and reuse["merged"] > 20
@@ -41,4 +39,4 @@ def test_planted_phrases_are_found_where_there_are_many_sequences():
 
 def test_a_run_without_a_dictionary(tmp_path):
     done = run("--groups", "1", "--original", "0", "--no-growth", "--run", str(tmp_path))
-    assert done.returncode == 2 and "no iteration with a dictionary" in done.stderr
+    assert done.code == 2 and "no iteration with a dictionary" in done.err

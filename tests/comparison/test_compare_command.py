@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import re
@@ -11,10 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import start
 from small_comparison import SMALL, write
 
 from tacit.cli.main import main
@@ -39,15 +42,13 @@ def file(tmp_path_factory) -> Path:
     return write(tmp_path_factory.mktemp("file") / "small.toml", SMALL.replace("seeds = [0, 1, 2]", "seeds = [0, 1]"))
 
 
-def begin(file: Path, out: Path, *words: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tacit.cli.main", "compare", str(file), "--out", str(out), "--jobs", "2", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-
-
-def finish(process: subprocess.Popen, code: int = 0) -> str:
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == code, output
-    return output
+def compare(file: Path, out: Path, *words: str, code: int = 0) -> str:
+    """In this process: its runs are still processes of their own. What it printed."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        ended = main(["compare", str(file), "--out", str(out), "--jobs", "2", *words])
+    assert ended == code, said.getvalue()
+    return said.getvalue()
 
 
 def read(out: Path) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def finished(out: Path) -> int:
 def whole(file, tmp_path_factory) -> tuple[Path, str]:
     """A comparison that nobody disturbed, and what it printed."""
     out = tmp_path_factory.mktemp("whole") / "comparison"
-    return out, finish(begin(file, out))
+    return out, compare(file, out)
 
 
 def test_a_comparison_ends_in_a_table_of_everything(whole):
@@ -108,42 +109,37 @@ def test_the_runs_are_ordinary_ones(whole, capsys):
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["equals_run"] is True
 
 
-def test_nothing_is_said_about_how_it_was_started(whole):
-    assert "Warning" not in whole[1]  # stderr is in it, and that of the runs until they have a log of their own
-
-
 def test_done_again_it_only_says_so(whole, file):
     out, _ = whole
     before = (out / "table.csv").read_bytes()
-    printed = finish(begin(file, out))
+    printed = compare(file, out)
     assert "begins" not in printed and "resumes" not in printed and (out / "table.csv").read_bytes() == before
-
-
-def wait_for(count: int, out: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 280
-    while finished(out) < count and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def test_killed_in_the_middle_moved_stopped_and_resumed_it_ends_in_the_same_table(whole, file, tmp_path):
     out = tmp_path / "killed"
-    process = begin(file, out)
-    wait_for(2, out, process)
+    # Started from nothing, with a server of its own in its group, so that all of it is killed at once.
+    command = [sys.executable, "-m", "tacit.cli.main", "compare", str(file), "--out", str(out), "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    deadline = time.monotonic() + 280
+    while finished(out) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    printed, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL and 2 <= finished(out) < 12
+    assert "Warning" not in printed, "of it, nor of its runs until they have a log of their own"
 
     out = out.rename(tmp_path / "moved")
-    process = begin(file, out)
-    wait_for(6, out, process)
-    os.kill(process.pid, signal.SIGTERM)  # the command alone: its runs are its own to stop
-    assert "stopped. The same command goes on" in finish(process, code=130)
+    going_on = start("compare", file, "--out", out, "--jobs", "2")
+    going_on.until(lambda: finished(out) >= 6)
+    going_on.terminate()  # the command alone: its runs are its own to stop
+    assert going_on.wait() == 130 and "stopped. The same command goes on" in going_on.out + going_on.err
     assert not read(out)["complete"] and 6 <= finished(out) < 12
     for lock in out.glob("runs/**/.lock"):
         with lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused where somebody still writes
 
-    printed = finish(begin(file, out))
+    printed = compare(file, out)
     assert 1 <= printed.count("begins") + printed.count("resumes") <= 6
     for name in ("table.csv", "plots/learning-same.svg", "plots/thresholds-next.svg"):
         assert (out / name).read_bytes() == (whole[0] / name).read_bytes()
@@ -170,7 +166,7 @@ def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is
     text = SMALL.replace("seeds = [0, 1, 2]", "seeds = [0]")
     text = text.replace("[methods.ppo]\n", f"[methods.broken]\nname = '{method}:Broken'\n")
     out = tmp_path / "out"
-    printed = finish(begin(write(tmp_path / "failing.toml", text), out, "--only", "next/broken,next/grpo"), code=1)
+    printed = compare(write(tmp_path / "failing.toml", text), out, "--only", "next/broken,next/grpo", code=1)
     assert "next/broken/0 failed after" in printed and "the ladder was pulled away." in printed
     assert "1 of 2 runs failed; the same command tries them again." in printed and "same/start" not in printed
     found = read(out)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -168,23 +166,19 @@ def test_who_practises_is_told_twice_and_further_panels_have_a_grid_of_their_own
     assert make_grids(None, rows, ["w/test/6"]) == []
 
 
-def compare(file, out, *words: str) -> str:
-    command = [sys.executable, "-m", "tacit", "compare", str(file), "--out", str(out), "--jobs", "2", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_rules_are_compared_for_real_and_go_on_after_a_kill(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "150")
     file, out = tmp_path / "rules.toml", tmp_path / "out"
     file.write_text(RULES.replace('[worlds.kitchen.start]\nmethod = "constant_context"\nsft.steps = 5\n', "") + GRID)
-    compare(file, out, "--only", "reader/0,explorer")
+    compare = ["compare", str(file), "--out", str(out), "--jobs", "2"]
+    assert main([*compare, "--only", "reader/0,explorer"]) == 0
     killed = out / "runs/kitchen/explorer/1"  # as after a kill: it had begun, and what it had measured is lost
     before = json.loads((killed / "summary.json").read_text())
     (killed / "summary.json").unlink()
-    printed = compare(file, out)
+    capsys.readouterr()
+    assert main(compare) == 0
+    printed = capsys.readouterr().out
     assert "kitchen/explorer/1 resumes" in printed and "kitchen/reader/0 begins" not in printed
     assert "success on cooking/test/6" in printed and "success on cooking/train/4" in printed and "the reader plays" in printed
     found = json.loads((out / "comparison.json").read_text())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
-import subprocess
-import sys
 from functools import cache, reduce
 from pathlib import Path
 
 import pytest
+from forked import run_script
 
 from tacit.cli.main import COMMANDS, main
 
@@ -51,8 +50,7 @@ def flags_of(command: str, method: str) -> frozenset[str]:
     """What `tacit train`, `tacit inspect dictionary` or `python a/script.py` takes: its own parser is asked."""
     program, *words = command.split()
     if program == "python":
-        told = subprocess.run([sys.executable, *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
-        return frozenset(re.findall(FLAG, told.stdout))
+        return frozenset(re.findall(FLAG, run_script(ROOT / words[0], "--help").finish()))
     taken: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "print_help", lambda parser: taken.update(parser._option_string_actions))

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import Forked, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "iteration.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+def run(*arguments: str | Path) -> Forked:
+    return run_script(ROOT / "benchmarks" / "iteration.py", *arguments)
 
 
 def test_phases_and_peers_as_json():
     few = ("--episodes", "8", "--prompt-tokens", "40", "--new-tokens", "4", "--turns", "2", "--repeats", "1")
     done = run("--device", "cpu", *few, "--grow", "turns=1,2", "--json")
-    assert done.returncode == 0, done.stderr
-    one, two = json.loads(done.stdout.splitlines()[-1])["measured"]
+    assert done.code == 0, done.err
+    one, two = json.loads(done.out.splitlines()[-1])["measured"]
     assert one["turns"] == 1 and one["rows"] == 8 and two["rows"] > 8
     seconds = two["seconds"]
     assert seconds["iteration"] == pytest.approx(seconds["rollout"] + seconds["credit"] + seconds["update"])
@@ -35,7 +32,7 @@ def test_phases_and_peers_as_json():
 
 def test_a_wrong_thing_to_grow_is_an_error():
     done = run("--grow", "rows=3")
-    assert done.returncode == 2 and "rows=3: it takes episodes, turns, prompt_tokens, new_tokens" in done.stderr
+    assert done.code == 2 and "rows=3: it takes episodes, turns, prompt_tokens, new_tokens" in done.err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="it would start")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_ranks import forked_ranks
 
 from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
@@ -28,7 +30,13 @@ def test_settings_that_cannot_work(said: dict, words: str) -> None:
         ShardedSettings(**said)
 
 
-def test_an_interpreter_without_vllm_is_named(tmp_path: Path) -> None:
+@pytest.fixture
+def ranks() -> Iterator[None]:
+    with forked_ranks():
+        yield
+
+
+def test_an_interpreter_without_vllm_is_named(tmp_path: Path, ranks: None) -> None:
     checkpoint = small_checkpoint(tmp_path)
     for python, words in (
         ("/bin/false", r"server 0 \(process \d+\) did not start: .*exit code 1.*--engine.server-python"),
@@ -38,7 +46,7 @@ def test_an_interpreter_without_vllm_is_named(tmp_path: Path) -> None:
             load_policy(ModelSource(str(checkpoint)), ShardedSettings(device="cpu", threads=1, servers=1, server_python=python))
 
 
-def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_storage_that_cannot_be_written_is_named(tmp_path: Path, ranks: None) -> None:
     (tmp_path / "file").write_text("")
     settings = ShardedSettings(device="cpu", threads=1, servers=1, exchange=str(tmp_path / "file" / "below"))
     with pytest.raises(TacitError, match=r"cannot write to --engine.exchange"):

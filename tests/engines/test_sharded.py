@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from forked_ranks import forked_ranks
 from random_models import make_model
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -88,7 +89,8 @@ def open_on(checkpoint: Path) -> Iterator[Open]:
     def opened(ranks: int, **wished: Any) -> ShardedPolicy:
         settings = settings_for(ranks, **wished)
         if ranks not in groups or groups[ranks].closed:
-            groups[ranks] = start_ranks(settings)
+            with forked_ranks():
+                groups[ranks] = start_ranks(settings)
         return load_policy(ModelSource(str(checkpoint), seed=3), settings, groups[ranks])
 
     yield opened

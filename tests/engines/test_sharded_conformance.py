@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from forked_ranks import forked_ranks
 
 from tacit.core.engine import ModelSource
 from tacit.core.protocols import Policy
@@ -39,7 +40,8 @@ class TestSharded(EngineConformance):
     def policy(self, checkpoint: Path, **wished: Any) -> Iterator[Policy]:
         own, settings = type(self), self.settings(**wished)
         if own.ranks is None or own.ranks.closed:  # a test that failed may have ended them
-            own.ranks = start_ranks(settings)
+            with forked_ranks():
+                own.ranks = start_ranks(settings)
         yield load_policy(ModelSource(str(checkpoint), seed=3), settings, own.ranks)
 
 

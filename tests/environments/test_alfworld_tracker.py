@@ -24,7 +24,7 @@ from tacit.environments.alfworld.world import AlfWorld
 
 TRACKER = AlfworldTracker()
 SPLITS = ("train", "seen", "unseen")
-FEW_AND_MANY = pytest.mark.parametrize("count", [201, pytest.param(2000, marks=pytest.mark.slow)])
+EPISODES = 1000
 
 
 @dataclass
@@ -131,9 +131,9 @@ def test_the_expert_knows_nothing_that_the_block_does_not_say():
         assert played.total("error") == 0.0
 
 
-@FEW_AND_MANY
-def test_expert_episodes(count: int) -> None:
-    experts = [explore(task) for task in some_of_all(ENVIRONMENT, SPLITS, count)]
+@pytest.mark.slow
+def test_expert_episodes() -> None:
+    experts = [explore(task) for task in some_of_all(ENVIRONMENT, SPLITS, EPISODES)]
     for played in experts:
         check_expert(played)
     assert sum(played.won for played in experts) > 0.9 * len(experts)
@@ -141,10 +141,10 @@ def test_expert_episodes(count: int) -> None:
     assert faultless == len(experts), f"only {faultless} of {len(experts)} expert episodes without a penalty"
 
 
-@FEW_AND_MANY
-def test_random_episodes(count: int) -> None:
+@pytest.mark.slow
+def test_random_episodes() -> None:
     met: Counter[str] = Counter()
-    for i, task in enumerate(some_of_all(ENVIRONMENT, SPLITS, count)):
+    for i, task in enumerate(some_of_all(ENVIRONMENT, SPLITS, EPISODES)):
         played = stumble(task, purposeful=(i % 3) * 0.3)
         check_any(played)
         met += played.events()

@@ -18,7 +18,7 @@ from tacit.environments.cooking.tracker import BOUND, ERRORS, PROGRESS, CookingS
 
 ENVIRONMENT = get_environment("cooking")
 TRACKER = ENVIRONMENT.tracker
-FEW_AND_MANY = pytest.mark.parametrize("count", [150, pytest.param(2000, marks=pytest.mark.slow)])
+EPISODES = 1000
 
 
 def subgoals(task: Task) -> int:
@@ -35,7 +35,7 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     state = TRACKER.start(task, observation)
     room = read_scene(observation.text).room
     rooms, opened = {room}, set(read_scene(observation.text).opened)
-    containers, expected, sums = 0, Counter[str](), Counter[str]()
+    by_luck, containers, expected, sums = False, 0, Counter[str](), Counter[str]()
     for _ in range(ENVIRONMENT.max_steps):
         assert len(TRACKER.render(state)) <= BOUND
         if purposeful < 1 and rng.random() >= purposeful:
@@ -49,6 +49,8 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
         signals = TRACKER.signals(before, state)
         sums.update(signals)
         observation = transition.observation
+        if "prepare" in state.achieved - before.achieved:
+            by_luck = "read" not in before.achieved
         assert (state.phase == "done") == transition.success == ("eat" in state.achieved)
         assert not state.left or state.phase in ("gather", "process"), "a prepared meal leaves nothing to do but eat"
         assert set(signals) <= {"progress", "error", *TRACKER.components}
@@ -68,26 +70,27 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     assert sums["progress.new_room"] == pytest.approx(0.02 * (len(rooms) - 1))
     assert sums["progress.new_container"] == pytest.approx(0.05 * containers)
     assert sums["progress.subgoal"] == len(state.achieved) <= subgoals(task)
-    assert not transition.success or sums["progress.subgoal"] == subgoals(task)
+    # Who holds everything by chance may prepare a meal unread: what the recipe asked for is then never known to be done.
+    assert not transition.success or by_luck or sums["progress.subgoal"] == subgoals(task)
     for name in ("refused", "unreadable", "lost"):
         assert sums[f"error.{name}"] == pytest.approx(ERRORS[name] * expected[name])
     return bool(transition.success), sums
 
 
-@FEW_AND_MANY
-def test_expert_episodes(count: int) -> None:
+@pytest.mark.slow
+def test_expert_episodes() -> None:
     turned_back = 0
-    for task in some_of_all(ENVIRONMENT, ENVIRONMENT.splits, count):
+    for task in some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == sums["error.back"], task.id
         turned_back += sums["error"] > 0
     # An exit it has not taken yet may lead to a room it knows, and then it walks back.
-    assert turned_back <= 0.01 * count
+    assert turned_back <= 0.01 * EPISODES
 
 
-@FEW_AND_MANY
-def test_random_episodes(count: int) -> None:
-    met = rules_met(some_of_all(ENVIRONMENT, ENVIRONMENT.splits, count), check)
+@pytest.mark.slow
+def test_random_episodes() -> None:
+    met = rules_met(some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES), check)
     assert set(TRACKER.components) <= met, "every rule came up"
 
 

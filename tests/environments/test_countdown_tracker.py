@@ -16,7 +16,7 @@ from tacit.environments.countdown.tracker import BOUND, ERRORS, PROGRESS, SHOWN_
 
 ENVIRONMENT = get_environment("countdown")
 TRACKER = ENVIRONMENT.tracker
-FEW_AND_MANY = pytest.mark.parametrize("count", [150, pytest.param(2000, marks=pytest.mark.slow)])
+EPISODES = 1000
 NONSENSE = ("fly to the moon", "", "op(+, 1000, 1)", "op(^, 1, 2)")
 
 
@@ -59,17 +59,17 @@ def _pool(observation) -> tuple[int, ...]:
     return tuple(sorted(read(observation.text).pool))
 
 
-@FEW_AND_MANY
-def test_expert_episodes(count: int) -> None:
-    for task in some_of_all(ENVIRONMENT, ENVIRONMENT.splits, count):
+@pytest.mark.slow
+def test_expert_episodes() -> None:
+    for task in some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == 0.0, task.id
         assert sums["progress"] == pytest.approx(1.0 + 0.02 * (len(task.data["numbers"]) - 1))
 
 
-@FEW_AND_MANY
-def test_random_episodes(count: int) -> None:
-    met = rules_met(some_of_all(ENVIRONMENT, ENVIRONMENT.splits, count), check)
+@pytest.mark.slow
+def test_random_episodes() -> None:
+    met = rules_met(some_of_all(ENVIRONMENT, ENVIRONMENT.splits, EPISODES), check)
     assert set(TRACKER.components) <= met, "every rule came up"
 
 

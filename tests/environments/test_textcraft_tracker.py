@@ -19,7 +19,7 @@ from tacit.environments.textcraft.tracker import BOUND, ERRORS, PROGRESS
 ENVIRONMENT = get_environment("textcraft")
 TRACKER = ENVIRONMENT.tracker
 GENERATED = ("train", "test", "hard")
-FEW_AND_MANY = pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+EPISODES = 1000
 UNREADABLE = ("fly to the moon", "", "get all", "craft 1 peg using twig")
 REFUSED = ("get 1 moon", "get 1 boards", "craft 1 moon using 1 sun")
 STOOL = make_task("workshop", "minecraft:ash_stool")
@@ -59,16 +59,16 @@ def check(task: Task, purposeful: float, rng: Random) -> tuple[bool, Counter[str
     return bool(transition.success), sums
 
 
-@FEW_AND_MANY
-def test_expert_episodes(count: int) -> None:
-    for task in some_of_all(ENVIRONMENT, GENERATED, count):
+@pytest.mark.slow
+def test_expert_episodes() -> None:
+    for task in some_of_all(ENVIRONMENT, GENERATED, EPISODES):
         won, sums = check(task, 1.0, Random(0))
         assert won and sums["error"] == 0.0, task.id
 
 
-@FEW_AND_MANY
-def test_random_episodes(count: int) -> None:
-    met = rules_met(some_of_all(ENVIRONMENT, GENERATED, count), check)
+@pytest.mark.slow
+def test_random_episodes() -> None:
+    met = rules_met(some_of_all(ENVIRONMENT, GENERATED, EPISODES), check)
     assert set(TRACKER.components) <= met, "every rule came up"
 
 

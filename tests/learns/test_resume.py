@@ -3,53 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked import start
 
 from tacit.runs.metrics import read_metrics
 
 FLAGS = [
-    *("--world", "countdown", "--method", "grpo", "--model", "tiny-0.5m", "--seed", "3", "--tasks", "64", "--max-steps", "5"),
-    *("--wording", "terse", "--style", "bare", "--no-admissible", "--history", "1", "--groups", "3", "--group-size", "4"),
+    *("--world", "countdown", "--method", "grpo", "--model", "tiny", "--seed", "3", "--tasks", "32", "--max-steps", "3"),
+    *("--tiny.vocab", "512", "--tiny.hidden", "32", "--tiny.layers", "2", "--tiny.heads", "2", "--tiny.kv-heads", "2"),
+    *("--wording", "terse", "--style", "bare", "--no-admissible", "--history", "1", "--groups", "2", "--group-size", "4"),
     *("--iterations", "6", "--lr", "1e-3", "--checkpoint-every", "1", "--keep", "2", "--kl", "0.05", "--entropy", "0.01"),
     *("--sft.steps", "24", "--sft.batch", "8", "--sft.tasks", "32", "--engine.threads", "1", "--engine.device", "cpu"),
-    *("--evaluation.tasks", "6", "--evaluation.every", "2", "--evaluation.max-steps", "5", "--evaluation.temperature", "1.0"),
+    *("--evaluation.tasks", "4", "--evaluation.every", "2", "--evaluation.max-steps", "3", "--evaluation.temperature", "1.0"),
 ]
 
 
-def start(*words: str | Path) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tacit.cli.main", "train", *map(str, words)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen) -> None:
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-
-
-def kill_after(process: subprocess.Popen, run: Path, records: int, extra_s: float) -> None:
-    """SIGKILL a while after the metrics file has `records` lines."""
-    deadline = time.monotonic() + 280
-    while process.poll() is None and time.monotonic() < deadline:
-        if len(read_metrics(run / "metrics.jsonl")) >= records:
-            time.sleep(extra_s)
-            break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+def kill_after(run: Path, records: int, extra_s: float, *words: str | Path) -> None:
+    """Train, and SIGKILL a while after the metrics file has `records` lines."""
+    process = start("train", *words)
+    process.until(lambda: len(read_metrics(run / "metrics.jsonl")) >= records)
+    time.sleep(extra_s)
+    process.kill()
 
 
 HERE = Path(__file__).parents[1]
 MANY = [
     *("--world", f"countdown=0.75,{HERE / 'guessing.py'}:SAME=0.25", "--method", f"{HERE / 'teaching.py'}:Teaching+reuserl"),
-    *("--kl", "0.0", "--groups", "4", "--efficiency", "1.0", "--evaluation.tasks", "4"),
+    *("--kl", "0.0", "--groups", "4", "--efficiency", "1.0"),
 ]
 """two policies, two worlds, companions in each"""
 ROUNDS = ["--sft.rounds", "2", "--sft.round-steps", "12", "--sft.round-tasks", "8", "--sft.steps", "12"]
@@ -67,12 +50,12 @@ def flags(*others: str) -> list[str]:
 @pytest.mark.parametrize("words", [FLAGS, flags(*MANY), flags(*ROUNDS)], ids=["one", "many", "relabelled"])
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, words: list[str]) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start(*words, "--out", whole))
+    start("train", *words, "--out", whole).finish()
 
-    kill_after(start(*words, "--out", broken), broken, records=13, extra_s=0.0)  # inside imitation, between two checkpoints
-    kill_after(start("--resume", broken), broken, records=25, extra_s=0.02)  # inside the first iterations of practice
-    kill_after(start("--resume", broken), broken, records=28, extra_s=0.05)  # wherever 50 ms later is: often mid-checkpoint
-    finish(start("--resume", broken))
+    kill_after(broken, 13, 0.0, *words, "--out", broken)  # inside imitation, between two checkpoints
+    kill_after(broken, 25, 0.02, "--resume", broken)  # inside the first iterations of practice
+    kill_after(broken, 28, 0.05, "--resume", broken)  # wherever 50 ms later is: often mid-checkpoint
+    start("train", "--resume", broken).finish()
 
     expected, got = (json.loads((run / "summary.json").read_text()) for run in (whole, broken))
     assert got["digest"] == expected["digest"]

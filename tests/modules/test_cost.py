@@ -106,7 +106,8 @@ def test_a_model_here_is_prompted_both_ways_and_its_size_is_said(modules, tmp_pa
         (["--batch", "0"], "--batch"),
     ],
 )
-def test_what_cannot_be_weighed_is_said(modules, capsys, flags, words):
+def test_what_cannot_be_weighed_is_said_before_anybody_plays(modules, capsys, monkeypatch, flags, words):
+    monkeypatch.setattr("tacit.modules.cost._play", lambda order: pytest.fail(f"{order.target} plays"))
     assert main(["modules", "cost", str(modules / "heat"), "--tasks", "1", "--max-steps", "1", *flags]) == 2
     assert words in capsys.readouterr().err
 

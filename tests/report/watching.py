@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from endings import ended
+from forked import start
 from written import episode
 
 from tacit.runs.records import write_records
@@ -20,17 +17,9 @@ from tacit.runs.records import write_records
 
 class Watching:
     def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "tacit", "watch", *words, "--port", "0"]
-        environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout is not None
-        self.said: list[str] = []
-        for line in self.process.stdout:
-            if line.startswith("http://"):
-                self.address = line.strip().rstrip("/")
-                return
-            self.said.append(line.strip())
-        raise AssertionError(f"it did not start (status {self.process.wait()})")
+        self.process = start("watch", *words, "--port", "0", NO_COLOR="1", COLUMNS="200")
+        self.address = self.process.address().rstrip("/")
+        self.said = [line.strip() for line in self.process.out.partition("http://")[0].splitlines()]
 
     def get(self, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
         connection = http.client.HTTPConnection("127.0.0.1", int(self.address.rpartition(":")[2]), timeout=60)
@@ -42,7 +31,7 @@ class Watching:
             connection.close()
 
     def stop(self) -> int:
-        return ended(self.process)
+        return self.process.stop()
 
 
 @contextmanager

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from forked import run_script, start_script
 from guessing import NEXT, SAME
 
 import tacit
@@ -298,17 +296,13 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_that_was_killed_is_started_again(run, tmp_path):
+def test_a_script_that_was_killed_is_started_again(run, tmp_path, monkeypatch):
     (tmp_path / "script.py").write_text(SCRIPT)
-    places = os.pathsep.join([str(TESTS), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
-    command, out = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "run")], tmp_path / "run"
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    deadline = time.monotonic() + 120
-    while len(read_metrics(out / "metrics.jsonl")) < 5 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "run"
+    process = start_script(tmp_path / "script.py", out)
+    process.until(lambda: len(read_metrics(out / "metrics.jsonl")) >= 5)
+    process.kill()
     assert not (out / "summary.json").exists(), "it was killed too late to be a test"
-    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
+    run_script(tmp_path / "script.py", out).finish()
     assert json.loads((out / "summary.json").read_text())["digest"] == run.summary["digest"]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from endings import ended
+from forked import start
 
 from tacit.core.types import Observation
 from tacit.environments import get_environment
@@ -24,22 +20,14 @@ WORLD = get_environment("alfworld")
 
 class Served:
     def __init__(self, modules: Path, *flags: str, port: int = 0, token: str = TOKEN) -> None:
-        words = [sys.executable, "-m", "tacit", "serve", str(modules), "--port", str(port), "--engine.device", "cpu"]
-        environment = {**os.environ, "TACIT_SERVE_TOKEN": token, "NO_COLOR": "1", "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the server)
-        self.process = subprocess.Popen([*words, *flags], stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment)
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("http://"):
-                self.address = line.split("/#")[0].strip().rstrip("/")
-                self.port = int(self.address.rpartition(":")[2])
-                return
-        raise AssertionError(f"the server did not start (status {self.process.wait()}): {self.complaints}")
+        words = ("serve", modules, "--port", port, "--engine.device", "cpu", *flags)
+        self.process = start(*words, TACIT_SERVE_TOKEN=token, NO_COLOR="1", COLUMNS="200")
+        self.address = self.process.address().split("/#")[0].rstrip("/")
+        self.port = int(self.address.rpartition(":")[2])
 
     @property
     def complaints(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
+        return self.process.err
 
     def send(
         self, method: str, path: str, body: bytes | str | None = None, token: str | None = TOKEN, **headers: str
@@ -76,7 +64,7 @@ class Served:
         return f"/sessions/{self.post('/sessions', {'goal': goal, 'family': family, **more})['session']}"
 
     def stop(self) -> int:
-        return ended(self.process)
+        return self.process.stop()
 
 
 @contextmanager

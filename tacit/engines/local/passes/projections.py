@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from peft.tuners.lora import Linear as LoraLinear
 from torch import nn
 from torch.nn.functional import linear
 
@@ -127,6 +126,8 @@ def parts_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, list
     """(weight, bias, [(A, B, scale), …]) of a linear module with the adapters that are active now."""
     if type(module) is nn.Linear:
         return module.weight, module.bias, []
+    from peft.tuners.lora import Linear as LoraLinear  # a second of imports, which a model without adapters does without
+
     if type(module) is not LoraLinear or type(module.base_layer) is not nn.Linear:
         raise NotPlain(f"{type(module).__name__} is not a plain or LoRA linear layer")
     base = module.base_layer
