@@ -17,7 +17,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import StopReason
 from tacit.environments import get_environment
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.workers import Workers
+from tacit.rollout.workers import AHEAD, Workers
 from tacit.rollout.worlds import InPlace
 
 COUNTDOWN = get_environment("countdown")
@@ -142,3 +142,19 @@ def test_an_answer_of_nothing_is_an_answer():
 def test_a_pool_needs_a_process():
     with pytest.raises(ValueError, match="at least one process"):
         Workers(Corridor, 0)
+
+
+def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
+    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    try:
+        slots = range(3 * AHEAD)
+        pool.reset([corridor(2, "slow", 0), *(corridor(2) for _ in slots[1:])])
+        pool.begin([(slot, "forward") for slot in slots])
+        assert pool._handed == [AHEAD] and len(pool._owed[0]) == 3 * AHEAD
+        answered = []
+        while len(answered) < len(slots):
+            answered += [slot for slot, _ in pool.ready(wait=True)]
+            assert pool._handed[0] <= AHEAD
+        assert answered == list(slots)
+    finally:
+        pool.close()
