@@ -31,9 +31,10 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
                 "say the same address for the engine and for the workers of worlds."
             )
         return ray
-    own: dict[str, Any] = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False}
+    own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
     try:
-        ray.init(log_to_driver=False, logging_level="ERROR", **(own if address == OWN else {"address": address}))
+        # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TacitError(

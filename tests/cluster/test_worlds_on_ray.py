@@ -30,9 +30,21 @@ ray = pytest.importorskip("ray", reason="Ray is not installed here; `make test-c
 
 
 @pytest.fixture(scope="module")
-def actors() -> Iterator[Actors]:
-    yield Actors("local", 2)
+def cluster() -> Iterator[Any]:
+    """Two machines of two cores, as far as Ray can tell."""
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 2, "object_store_memory": 80_000_000}
+    found = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    found.add_node(**small)
+    yield found
     ray.shutdown()
+    found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def actors(cluster: Any) -> Actors:
+    return Actors(cluster.address, 2)
 
 
 def episodes(pool: WorldPool, world: Environment, policy: Any, count: int) -> list[Any]:
@@ -54,11 +66,11 @@ def test_the_same_answers_as_in_place(actors: Actors, as_they_come: bool) -> Non
 
 
 class Counting:
-    """A world that counts, says whose process it is in, and dies or hangs of some words."""
+    """A world that counts, says whose process and which machine it is in, and dies or hangs of some words."""
 
     def reset(self, task: Task) -> Observation:
         self._count = 0
-        return Observation(f"0 {os.getpid()}")
+        return self._observe()
 
     def step(self, action: str) -> Transition:
         if action == "die":
@@ -66,10 +78,16 @@ class Counting:
         while action == "hang":
             signal.pause()
         self._count += 1
-        return Transition(Observation(f"{self._count} {os.getpid()}"))
+        return Transition(self._observe())
 
     def close(self) -> None:
         pass
+
+    def _observe(self) -> Observation:
+        return Observation(f"{self._count} {os.getpid()} {ray.get_runtime_context().get_node_id()}")
+
+
+COUNT = Task("counting", "counting/0", "only", "train", 0, "count")
 
 
 def told(answers: list[Any]) -> list[int]:
@@ -77,10 +95,9 @@ def told(answers: list[Any]) -> list[int]:
 
 
 def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actors: Actors) -> None:
-    task = Task("counting", "counting/0", "only", "train", 0, "count")
     pool = Workers(Counting, 2, 5.0, where=actors)
     try:
-        process = [int(answer.text.split()[1]) for answer in pool.reset([task] * 6)]
+        process = [int(answer.text.split()[1]) for answer in pool.reset([COUNT] * 6)]
         assert process[0] == process[2] == process[4] != process[1] == process[3] == process[5]
         assert told(pool.step([(slot, "on") for slot in range(6)])) == [1] * 6
         first, *others = pool.step([(0, "die"), *((slot, "on") for slot in range(1, 6))])
@@ -94,7 +111,7 @@ def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actor
         os.kill(now, signal.SIGKILL)  # while nobody waits for it: found out by whoever asks next
         lost, other = pool.step([(2, "on"), (4, "on")])
         assert lost.reason is StopReason.WORLD_ERROR and told([other]) == [4]
-        assert [answer.text.split()[0] for answer in pool.reset([task] * 3)] == ["0"] * 3
+        assert [answer.text.split()[0] for answer in pool.reset([COUNT] * 3)] == ["0"] * 3
     finally:
         pool.close()
 
@@ -127,6 +144,25 @@ def test_a_command_plays_there(tmp_path: Path) -> None:
     assert found[0] == found[1] and found[0]["success"] == 1.0
 
 
-def test_another_cluster_than_the_one_it_is_in_is_refused(actors: Actors) -> None:
-    with pytest.raises(TacitError, match=r"--workers-at auto, but this process is in the Ray cluster at 'local' already"):
-        Actors("auto", 2)
+def test_a_cluster_that_is_too_small_or_another_than_the_one_it_is_in_is_refused(cluster: Any, actors: Actors) -> None:
+    with pytest.raises(TacitError, match=r"workers = 99, but the Ray cluster at .* CPU\(s\) free.*--workers \d"):
+        Actors(cluster.address, 99)
+    with pytest.raises(TacitError, match=r"--workers-at local, but this process is in the Ray cluster at '\S+' already"):
+        Actors("local", 2)
+
+
+def test_a_machine_that_is_gone_ends_one_episode_of_its_actor_and_the_others_go_on(cluster: Any, actors: Actors) -> None:
+    pool = Workers(Counting, 2, 60.0, where=actors)
+    try:
+        machines = [answer.text.split()[2] for answer in pool.reset([COUNT] * 4)]
+        assert machines[0] == machines[2] != machines[1] == machines[3], "they are spread"
+        assert told(pool.step([(slot, "on") for slot in range(4)])) == [1] * 4
+        (second,) = (node for node in cluster.list_all_nodes() if not node.is_head())
+        gone = machines.index(second.node_id)
+        cluster.remove_node(second, allow_graceful=False)
+        answers = pool.step([(slot, "on") for slot in range(4)])
+        assert answers.pop(gone).reason is StopReason.WORLD_ERROR
+        assert told(answers) == [2] * 3
+        assert {answer.observation.text.split()[2] for answer in answers} == {machines[1 - gone]}
+    finally:
+        pool.close()
