@@ -39,6 +39,10 @@ START = "--world countdown --model tiny-base --sft.steps 20 --sft.tasks 64 --sft
 RUN = f"""--world countdown --groups 4 --group-size 4 --lr 1e-4 --kl 0 --tasks 64 --max-steps 6
 --evaluation.tasks 2 --evaluation.every 0 --no-evaluation.untrained --checkpoint-every {CHECKPOINT_EVERY}
 --engine sharded --engine.ranks 2 --engine.threads 1 --engine.device cpu --engine.timeout-s 60"""
+PAUSE_S = 15.0
+"""longest from one kill to the next"""
+MOST = 2
+"""kills without a checkpoint in between"""
 LEAVE_S = 90.0
 """how long whoever has lost his driver may take to leave: what it is in the middle of is waited for up to --engine.timeout-s"""
 
@@ -126,7 +130,7 @@ def play(driver: Driver, left: Counter[str], draw: random.Random, limit_s: float
     """To the end of the run, with as many kills as fall into it."""
     seen, changed = 0, time.monotonic()
     since, checkpoints = 0, driver.checkpoints()
-    due = time.monotonic() + draw.uniform(0.0, 15.0)
+    due = time.monotonic() + draw.uniform(0.0, PAUSE_S)
     while (code := driver.process.poll()) is None or (code and not driver.begun):
         if code:
             driver.start()
@@ -139,19 +143,21 @@ def play(driver: Driver, left: Counter[str], draw: random.Random, limit_s: float
                 found.most_again = max(found.most_again, seen - done)
             seen, changed = done, now
         if (there := driver.checkpoints()) != checkpoints:
+            if since == MOST:  # not at the very moment it may again
+                due = now + draw.uniform(0.0, PAUSE_S)
             since, checkpoints = 0, there
         if now - changed > limit_s:
             driver.kill()
             raise SystemExit(
                 f"{driver.out} hangs: nothing after iteration {seen} for {limit_s:.0f} s, killed {dict(found.killed)}"
             )
-        if now > due and since < 2 and (kinds := sorted(left.elements())):
+        if now > due and since < MOST and (kinds := sorted(left.elements())):
             if disturb(driver, kind := draw.choice(kinds), draw):
                 left[kind] -= 1
                 found.killed[kind] += 1
                 since += 1
                 print(f"  killed a {kind} after {seen} iterations", flush=True)
-            due = time.monotonic() + draw.uniform(0.0, 15.0)
+            due = time.monotonic() + draw.uniform(0.0, PAUSE_S)
     if driver.process.returncode:
         raise SystemExit(f"{driver.out} ended with {driver.process.returncode}; see {driver.out.with_suffix('.log')}")
 
