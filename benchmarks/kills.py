@@ -129,13 +129,16 @@ def disturb(driver: Driver, kind: str, draw: random.Random) -> bool:
 def play(driver: Driver, left: Counter[str], draw: random.Random, limit_s: float, found: Found) -> None:
     """To the end of the run, with as many kills as fall into it."""
     seen, changed = 0, time.monotonic()
-    since, checkpoints = 0, driver.checkpoints()
+    since, checkpoints, fallen = 0, driver.checkpoints(), False
     due = time.monotonic() + draw.uniform(0.0, PAUSE_S)
     while (code := driver.process.poll()) is None or (code and not driver.begun):
-        if code:
-            driver.start()
         time.sleep(0.1)
         now = time.monotonic()
+        if code:
+            if not fallen:
+                break
+            driver.start()
+            fallen, changed = False, now
         if (done := driver.done()) != seen:
             found.longest_wait_s = max(found.longest_wait_s, now - changed)
             if done < seen:
@@ -155,7 +158,7 @@ def play(driver: Driver, left: Counter[str], draw: random.Random, limit_s: float
             if disturb(driver, kind := draw.choice(kinds), draw):
                 left[kind] -= 1
                 found.killed[kind] += 1
-                since += 1
+                since, fallen = since + 1, True
                 print(f"  killed a {kind} after {seen} iterations", flush=True)
             due = time.monotonic() + draw.uniform(0.0, PAUSE_S)
     if driver.process.returncode:
