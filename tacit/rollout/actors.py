@@ -59,11 +59,12 @@ class Actor:
             raise Ended(f"its Ray actor died: {type(error).__name__}: {lines[0]}") from error
 
     def leave(self) -> None:
-        self.due = [self._actor.close.remote()]
+        if self._ray.is_initialized():  # otherwise it went with its Ray
+            self.due = [self._actor.close.remote()]
 
     def stop(self, grace_s: float = 0.0) -> None:
         if not self._ray.is_initialized():
-            return  # it went with its Ray
+            return
         if grace_s:
             self._ray.wait(self.due[:1], timeout=grace_s)
         self._ray.kill(self._actor)
