@@ -24,6 +24,9 @@ _START_S, _LEAVE_S = 120.0, 2.0
 AHEAD = 8
 """calls a worker is handed before it has answered: enough to be busy while nobody looks, too few to fill what lies between"""
 
+STILLBORN = 3
+"""processes that may end while they start, in a row, before it costs an episode: a machine may be gone and still be chosen"""
+
 
 @dataclass
 class _Slot:
@@ -61,6 +64,8 @@ class Workers:
         """calls each worker has not answered yet, in order"""
         self._handed = [0 for _ in self._workers]
         """how many of them it has been handed"""
+        self._stillborn = [0 for _ in self._workers]
+        """how often in a row its process ended before it had started"""
         self._since_s = [0.0 for _ in self._workers]
         """when each worker began with the first of them"""
         self._come: list[tuple[int, Any]] = []
@@ -144,9 +149,9 @@ class Workers:
                 self._owed[worker] = rest
                 self._handed[worker] -= 1
                 if isinstance(answer, _WorkerLost):
-                    self._replace(worker, lost=slot)
-                    self._owed[worker], self._handed[worker] = [], 0
-                    self._send(worker, self._redo(rest))
+                    self._leave_behind(worker, lost=slot)
+                    self._owed[worker] = self._redo(rest)
+                    self._renew(worker)
                 else:
                     self._hand_on(worker)
 
@@ -159,7 +164,12 @@ class Workers:
                 if worker not in self._starting:
                     return said
                 self._starting.discard(worker)
+                self._stillborn[worker] = 0
         except Ended as ended:
+            if worker in self._starting and self._stillborn[worker] < STILLBORN:
+                self._stillborn[worker] += 1
+                self._renew(worker)
+                return NOTHING
             return _WorkerLost(StopReason.WORLD_ERROR, str(ended))
         if time.monotonic() > self._deadline_s(worker):
             return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
@@ -174,10 +184,16 @@ class Workers:
         left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
         self._where.wait([self._workers[worker] for worker in busy], max(0.0, left_s))
 
-    def _replace(self, worker: int, lost: int) -> None:
+    def _renew(self, worker: int) -> None:
+        """Another in its place, which is handed what this one owes. It has no worlds: calls must rebuild theirs."""
         self._workers[worker].stop()
         self._workers[worker] = self._where.start(self._make)
         self._starting.add(worker)
+        self._since_s[worker], self._handed[worker] = time.monotonic(), 0
+        self._hand_on(worker)
+
+    def _leave_behind(self, worker: int, lost: int) -> None:
+        """The worlds of a worker that is gone."""
         for slot in range(worker, len(self._slots), len(self._workers)):
             self._slots[slot].stale = slot != lost
 
