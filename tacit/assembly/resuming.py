@@ -11,13 +11,15 @@ from tacit.core.errors import TacitError
 from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
 
 ON_RESUME = (
-    "schedule.iterations", "evaluation.patience", "keep", "checkpoint_every", "workers", "world_timeout_s", "trajectories",
-    "wandb",
+    "schedule.iterations", "evaluation.patience", "keep", "checkpoint_every", "workers", "workers_at", "world_timeout_s",
+    "trajectories", "wandb",
 )  # fmt: skip
 """settings that may differ when a run is continued, also where they are said of one world: none changes what was done"""
 Place = tuple[str, ...]
 """keys of a document, from outside in"""
-MAY_CHANGE = "iterations, evaluation.patience, keep, checkpoint_every, workers, world_timeout_s, trajectories and wandb"
+MAY_CHANGE = (
+    "iterations, evaluation.patience, keep, checkpoint_every, workers, workers_at, world_timeout_s, trajectories and wandb"
+)
 
 
 def fixed_differences(before: Document, after: Document) -> list[str]:

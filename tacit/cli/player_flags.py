@@ -12,7 +12,7 @@ from tacit.assembly.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, meth
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 
-RUN_SETTINGS = ("seed", "max_tokens", "workers", "world_timeout_s")
+RUN_SETTINGS = ("seed", "max_tokens", "workers", "workers_at", "world_timeout_s")
 
 
 def add_checkpoint_flag(parser: Parser) -> None:

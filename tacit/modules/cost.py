@@ -139,7 +139,8 @@ def _shared(recipe: Recipe, wording: str) -> Said:
     train = recipe.train
     said: dict[tuple[str, ...], Any] = {("world",): recipe.world, ("seed",): train.seed, ("families",): train.families}
     said |= {("evaluation", name): getattr(train.evaluation, name) for name in PANEL}
-    said |= {("workers",): train.workers, ("world_timeout_s",): train.world_timeout_s, ("method", "wording"): wording}
+    said |= {(name,): getattr(train, name) for name in ("workers", "workers_at", "world_timeout_s")}
+    said[("method", "wording")] = wording
     return said | {("engine", name): getattr(recipe.engine, name) for name in ("device", "dtype", "threads")}
 
 

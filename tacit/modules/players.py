@@ -15,7 +15,7 @@ from tacit.core.world import Expert
 from tacit.modules.module import Module, find_modules, hash_modules, is_modules
 from tacit.training.practice import evaluation_sampling
 
-OPEN = {("seed",), ("families",), ("workers",), ("world_timeout_s",), ("max_tokens",), ("world",)} | {
+OPEN = {(name,) for name in ("seed", "families", "workers", "workers_at", "world_timeout_s", "max_tokens", "world")} | {
     ("engine", name) for name in ("device", "dtype", "threads", "token_budget", "max_batch", "compile")
 }
 """what may be said about modules, beside the panel and the sampling; the rest was decided when they were trained"""

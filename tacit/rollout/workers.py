@@ -1,33 +1,31 @@
-"""Slow worlds in worker processes.
+"""Slow worlds in worker processes, of this machine or of a cluster.
 
 Slots are dealt to workers round-robin, so a step of all slots keeps every worker busy. A worker that hangs or dies is
 replaced, and its *other* slots are brought back to where they were by replaying their actions: worlds are deterministic.
+No worker is handed more than a few calls that it has not answered; the others wait here.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from tacit.core.answers import as_observation, as_transition
-from tacit.core.simulator import close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
+from tacit.rollout.processes import Processes
+from tacit.rollout.stages import NOTHING, Call, Ended, Worker, Workplace
 from tacit.rollout.worlds import Broken
 
 _START_S, _LEAVE_S = 120.0, 2.0
 """how long a process may take to start and to close its worlds"""
 
-_NOTHING = object()
-"""no answer yet"""
+AHEAD = 8
+"""calls a worker is handed before it has answered: enough to be busy while nobody looks, too few to fill what lies between"""
 
-_Call = tuple[int, tuple[str, Any]]
-"""(slot, (what to do, with what))"""
+STILLBORN = 3
+"""processes that may end while they start, in a row, before it costs an episode: a machine may be gone and still be chosen"""
 
 
 @dataclass
@@ -46,19 +44,28 @@ class _WorkerLost(Broken):
 
 class Workers:
     def __init__(
-        self, make: Callable[[], World], processes: int = 4, timeout_s: float = 120.0, as_they_come: bool = False
+        self,
+        make: Callable[[], World],
+        processes: int = 4,
+        timeout_s: float = 120.0,
+        as_they_come: bool = False,
+        where: Workplace[Any] | None = None,
     ) -> None:
-        """`as_they_come`: answers are taken when they are there (see `ThinkingWorlds`), which pays where worlds are slow."""
+        """`as_they_come`: answers are taken when they are there (see `ThinkingWorlds`), which pays where worlds are slow.
+        `where`: None is this machine."""
         if processes < 1:
             raise ValueError(f"a pool of workers needs at least one process, got {processes}")
         self._make, self._timeout_s, self.as_they_come = make, timeout_s, as_they_come
-        # Spawned, not forked: torch's threads do not survive a fork.
-        self._context = multiprocessing.get_context("spawn")
-        self._workers = [self._start() for _ in range(processes)]
+        self._where: Workplace[Any] = where or Processes()
+        self._workers: list[Worker] = [self._where.start(make) for _ in range(processes)]
         self._starting = set(range(processes))
         self._slots: list[_Slot] = []
-        self._owed: list[list[_Call]] = [[] for _ in self._workers]
+        self._owed: list[list[Call]] = [[] for _ in self._workers]
         """calls each worker has not answered yet, in order"""
+        self._handed = [0 for _ in self._workers]
+        """how many of them it has been handed"""
+        self._stillborn = [0 for _ in self._workers]
+        """how often in a row its process ended before it had started"""
         self._since_s = [0.0 for _ in self._workers]
         """when each worker began with the first of them"""
         self._come: list[tuple[int, Any]] = []
@@ -85,25 +92,14 @@ class Workers:
         return come
 
     def close(self) -> None:
-        for _, connection in self._workers:
-            with contextlib.suppress(OSError):
-                connection.close()
-        for process, _ in self._workers:
-            # A worker whose pipe is closed closes its worlds and goes; one that hangs is not waited for.
-            process.join(_LEAVE_S)
-            process.kill()
-            process.join()
+        for worker in self._workers:
+            worker.leave()
+        for worker in self._workers:
+            worker.stop(_LEAVE_S)  # one that hangs is not waited for longer
         self._workers, self._owed = [], []
 
-    def _start(self) -> tuple[Any, Connection]:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._make), daemon=True)
-        process.start()
-        theirs.close()
-        return process, ours
-
-    def _steps(self, actions: Sequence[tuple[int, str]]) -> list[_Call]:
-        calls: list[_Call] = []
+    def _steps(self, actions: Sequence[tuple[int, str]]) -> list[Call]:
+        calls: list[Call] = []
         for slot, action in actions:
             record = self._slots[slot]
             calls.append((slot, ("replay", (record.task, list(record.actions), action)) if record.stale else ("step", action)))
@@ -111,7 +107,7 @@ class Workers:
             record.actions.append(action)
         return calls
 
-    def _ask(self, calls: list[_Call]) -> list[Any]:
+    def _ask(self, calls: list[Call]) -> list[Any]:
         """All answers, in the order of the calls."""
         self._hand_out(calls)
         wanted = {slot for slot, _ in calls}
@@ -126,49 +122,58 @@ class Workers:
         self._come += others
         return [answers[slot] for slot, _ in calls]
 
-    def _hand_out(self, calls: Sequence[_Call]) -> None:
+    def _hand_out(self, calls: Sequence[Call]) -> None:
         for worker in range(len(self._workers)):
             self._send(worker, [call for call in calls if call[0] % len(self._workers) == worker])
 
-    def _send(self, worker: int, calls: Sequence[_Call]) -> None:
+    def _send(self, worker: int, calls: Sequence[Call]) -> None:
         if not calls:
             return
         if not self._owed[worker]:
             self._since_s[worker] = time.monotonic()
         self._owed[worker] += calls
-        with contextlib.suppress(OSError):  # whoever looks for its answers finds out
-            self._workers[worker][1].send(list(calls))
+        self._hand_on(worker)
+
+    def _hand_on(self, worker: int) -> None:
+        owed = self._owed[worker]
+        while self._handed[worker] < min(AHEAD, len(owed)):
+            self._workers[worker].send(owed[self._handed[worker]])
+            self._handed[worker] += 1
 
     def _look(self) -> None:
         """Take the answers that are there. A worker that fails costs one slot its episode."""
         for worker in range(len(self._workers)):
-            while (owed := self._owed[worker]) and (answer := self._receive(worker)) is not _NOTHING:
+            while (owed := self._owed[worker]) and (answer := self._receive(worker)) is not NOTHING:
                 (slot, _), *rest = owed
                 self._come.append((slot, answer))
                 self._owed[worker] = rest
+                self._handed[worker] -= 1
                 if isinstance(answer, _WorkerLost):
-                    self._replace(worker, lost=slot)
-                    self._owed[worker] = []
-                    self._send(worker, self._redo(rest))
+                    self._leave_behind(worker, lost=slot)
+                    self._owed[worker] = self._redo(rest)
+                    self._renew(worker)
+                else:
+                    self._hand_on(worker)
 
     def _receive(self, worker: int) -> Any:
         """The next answer, if there is one. A process that is still starting (imports) gets time of its own: that is not the
         world's."""
-        process, connection = self._workers[worker]
         try:
-            while connection.poll(0):
-                message = connection.recv()
+            while (said := self._workers[worker].answer()) is not NOTHING:
                 self._since_s[worker] = time.monotonic()
                 if worker not in self._starting:
-                    return message
+                    return said
                 self._starting.discard(worker)
-        except (EOFError, OSError):
-            return _died(process)
-        if not process.is_alive() and not connection.poll(0):
-            return _died(process)
+                self._stillborn[worker] = 0
+        except Ended as ended:
+            if worker in self._starting and self._stillborn[worker] < STILLBORN:
+                self._stillborn[worker] += 1
+                self._renew(worker)
+                return NOTHING
+            return _WorkerLost(StopReason.WORLD_ERROR, str(ended))
         if time.monotonic() > self._deadline_s(worker):
             return _WorkerLost(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
-        return _NOTHING
+        return NOTHING
 
     def _deadline_s(self, worker: int) -> float:
         return self._since_s[worker] + (max(_START_S, self._timeout_s) if worker in self._starting else self._timeout_s)
@@ -177,22 +182,24 @@ class Workers:
         """Until a worker says something, dies, or is late."""
         busy = [worker for worker, owed in enumerate(self._owed) if owed]
         left_s = min(self._deadline_s(worker) for worker in busy) - time.monotonic()
-        connections = [self._workers[worker][1] for worker in busy]
-        wait([*connections, *(self._workers[worker][0].sentinel for worker in busy)], max(0.0, left_s))
+        self._where.wait([self._workers[worker] for worker in busy], max(0.0, left_s))
 
-    def _replace(self, worker: int, lost: int) -> None:
-        process, connection = self._workers[worker]
-        process.kill()
-        process.join()
-        connection.close()
-        self._workers[worker] = self._start()
+    def _renew(self, worker: int) -> None:
+        """Another in its place, which is handed what this one owes. It has no worlds: calls must rebuild theirs."""
+        self._workers[worker].stop()
+        self._workers[worker] = self._where.start(self._make)
         self._starting.add(worker)
+        self._since_s[worker], self._handed[worker] = time.monotonic(), 0
+        self._hand_on(worker)
+
+    def _leave_behind(self, worker: int, lost: int) -> None:
+        """The worlds of a worker that is gone."""
         for slot in range(worker, len(self._slots), len(self._workers)):
             self._slots[slot].stale = slot != lost
 
-    def _redo(self, queue: Sequence[_Call]) -> list[_Call]:
+    def _redo(self, queue: Sequence[Call]) -> list[Call]:
         """Calls the dead worker never answered, as calls that rebuild their world first."""
-        redone: list[_Call] = []
+        redone: list[Call] = []
         for slot, (kind, argument) in queue:
             record = self._slots[slot]
             record.stale = False
@@ -201,47 +208,3 @@ class Workers:
                 kind = "replay"
             redone.append((slot, (kind, argument)))
         return redone
-
-
-def _died(process: Any) -> _WorkerLost:
-    process.join(1)
-    return _WorkerLost(StopReason.WORLD_ERROR, f"its process died (exit code {process.exitcode})")
-
-
-def _serve(connection: Connection, make: Callable[[], World]) -> None:
-    """A worker: a world per slot, one call at a time."""
-    worlds: dict[int, World] = {}
-    start_simulator(make)
-    connection.send("ready")
-    while True:
-        try:
-            calls = connection.recv()
-        except (EOFError, OSError):
-            for world in worlds.values():
-                with contextlib.suppress(Exception):
-                    world.close()
-            close_simulator(make)
-            return
-        for slot, (kind, argument) in calls:
-            try:
-                answer: Any = _call(worlds, slot, kind, argument, make)
-            except Exception as error:
-                answer = Broken(StopReason.WORLD_ERROR, f"{type(error).__name__}: {error}")
-                with contextlib.suppress(Exception):
-                    worlds.pop(slot).close()
-            connection.send(answer)
-
-
-def _call(worlds: dict[int, World], slot: int, kind: str, argument: Any, make: Callable[[], World]) -> Any:
-    if slot not in worlds:
-        worlds[slot] = make()
-    world = worlds[slot]
-    if kind == "reset":
-        return as_observation(world.reset(argument))
-    if kind == "step":
-        return as_transition(world.step(argument))
-    task, actions, action = argument
-    world.reset(task)
-    for past in actions:
-        world.step(past)
-    return as_transition(world.step(action))

@@ -11,6 +11,8 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel, choose_panel
+from tacit.rollout.actors import Actors
+from tacit.rollout.processes import Processes
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace, WorldPool
 from tacit.training.settings import TrainSettings
@@ -78,10 +80,11 @@ class Practice:
 
 
 def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
-    processes = settings.workers or (4 if world.slow else 0)
-    return (
-        Workers(world.make, processes, settings.world_timeout_s) if processes else InPlace(world.make, settings.world_timeout_s)
-    )
+    processes = settings.workers or (4 if world.slow or settings.workers_at else 0)
+    if not processes:
+        return InPlace(world.make, settings.world_timeout_s)
+    where = Actors(settings.workers_at, processes) if settings.workers_at else Processes()
+    return Workers(world.make, processes, settings.world_timeout_s, where=where)
 
 
 def completion_limit(settings: TrainSettings, context: Context, world: Environment) -> int:

@@ -117,6 +117,9 @@ class TrainSettings:
     """longest completion; 0 is the world's bare action length, or 512 with tags"""
     workers: Count = 0
     """processes to run the world in; 0 runs fast worlds in place and slow ones in 4"""
+    workers_at: str = ""
+    """where these processes run: empty for this machine, local for a Ray of its own, auto or ray://HOST:PORT for a Ray cluster
+    that is there"""
     world_timeout_s: Positive = 60.0
     """a world that does not answer for this long ends its episode"""
     overlap: Annotated[int, Bound(lambda v: v in (0, 1), "must be 0 or 1")] = 0

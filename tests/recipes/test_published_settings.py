@@ -15,8 +15,8 @@ from tacit.comparison.plan import make_plan
 from tacit.core.errors import TacitError
 
 CARRIED_OUT = {
-    "seed", "out", "workers", "world_timeout_s", "overlap", "checkpoint_every", "keep", "trajectories", "wandb", "method.name",
-    "engine.name",
+    "seed", "out", "workers", "workers_at", "world_timeout_s", "overlap", "checkpoint_every", "keep", "trajectories", "wandb",
+    "method.name", "engine.name",
     "engine.device", "engine.dtype", "engine.threads", "engine.token_budget", "engine.max_batch", "engine.compile",
     "engine.gradient_checkpointing",
 }  # fmt: skip

@@ -5,6 +5,7 @@ Starting a process takes a while, so there are few tests here and each does much
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import StopReason
 from tacit.environments import get_environment
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.workers import Workers
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.workers import AHEAD, STILLBORN, Workers
+from tacit.rollout.worlds import Broken, InPlace
 
 COUNTDOWN = get_environment("countdown")
 
@@ -142,3 +143,47 @@ def test_an_answer_of_nothing_is_an_answer():
 def test_a_pool_needs_a_process():
     with pytest.raises(ValueError, match="at least one process"):
         Workers(Corridor, 0)
+
+
+def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
+    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    try:
+        slots = range(3 * AHEAD)
+        pool.reset([corridor(2, "slow", 0), *(corridor(2) for _ in slots[1:])])
+        pool.begin([(slot, "forward") for slot in slots])
+        assert pool._handed == [AHEAD] and len(pool._owed[0]) == 3 * AHEAD
+        answered = []
+        while len(answered) < len(slots):
+            answered += [slot for slot, _ in pool.ready(wait=True)]
+            assert pool._handed[0] <= AHEAD
+        assert answered == list(slots)
+    finally:
+        pool.close()
+
+
+class Stillborn:
+    """Makes worlds, in processes of which the first few end while they start."""
+
+    def __init__(self, folder, times):
+        self._folder, self._times = folder, times
+
+    def __setstate__(self, state):
+        self.__dict__ = state
+        born = len(list(Path(self._folder).iterdir()))
+        if born < self._times:
+            (Path(self._folder) / str(born)).touch()
+            os._exit(3)
+
+    def __call__(self):
+        return Corridor()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_process_that_ends_while_it_starts_costs_nothing_unless_it_does_so_again_and_again(tmp_path, more):
+    pool = Workers(Stillborn(str(tmp_path), STILLBORN + more), 1, timeout_s=60.0)
+    try:
+        answers = pool.reset([corridor(2), corridor(3)])
+        assert [isinstance(answer, Broken) for answer in answers] == [bool(more), False]
+        assert answers[1].text == "place 0 of 3"
+    finally:
+        pool.close()

@@ -27,7 +27,7 @@ LOOK_S = 1.0
 """how often it is asked whether those who are waited for still live"""
 GRACE_S = 20.0
 """how long the others may take once one has failed; what is wrong with all is told by all at once"""
-REMEDY = "Go on from the last checkpoint: `tacit train --resume RUN`."
+REMEDY = "Go on from the last checkpoint: `tacit train --resume RUN`; where there is no run yet, give the same command again."
 
 
 @dataclass

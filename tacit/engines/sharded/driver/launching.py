@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 import tacit
+from tacit.core.clusters import import_path
 from tacit.core.errors import TacitError
 
 LAST_WORDS = 600
@@ -41,9 +42,9 @@ class Role:
     def variables(self) -> dict[str, str]:
         """Its environment, wherever it runs."""
         # What the user's losses are defined in must be found there as it is here; another interpreter has packages of its own.
-        path = [str(Path(tacit.__file__).parents[1])] if self.python else [path or os.getcwd() for path in sys.path]
+        path = str(Path(tacit.__file__).parents[1]) if self.python else import_path()
         threads = {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
-        return {**threads, "PYTHONPATH": os.pathsep.join(path), **self.environment}
+        return {**threads, "PYTHONPATH": path, **self.environment}
 
 
 class Started(Protocol):

@@ -3,36 +3,19 @@ them."""
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import Any
 
-from tacit.core.errors import TacitError, install
+from tacit.core.clusters import join_cluster
+from tacit.core.errors import TacitError
 from tacit.engines.sharded.driver.launching import Role, Started
 from tacit.engines.sharded.settings import ShardedSettings
-
-OWN = "local"
-"""the address that stands for a Ray of one's own, on this machine"""
 
 
 class RayLauncher:
     def __init__(self, role: Role, settings: ShardedSettings):
         address, needed = settings.address, settings.ranks + settings.servers
-        try:
-            import ray
-        except ImportError as error:
-            raise TacitError(f"--engine.address {address} needs Ray, which is not installed: {install('cluster')}.") from error
-        self.role, self._ray = role, ray
-        if not ray.is_initialized():
-            own: dict[str, Any] = {"num_cpus": max(needed, os.cpu_count() or 1), "include_dashboard": False}
-            try:
-                ray.init(log_to_driver=False, logging_level="ERROR", **(own if address == OWN else {"address": address}))
-            except Exception as error:
-                first = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise TacitError(
-                    f"no Ray cluster answers at {address!r}: {first} Start one with `ray start --head` and give its address, "
-                    f"or use --engine.address {OWN} for one of this run's own."
-                ) from error
+        self.role, self._ray = role, (ray := join_cluster(address, "--engine.address", needed))
         kind = "GPU" if role.on_gpu else "CPU"
         there = int(ray.cluster_resources().get(kind, 0))
         if there < needed:

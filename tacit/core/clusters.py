@@ -1,0 +1,50 @@
+"""A Ray cluster, for whoever starts processes there: ranks and servers of an engine, workers of a world. Ray is imported only
+when one is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from tacit.core.errors import TacitError, install
+
+OWN = "local"
+"""the address that stands for a Ray of one's own, on this machine"""
+
+_joined = ""
+"""Ray is one to a process"""
+
+
+def join_cluster(address: str, setting: str, processes: int) -> Any:
+    """The module `ray`, joined to the cluster at `address`, which was said by `setting`. A Ray of one's own has room for
+    `processes`, whatever this machine has."""
+    global _joined
+    try:
+        import ray
+    except ImportError as error:
+        raise TacitError(f"{setting} {address} needs Ray, which is not installed: {install('cluster')}.") from error
+    if ray.is_initialized():
+        if _joined and _joined != address:
+            raise TacitError(
+                f"{setting} {address}, but this process is in the Ray cluster at {_joined!r} already, and can be in one only; "
+                "say the same address for the engine and for the workers of worlds."
+            )
+        return ray
+    own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
+    try:
+        # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TacitError(
+            f"no Ray cluster answers at {address!r}: {first} Start one with `ray start --head` and give its address, "
+            f"or use {setting} {OWN} for one of this run's own."
+        ) from error
+    _joined = address
+    return ray
+
+
+def import_path() -> str:
+    """$PYTHONPATH of a process that is to find all that can be imported here."""
+    return os.pathsep.join(path or os.getcwd() for path in sys.path)
