@@ -1,8 +1,10 @@
 """All that is asked of the model, gathered into batches by the one thread that touches it.
 
 Requests are handed in at the engine's desks (one for each set of weights and way of sampling). While a desk writes, others
-arrive; they join when it next looks up. So a batch is whatever came in meanwhile, and nobody waits for a clock. A completion
-depends on its request alone, so what a session is answered does not depend on who else asked.
+arrive; they join when it next looks up. A row of a full batch costs a fraction of one alone, so a desk also waits a moment
+for those that were answered just now and usually come straight back (`returning.py`): never for long, never for one who takes
+their time, and not while another desk has something to do. A completion depends on its request alone, so what a session is
+answered does not depend on who else asked.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
 from tacit.serving.refusals import Refused
+from tacit.serving.returning import Returning
 
 Result = TypeVar("Result")
 IDLE_DESKS = 8
@@ -49,6 +52,7 @@ class _Busy:
     maker: DeskMaker
     desk: Desk
     waiting: dict[int, asyncio.Future[Completion]] = field(default_factory=dict)
+    returning: Returning = field(default_factory=Returning)
 
 
 class Gathering:
@@ -96,20 +100,23 @@ class Gathering:
     def _work(self) -> None:
         while True:
             busy = [desk for desk in self._desks.values() if desk.waiting]
-            if not self._take_in(wait=not busy):
+            patience_s = [desk.returning.worth_waiting_s(len(desk.waiting)) for desk in busy]
+            if not self._take_in(min(patience_s) if busy else None):
                 return
             for desk in [desk for desk in self._desks.values() if desk.waiting]:
-                self._go_on(desk)
+                if not desk.returning.worth_waiting_s(len(desk.waiting)):
+                    self._go_on(desk)
             self._close_idle()
 
-    def _take_in(self, wait: bool) -> bool:
-        """Everything that has arrived; False where it is time to stop."""
+    def _take_in(self, seconds: float | None) -> bool:
+        """Everything that has arrived, and the first to arrive within so many seconds (None: whenever it does); False where it
+        is time to stop."""
         while True:
             try:
-                item = self._inbox.get(block=wait)
+                item = self._inbox.get(timeout=seconds) if seconds != 0 else self._inbox.get_nowait()
             except queue.Empty:
                 return True
-            wait = False
+            seconds = 0
             if item is None:
                 self._give_up()
                 return False
@@ -127,6 +134,7 @@ class Gathering:
                 self._desks[key] = _Busy(item.maker, item.maker.desk(item.sampling))
             desk = self._desks[key]
             desk.waiting[desk.desk.submit(item.request)] = item.answer
+            desk.returning.came()
         except Exception as error:
             self._deliver([(item.answer, None, error)])
 
@@ -140,6 +148,7 @@ class Gathering:
             self._drop(desk)
             self._deliver(lost)
             return
+        desk.returning.answered(len(finished), len(desk.waiting) - len(finished))
         self._deliver([(desk.waiting.pop(ticket), completion, None) for ticket, completion in finished])
 
     def _deliver(self, answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:

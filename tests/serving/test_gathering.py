@@ -13,6 +13,7 @@ from tacit.core.types import Completion
 from tacit.rollout.desks import BatchDesk
 from tacit.serving.gathering import IDLE_DESKS, Gathering
 from tacit.serving.refusals import Refused
+from tacit.serving.returning import Returning
 from tacit.serving.sessions import answer_in_time
 from tacit.serving.settings import ServingSettings
 
@@ -64,6 +65,67 @@ def test_what_comes_in_meanwhile_is_one_batch() -> None:
         echo.held.set()
         assert [(await answer).text for answer in (first, *rest)] == [str(i) for i in range(20)]
         assert echo.batches == [1, 19]
+
+    within(work)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def returned(clock: Clock, count: int, after_s: float) -> Returning:
+    """So many were answered and were all back after a while, a few times over; then they are answered once more."""
+    desk = Returning(clock)
+    for _ in range(30):
+        desk.answered(count, 0)
+        clock.now += after_s
+        for _ in range(count):
+            desk.came()
+    desk.answered(count, 0)
+    return desk
+
+
+def test_a_desk_waits_for_those_who_come_straight_back_and_for_nobody_else() -> None:
+    clock = Clock()
+    desk = returned(clock, 8, 0.01)
+    clock.now += 0.002
+    desk.came()
+    assert desk.worth_waiting_s(1) == pytest.approx(0.02, rel=0.1), "seven are away, who take 10 ms"
+    for _ in range(6):
+        desk.came()
+    assert desk.worth_waiting_s(7) == 0, "one more is not worth it"
+    desk = returned(clock, 8, 0.01)
+    clock.now += 0.03
+    desk.came()
+    assert desk.worth_waiting_s(1) == 0, "they will not come any more"
+    desk = returned(clock, 8, 0.2)
+    clock.now += 0.002
+    desk.came()
+    assert desk.worth_waiting_s(1) == 0, "they take their time"
+    desk = returned(clock, 1, 0.01)
+    clock.now += 0.01
+    desk.came()
+    assert desk.worth_waiting_s(1) == 0, "nobody else is there"
+
+
+def test_sessions_that_come_straight_back_are_answered_together() -> None:
+    """Twelve that ask again as soon as they are answered, a little apart: without waiting they would stay apart for good."""
+
+    async def work(gathering: Gathering) -> None:
+        echo = Echo()
+
+        async def session(number: int) -> None:
+            await asyncio.sleep(0.004 * number)
+            for turn in range(12):
+                assert (await gathering.sample(echo, Sampling(), request(100 * number + turn))).text == str(100 * number + turn)
+                await asyncio.sleep(0.01)
+
+        await asyncio.gather(*map(session, range(12)))
+        late = echo.batches[len(echo.batches) // 2 :]
+        assert sum(echo.batches) == 144 and sum(late) / len(late) > 6, echo.batches
 
     within(work)
 
