@@ -3,7 +3,10 @@
     y = x [W₁; W₂; …]ᵀ + [b₁; b₂; …] + (x [A₁; A₂; …]ᵀ) diag(s₁B₁, s₂B₂, …)ᵀ
 
 LoRA stays beside the weights instead of being merged into them: in bfloat16 a merge would round most of an adapter away,
-and the sampler's log-probabilities would no longer be those of the policy that learns.
+and the sampler's log-probabilities would no longer be those of the policy that learns. A float32 matrix that is copied anyway
+(`_wants_input_major`) has room for it to the last bit but one, so there an adapter costs nothing:
+
+    y = x [W₁ + s₁B₁A₁; W₂ + s₂B₂A₂; …]ᵀ + [b₁; b₂; …]
 """
 
 from __future__ import annotations
@@ -67,6 +70,8 @@ class Projection:
         parts = [parts_of(module) for module in self._modules]
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
+        if input_major:
+            weights = [_merged(w, adapters) for w, _, adapters in parts]
         if len(parts) == 1 and self._order is None and not input_major:
             self.weight, self.bias = weights[0], biases[0]
         else:
@@ -75,7 +80,7 @@ class Projection:
                 filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
                 self.bias = _into(self.bias, self._ordered(torch.cat(filled)))
         adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
-        if not adapters:
+        if input_major or not adapters:
             self.lora_A = self.lora_B = None
             return
         rows = [len(w) for w in weights]
@@ -118,6 +123,13 @@ def _into(old: torch.Tensor | None, new: torch.Tensor, input_major: bool = False
     if old is None or old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
         return new.t().clone(memory_format=torch.contiguous_format).t() if input_major else new.clone()
     return old.copy_(new)
+
+
+def _merged(weight: torch.Tensor, adapters: Sequence[_Adapter]) -> torch.Tensor:
+    """W + s·B·A"""
+    for a, b, scale in adapters:
+        weight = torch.addmm(weight, b, a, alpha=scale)
+    return weight
 
 
 _Adapter = tuple[torch.Tensor, torch.Tensor, float]

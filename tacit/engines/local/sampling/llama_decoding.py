@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.passes.kv_cache import ColumnCache, KeyValueCache, RowCache
+from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, first_tokens, moved
@@ -108,9 +108,7 @@ class LlamaTable:
         self.decoder = decoder
         self.check_every = 4 if decoder.fixed_shapes else 1
         self.graphs = StepGraphs(enabled=decoder.records)
-        geometry = decoder.forward.geometry
-        plain = not decoder.fixed_shapes and geometry.dtype == torch.float32
-        self.cache: KeyValueCache = ColumnCache(geometry) if plain and not decoder.flat else RowCache(geometry)
+        self.cache = KeyValueCache(decoder.forward.geometry)
         self._lanes = Lanes(0, self.check_every, decoder.device)
         self._used = 0
         """no row has anything beyond this column"""
@@ -201,7 +199,6 @@ class LlamaTable:
         self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same without padding."""
-        assert isinstance(self.cache, RowCache), "a decoder that takes flat prompts has such a cache"
         device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
         tokens = torch.from_numpy(np.concatenate(prompts)).to(device)
         positions = within(lengths)
