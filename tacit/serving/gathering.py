@@ -1,7 +1,7 @@
 """All that is asked of the model, gathered into batches by the one thread that touches it.
 
-Requests are handed in at the engine's desks (one for each set of weights and way of sampling). While a desk writes, others
-arrive; they join when it next looks up. A row of a full batch costs a fraction of one alone, so a desk also waits a moment
+Requests are handed in at the engine's desks: one for each way of sampling, where the engine writes with several adapters at
+once, else one for each set of weights and way of sampling. While a desk writes, others arrive; they join when it next looks up. A row of a full batch costs a fraction of one alone, so a desk also waits a moment
 for those that were answered just now and usually come straight back (`returning.py`): never for long, never for one who takes
 their time, and not while another desk has something to do. A completion depends on its request alone, so what a session is
 answered does not depend on who else asked.
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
@@ -29,6 +29,22 @@ IDLE_DESKS = 8
 
 class DeskMaker(Protocol):
     def desk(self, sampling: Sampling, layer: int | None = None) -> Desk: ...
+
+
+class DeskForAll(Desk, Protocol):
+    def submit(self, request: Request, whose: str | None = None) -> int: ...
+
+
+class Shared(Protocol):
+    def desk_for_all(self, sampling: Sampling) -> DeskForAll | None: ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A maker that is one of several over one engine."""
+
+    engine: Shared
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +65,9 @@ class _Call:
 class _Busy:
     """A desk and who waits at it."""
 
-    maker: DeskMaker
+    owner: object
     desk: Desk
+    submit: Callable[[DeskMaker, Request], int]
     waiting: dict[int, asyncio.Future[Completion]] = field(default_factory=dict)
     returning: Returning = field(default_factory=Returning)
 
@@ -129,14 +146,24 @@ class Gathering:
             if isinstance(item, _Call):
                 self._deliver([(item.answer, item.work(), None)])
                 return
-            key = (id(item.maker), item.sampling)
-            if key not in self._desks:
-                self._desks[key] = _Busy(item.maker, item.maker.desk(item.sampling))
-            desk = self._desks[key]
-            desk.waiting[desk.desk.submit(item.request)] = item.answer
+            desk = self._desk(item.maker, item.sampling)
+            desk.waiting[desk.submit(item.maker, item.request)] = item.answer
             desk.returning.came()
         except Exception as error:
             self._deliver([(item.answer, None, error)])
+
+    def _desk(self, maker: DeskMaker, sampling: Sampling) -> _Busy:
+        owners = (maker, maker.engine) if isinstance(maker, Sharing) else (maker,)
+        for owner in owners:
+            if (found := self._desks.get((id(owner), sampling))) is not None:
+                return found
+        if isinstance(maker, Sharing) and (shared := maker.engine.desk_for_all(sampling)) is not None:
+            made = _Busy(maker.engine, shared, lambda whose, request: shared.submit(request, whose.name))
+        else:
+            own = maker.desk(sampling)
+            made = _Busy(maker, own, lambda _, request: own.submit(request))
+        self._desks[id(made.owner), sampling] = made
+        return made
 
     def _go_on(self, desk: _Busy) -> None:
         self._watch(len(desk.waiting))
@@ -164,7 +191,7 @@ class Gathering:
 
     def forget(self, maker: DeskMaker) -> None:
         """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
-        for desk in [desk for desk in self._desks.values() if desk.maker is maker]:
+        for desk in [desk for desk in self._desks.values() if desk.owner is maker]:
             self._drop(desk)
 
     def _drop(self, desk: _Busy) -> None:
