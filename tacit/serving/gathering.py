@@ -1,10 +1,10 @@
 """All that is asked of the model, gathered into batches by the one thread that touches it.
 
 Requests are handed in at the engine's desks: one for each way of sampling, where the engine writes with several adapters at
-once, else one for each set of weights and way of sampling. While a desk writes, others arrive; they join when it next looks up. A row of a full batch costs a fraction of one alone, so a desk also waits a moment
-for those that were answered just now and usually come straight back (`returning.py`): never for long, never for one who takes
-their time, and not while another desk has something to do. A completion depends on its request alone, so what a session is
-answered does not depend on who else asked.
+once, else one for each set of weights and way of sampling. While a desk writes, others arrive; they join when it next looks up.
+A row of a full batch costs a fraction of one alone, so a desk also waits a moment for those that were answered just now and
+usually come straight back (`returning.py`): never for long, never for one who takes their time, and not while another desk has
+something to do. A completion depends on its request alone, so what a session is answered does not depend on who else asked.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
@@ -65,21 +67,30 @@ class _Call:
 class _Busy:
     """A desk and who waits at it."""
 
-    owner: object
+    owner: DeskMaker | Shared
     desk: Desk
-    submit: Callable[[DeskMaker, Request], int]
+    returning: Returning
     waiting: dict[int, asyncio.Future[Completion]] = field(default_factory=dict)
-    returning: Returning = field(default_factory=Returning)
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where one maker's requests are handed in."""
+
+    maker: DeskMaker
+    busy: _Busy
+    submit: Callable[[Request], int]
 
 
 class Gathering:
     """`sample` and `call` are for the event loop it was started in; the rest is its own thread's."""
 
-    def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
+    def __init__(self, watch: Callable[[int], None] = lambda rows: None, clock: Callable[[], float] = time.monotonic) -> None:
         """`watch` is told how many requests were under way whenever the model goes on."""
         self._inbox: queue.SimpleQueue[_Ask | _Call | None] = queue.SimpleQueue()
         self._desks: dict[tuple[int, Sampling], _Busy] = {}
-        self._watch = watch
+        self._places: dict[tuple[int, Sampling], _Place] = {}
+        self._watch, self._clock = watch, clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.waiting = 0
@@ -146,24 +157,30 @@ class Gathering:
             if isinstance(item, _Call):
                 self._deliver([(item.answer, item.work(), None)])
                 return
-            desk = self._desk(item.maker, item.sampling)
-            desk.waiting[desk.submit(item.maker, item.request)] = item.answer
-            desk.returning.came()
+            place = self._place(item.maker, item.sampling)
+            place.busy.waiting[place.submit(item.request)] = item.answer
+            place.busy.returning.came()
         except Exception as error:
             self._deliver([(item.answer, None, error)])
 
-    def _desk(self, maker: DeskMaker, sampling: Sampling) -> _Busy:
-        owners = (maker, maker.engine) if isinstance(maker, Sharing) else (maker,)
-        for owner in owners:
-            if (found := self._desks.get((id(owner), sampling))) is not None:
-                return found
-        if isinstance(maker, Sharing) and (shared := maker.engine.desk_for_all(sampling)) is not None:
-            made = _Busy(maker.engine, shared, lambda whose, request: shared.submit(request, whose.name))
-        else:
-            own = maker.desk(sampling)
-            made = _Busy(maker, own, lambda _, request: own.submit(request))
-        self._desks[id(made.owner), sampling] = made
-        return made
+    def _place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
+        if (place := self._places.get((id(maker), sampling))) is None:
+            place = self._places[id(maker), sampling] = self._find_place(maker, sampling)
+        return place
+
+    def _find_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
+        if isinstance(maker, Sharing):
+            busy = self._desks.get((id(maker.engine), sampling))
+            if busy is None and (shared := maker.engine.desk_for_all(sampling)) is not None:
+                busy = self._open(maker.engine, sampling, shared)
+            if busy is not None:
+                return _Place(maker, busy, partial(cast(DeskForAll, busy.desk).submit, whose=maker.name))
+        desk = maker.desk(sampling)
+        return _Place(maker, self._open(maker, sampling, desk), desk.submit)
+
+    def _open(self, owner: DeskMaker | Shared, sampling: Sampling, desk: Desk) -> _Busy:
+        busy = self._desks[id(owner), sampling] = _Busy(owner, desk, Returning(self._clock))
+        return busy
 
     def _go_on(self, desk: _Busy) -> None:
         self._watch(len(desk.waiting))
@@ -193,10 +210,12 @@ class Gathering:
         """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
         for desk in [desk for desk in self._desks.values() if desk.owner is maker]:
             self._drop(desk)
+        self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
 
     def _drop(self, desk: _Busy) -> None:
         desk.desk.close()
         self._desks = {key: other for key, other in self._desks.items() if other is not desk}
+        self._places = {key: place for key, place in self._places.items() if place.busy is not desk}
 
     def _give_up(self) -> None:
         """Nobody is left waiting for an answer that will not come."""
