@@ -2,9 +2,8 @@
 
 Requests are handed in at the engine's desks: one for each way of sampling, where the engine writes with several adapters at
 once, else one for each set of weights and way of sampling. While a desk writes, others arrive; they join when it next looks up.
-A row of a full batch costs a fraction of one alone, so a desk also waits a moment for those that were answered just now and
-usually come straight back (`returning.py`): never for long, never for one who takes their time, and not while another desk has
-something to do. A completion depends on its request alone, so what a session is answered does not depend on who else asked.
+So a batch is whatever came in meanwhile, and nobody waits for a clock. A completion depends on its request alone, so what a
+session is answered does not depend on who else asked.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +20,6 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
 from tacit.serving.refusals import Refused
-from tacit.serving.returning import Returning
 
 Result = TypeVar("Result")
 IDLE_DESKS = 8
@@ -69,8 +66,7 @@ class _Busy:
 
     owner: DeskMaker | Shared
     desk: Desk
-    returning: Returning
-    waiting: dict[int, asyncio.Future[Completion]] = field(default_factory=dict)
+    waiting: dict[int, _Ask] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +81,12 @@ class _Place:
 class Gathering:
     """`sample` and `call` are for the event loop it was started in; the rest is its own thread's."""
 
-    def __init__(self, watch: Callable[[int], None] = lambda rows: None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
         """`watch` is told how many requests were under way whenever the model goes on."""
         self._inbox: queue.SimpleQueue[_Ask | _Call | None] = queue.SimpleQueue()
         self._desks: dict[tuple[int, Sampling], _Busy] = {}
         self._places: dict[tuple[int, Sampling], _Place] = {}
-        self._watch, self._clock = watch, clock
+        self._watch = watch
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.waiting = 0
@@ -128,23 +124,20 @@ class Gathering:
     def _work(self) -> None:
         while True:
             busy = [desk for desk in self._desks.values() if desk.waiting]
-            patience_s = [desk.returning.worth_waiting_s(len(desk.waiting)) for desk in busy]
-            if not self._take_in(min(patience_s) if busy else None):
+            if not self._take_in(wait=not busy):
                 return
             for desk in [desk for desk in self._desks.values() if desk.waiting]:
-                if not desk.returning.worth_waiting_s(len(desk.waiting)):
-                    self._go_on(desk)
+                self._go_on(desk)
             self._close_idle()
 
-    def _take_in(self, seconds: float | None) -> bool:
-        """Everything that has arrived, and the first to arrive within so many seconds (None: whenever it does); False where it
-        is time to stop."""
+    def _take_in(self, wait: bool) -> bool:
+        """Everything that has arrived; False where it is time to stop."""
         while True:
             try:
-                item = self._inbox.get(timeout=seconds) if seconds != 0 else self._inbox.get_nowait()
+                item = self._inbox.get(block=wait)
             except queue.Empty:
                 return True
-            seconds = 0
+            wait = False
             if item is None:
                 self._give_up()
                 return False
@@ -157,9 +150,7 @@ class Gathering:
             if isinstance(item, _Call):
                 self._deliver([(item.answer, item.work(), None)])
                 return
-            place = self._place(item.maker, item.sampling)
-            place.busy.waiting[place.submit(item.request)] = item.answer
-            place.busy.returning.came()
+            self._hand_in(item, self._place(item.maker, item.sampling))
         except Exception as error:
             self._deliver([(item.answer, None, error)])
 
@@ -175,11 +166,18 @@ class Gathering:
                 busy = self._open(maker.engine, sampling, shared)
             if busy is not None:
                 return _Place(maker, busy, partial(cast(DeskForAll, busy.desk).submit, whose=maker.name))
+        return self._own_place(maker, sampling)
+
+    def _own_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
         desk = maker.desk(sampling)
         return _Place(maker, self._open(maker, sampling, desk), desk.submit)
 
+    @staticmethod
+    def _hand_in(ask: _Ask, place: _Place) -> None:
+        place.busy.waiting[place.submit(ask.request)] = ask
+
     def _open(self, owner: DeskMaker | Shared, sampling: Sampling, desk: Desk) -> _Busy:
-        busy = self._desks[id(owner), sampling] = _Busy(owner, desk, Returning(self._clock))
+        busy = self._desks[id(owner), sampling] = _Busy(owner, desk)
         return busy
 
     def _go_on(self, desk: _Busy) -> None:
@@ -187,13 +185,26 @@ class Gathering:
         try:
             finished = desk.desk.wait()
         except Exception as error:  # theirs alone: other desks have their own rows
-            lost = [(answer, None, error) for answer in desk.waiting.values()]
+            lost = list(desk.waiting.values())
             desk.waiting.clear()
             self._drop(desk)
-            self._deliver(lost)
+            if len({id(ask.maker) for ask in lost}) > 1:
+                self._part(lost)
+            else:
+                self._deliver([(ask.answer, None, error) for ask in lost])
             return
-        desk.returning.answered(len(finished), len(desk.waiting) - len(finished))
-        self._deliver([(desk.waiting.pop(ticket), completion, None) for ticket, completion in finished])
+        self._deliver([(desk.waiting.pop(ticket).answer, completion, None) for ticket, completion in finished])
+
+    def _part(self, asked: Sequence[_Ask]) -> None:
+        """A desk for several broke, and only one of them may be at fault: from now on each has its own."""
+        for ask in asked:
+            key = (id(ask.maker), ask.sampling)
+            try:
+                if key not in self._places:
+                    self._places[key] = self._own_place(ask.maker, ask.sampling)
+                self._hand_in(ask, self._places[key])
+            except Exception as error:
+                self._deliver([(ask.answer, None, error)])
 
     def _deliver(self, answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
         """All at once: waking the event loop costs more than what it is told."""
@@ -219,7 +230,7 @@ class Gathering:
 
     def _give_up(self) -> None:
         """Nobody is left waiting for an answer that will not come."""
-        lost = [answer for desk in self._desks.values() for answer in desk.waiting.values()]
+        lost = [ask.answer for desk in self._desks.values() for ask in desk.waiting.values()]
         while not self._inbox.empty():
             item = self._inbox.get()
             lost += [item.answer] if item is not None else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from tacit.core.types import Completion
 from tacit.rollout.desks import BatchDesk
 from tacit.serving.gathering import IDLE_DESKS, Gathering
 from tacit.serving.refusals import Refused
-from tacit.serving.returning import Returning
 from tacit.serving.sessions import answer_in_time
 from tacit.serving.settings import ServingSettings
 
@@ -69,63 +69,74 @@ def test_what_comes_in_meanwhile_is_one_batch() -> None:
     within(work)
 
 
-class Clock:
-    now = 100.0
+class Both:
+    """Two adapters over one engine, which writes with both at once and says who was to write."""
 
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self) -> None:
+        self.echo, self.asked = Echo(), 0
 
+    def desk_for_all(self, sampling: Sampling) -> Both:
+        self.asked += 1
+        self._desk, self._whose = self.echo.desk(sampling), {}
+        return self
 
-def returned(clock: Clock, count: int, after_s: float) -> Returning:
-    """So many were answered and were all back after a while, a few times over; then they are answered once more."""
-    desk = Returning(clock)
-    for _ in range(30):
-        desk.answered(count, 0)
-        clock.now += after_s
-        for _ in range(count):
-            desk.came()
-    desk.answered(count, 0)
-    return desk
+    def submit(self, request: Request, whose: str | None = None) -> int:
+        ticket = self._desk.submit(request)
+        self._whose[ticket] = whose
+        return ticket
 
+    def wait(self) -> list[tuple[int, Completion]]:
+        return [(ticket, replace(done, text=f"{self._whose[ticket]} {done.text}")) for ticket, done in self._desk.wait()]
 
-def test_a_desk_waits_for_those_who_come_straight_back_and_for_nobody_else() -> None:
-    clock = Clock()
-    desk = returned(clock, 8, 0.01)
-    clock.now += 0.002
-    desk.came()
-    assert desk.worth_waiting_s(1) == pytest.approx(0.02, rel=0.1), "seven are away, who take 10 ms"
-    for _ in range(6):
-        desk.came()
-    assert desk.worth_waiting_s(7) == 0, "one more is not worth it"
-    desk = returned(clock, 8, 0.01)
-    clock.now += 0.03
-    desk.came()
-    assert desk.worth_waiting_s(1) == 0, "they will not come any more"
-    desk = returned(clock, 8, 0.2)
-    clock.now += 0.002
-    desk.came()
-    assert desk.worth_waiting_s(1) == 0, "they take their time"
-    desk = returned(clock, 1, 0.01)
-    clock.now += 0.01
-    desk.came()
-    assert desk.worth_waiting_s(1) == 0, "nobody else is there"
+    def close(self) -> None:
+        self._desk.close()
 
 
-def test_sessions_that_come_straight_back_are_answered_together() -> None:
-    """Twelve that ask again as soon as they are answered, a little apart: without waiting they would stay apart for good."""
+class Adapter(Echo):
+    """One of them; it may have a desk of its own, which is not asked for."""
 
+    def __init__(self, engine: Both, name: str) -> None:
+        super().__init__()
+        self.engine, self.name = engine, name
+
+
+def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
     async def work(gathering: Gathering) -> None:
-        echo = Echo()
+        engine = Both()
+        one, two = Adapter(engine, "one"), Adapter(engine, "two")
+        engine.echo.held.clear()
+        first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
+        while not engine.echo.batches:
+            await asyncio.sleep(0.01)
+        rest = [asyncio.create_task(gathering.sample((one, two)[i % 2], Sampling(), request(i))) for i in range(1, 20)]
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        expected = [f"{('one', 'two')[i % 2]} {i}" for i in range(20)]
+        assert [(await answer).text for answer in (first, *rest)] == expected
+        assert engine.echo.batches == [1, 19] and engine.asked == 1 and one.desks == two.desks == 0
+        await gathering.call(lambda: gathering.forget(one))
+        assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7" and engine.asked == 1
 
-        async def session(number: int) -> None:
-            await asyncio.sleep(0.004 * number)
-            for turn in range(12):
-                assert (await gathering.sample(echo, Sampling(), request(100 * number + turn))).text == str(100 * number + turn)
-                await asyncio.sleep(0.01)
+    within(work)
 
-        await asyncio.gather(*map(session, range(12)))
-        late = echo.batches[len(echo.batches) // 2 :]
-        assert sum(echo.batches) == 144 and sum(late) / len(late) > 6, echo.batches
+
+def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine = Both()
+        one, two = Adapter(engine, "one"), Adapter(engine, "two")
+        engine.echo.held.clear()
+        first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
+        while not engine.echo.batches:
+            await asyncio.sleep(0.01)
+        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1), (one, 2), (two, 3))]
+        answers = asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        assert (await first).text == "one 0"
+        kept, broken, also, lost = await answers
+        assert (kept.text, also.text) == ("1", "2") and isinstance(broken, RuntimeError) and isinstance(lost, RuntimeError)
+        assert (one.desks, two.desks) == (1, 1)
+        assert (await gathering.sample(two, Sampling(), request(4))).text
 
     within(work)
 

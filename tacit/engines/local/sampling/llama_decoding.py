@@ -50,6 +50,7 @@ class LlamaDecoder:
         """how often something that a recorded step reads has moved"""
         self.spare: LlamaTable | None = None
         self._versions: dict[str | None, list[int]] = {}
+        self._sources: dict[str | None, list[torch.Tensor]] = {}
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
 
@@ -67,7 +68,10 @@ class LlamaDecoder:
         counters as well, so that a learner that forgets to say so cannot make the sampler use old weights."""
         if force:
             self._versions.clear()
-        sources = self.forward.sources(whose)
+            self._sources.clear()
+        sources = self._sources.get(whose) or self.forward.sources(whose)
+        if whose is not None:  # its own: which adapter is active may change without a word
+            self._sources[whose] = sources
         versions = [v for t in sources for v in (t.data_ptr(), 0 if t.is_inference() else t._version)]
         if versions != self._versions.get(whose):
             self.forward.refresh(whose)
@@ -76,6 +80,7 @@ class LlamaDecoder:
 
     def forget(self, whose: str) -> None:
         self._versions.pop(whose, None)
+        self._sources.pop(whose, None)
         self.forward.forget(whose)
 
     def reach(self, columns: int) -> None:
