@@ -1,8 +1,9 @@
 """All that is asked of the model, gathered into batches by the one thread that touches it.
 
-Requests are handed in at the engine's desks (one for each set of weights and way of sampling). While a desk writes, others
-arrive; they join when it next looks up. So a batch is whatever came in meanwhile, and nobody waits for a clock. A completion
-depends on its request alone, so what a session is answered does not depend on who else asked.
+Requests are handed in at the engine's desks: one for each way of sampling, where the engine writes with several adapters at
+once, else one for each set of weights and way of sampling. While a desk writes, others arrive; they join when it next looks up.
+So a batch is whatever came in meanwhile, and nobody waits for a clock. A completion depends on its request alone, so what a
+session is answered does not depend on who else asked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
@@ -26,6 +28,22 @@ IDLE_DESKS = 8
 
 class DeskMaker(Protocol):
     def desk(self, sampling: Sampling, layer: int | None = None) -> Desk: ...
+
+
+class DeskForAll(Desk, Protocol):
+    def submit(self, request: Request, whose: str | None = None) -> int: ...
+
+
+class Shared(Protocol):
+    def desk_for_all(self, sampling: Sampling) -> DeskForAll | None: ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A maker that is one of several over one engine."""
+
+    engine: Shared
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +64,18 @@ class _Call:
 class _Busy:
     """A desk and who waits at it."""
 
-    maker: DeskMaker
+    owner: DeskMaker | Shared
     desk: Desk
-    waiting: dict[int, asyncio.Future[Completion]] = field(default_factory=dict)
+    waiting: dict[int, _Ask] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where one maker's requests are handed in."""
+
+    maker: DeskMaker
+    busy: _Busy
+    submit: Callable[[Request], int]
 
 
 class Gathering:
@@ -58,6 +85,7 @@ class Gathering:
         """`watch` is told how many requests were under way whenever the model goes on."""
         self._inbox: queue.SimpleQueue[_Ask | _Call | None] = queue.SimpleQueue()
         self._desks: dict[tuple[int, Sampling], _Busy] = {}
+        self._places: dict[tuple[int, Sampling], _Place] = {}
         self._watch = watch
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -122,25 +150,61 @@ class Gathering:
             if isinstance(item, _Call):
                 self._deliver([(item.answer, item.work(), None)])
                 return
-            key = (id(item.maker), item.sampling)
-            if key not in self._desks:
-                self._desks[key] = _Busy(item.maker, item.maker.desk(item.sampling))
-            desk = self._desks[key]
-            desk.waiting[desk.desk.submit(item.request)] = item.answer
+            self._hand_in(item, self._place(item.maker, item.sampling))
         except Exception as error:
             self._deliver([(item.answer, None, error)])
+
+    def _place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
+        if (place := self._places.get((id(maker), sampling))) is None:
+            place = self._places[id(maker), sampling] = self._find_place(maker, sampling)
+        return place
+
+    def _find_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
+        if isinstance(maker, Sharing):
+            busy = self._desks.get((id(maker.engine), sampling))
+            if busy is None and (shared := maker.engine.desk_for_all(sampling)) is not None:
+                busy = self._open(maker.engine, sampling, shared)
+            if busy is not None:
+                return _Place(maker, busy, partial(cast(DeskForAll, busy.desk).submit, whose=maker.name))
+        return self._own_place(maker, sampling)
+
+    def _own_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
+        desk = maker.desk(sampling)
+        return _Place(maker, self._open(maker, sampling, desk), desk.submit)
+
+    @staticmethod
+    def _hand_in(ask: _Ask, place: _Place) -> None:
+        place.busy.waiting[place.submit(ask.request)] = ask
+
+    def _open(self, owner: DeskMaker | Shared, sampling: Sampling, desk: Desk) -> _Busy:
+        busy = self._desks[id(owner), sampling] = _Busy(owner, desk)
+        return busy
 
     def _go_on(self, desk: _Busy) -> None:
         self._watch(len(desk.waiting))
         try:
             finished = desk.desk.wait()
         except Exception as error:  # theirs alone: other desks have their own rows
-            lost = [(answer, None, error) for answer in desk.waiting.values()]
+            lost = list(desk.waiting.values())
             desk.waiting.clear()
             self._drop(desk)
-            self._deliver(lost)
+            if len({id(ask.maker) for ask in lost}) > 1:
+                self._part(lost)
+            else:
+                self._deliver([(ask.answer, None, error) for ask in lost])
             return
-        self._deliver([(desk.waiting.pop(ticket), completion, None) for ticket, completion in finished])
+        self._deliver([(desk.waiting.pop(ticket).answer, completion, None) for ticket, completion in finished])
+
+    def _part(self, asked: Sequence[_Ask]) -> None:
+        """A desk for several broke, and only one of them may be at fault: from now on each has its own."""
+        for ask in asked:
+            key = (id(ask.maker), ask.sampling)
+            try:
+                if key not in self._places:
+                    self._places[key] = self._own_place(ask.maker, ask.sampling)
+                self._hand_in(ask, self._places[key])
+            except Exception as error:
+                self._deliver([(ask.answer, None, error)])
 
     def _deliver(self, answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
         """All at once: waking the event loop costs more than what it is told."""
@@ -155,16 +219,18 @@ class Gathering:
 
     def forget(self, maker: DeskMaker) -> None:
         """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
-        for desk in [desk for desk in self._desks.values() if desk.maker is maker]:
+        for desk in [desk for desk in self._desks.values() if desk.owner is maker]:
             self._drop(desk)
+        self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
 
     def _drop(self, desk: _Busy) -> None:
         desk.desk.close()
         self._desks = {key: other for key, other in self._desks.items() if other is not desk}
+        self._places = {key: place for key, place in self._places.items() if place.busy is not desk}
 
     def _give_up(self) -> None:
         """Nobody is left waiting for an answer that will not come."""
-        lost = [answer for desk in self._desks.values() for answer in desk.waiting.values()]
+        lost = [ask.answer for desk in self._desks.values() for ask in desk.waiting.values()]
         while not self._inbox.empty():
             item = self._inbox.get()
             lost += [item.answer] if item is not None else []

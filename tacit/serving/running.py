@@ -17,6 +17,9 @@ from tacit.serving.settings import LOOPBACK
 
 TOKEN = "TACIT_SERVE_TOKEN"
 LEAST_TOKEN = 8
+TAKE_TURNS_S = 2e-4
+"""after which Python lets another thread go on. The model's thread lets go at every operation, and by default would wait 5 ms
+to go on while requests are read and answered; an operation of a small model takes a fiftieth of that"""
 
 
 def find_token(file: Path | None, without: bool, host: str) -> str | None:
@@ -42,6 +45,7 @@ def find_token(file: Path | None, without: bool, host: str) -> str | None:
 
 def serve(service: Service, token: str | None, announce: Callable[[str], None]) -> int:
     """Until it is told to stop. `announce` is given the address once requests are answered."""
+    sys.setswitchinterval(TAKE_TURNS_S)
     app = make_app(service, token)
     return answer_requests(app, service.settings, announce, service.running(), partial(_look_again, service))
 

@@ -17,7 +17,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
 from tacit.engines.local.memory import cut_finer, give_back, is_crowded
-from tacit.engines.local.passes.kv_cache import Geometry, RowCache
+from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
 from tacit.losses.imitation import Imitation
@@ -226,7 +226,7 @@ def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, ro
 
 
 def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
-    cache = RowCache(Geometry(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
+    cache = KeyValueCache(Geometry(2, 1, 2, 4, 0.5, torch.float32, torch.device("cpu")))
     cache.open(2, 8)
     views = [weakref.ref(tensor) for tensor in (*cache._keys, *cache._values)]
     zeros = torch.zeros

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,6 +65,78 @@ def test_what_comes_in_meanwhile_is_one_batch() -> None:
         echo.held.set()
         assert [(await answer).text for answer in (first, *rest)] == [str(i) for i in range(20)]
         assert echo.batches == [1, 19]
+
+    within(work)
+
+
+class Both:
+    """Two adapters over one engine, which writes with both at once and says who was to write."""
+
+    def __init__(self) -> None:
+        self.echo, self.asked = Echo(), 0
+
+    def desk_for_all(self, sampling: Sampling) -> Both:
+        self.asked += 1
+        self._desk, self._whose = self.echo.desk(sampling), {}
+        return self
+
+    def submit(self, request: Request, whose: str | None = None) -> int:
+        ticket = self._desk.submit(request)
+        self._whose[ticket] = whose
+        return ticket
+
+    def wait(self) -> list[tuple[int, Completion]]:
+        return [(ticket, replace(done, text=f"{self._whose[ticket]} {done.text}")) for ticket, done in self._desk.wait()]
+
+    def close(self) -> None:
+        self._desk.close()
+
+
+class Adapter(Echo):
+    """One of them; it may have a desk of its own, which is not asked for."""
+
+    def __init__(self, engine: Both, name: str) -> None:
+        super().__init__()
+        self.engine, self.name = engine, name
+
+
+def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine = Both()
+        one, two = Adapter(engine, "one"), Adapter(engine, "two")
+        engine.echo.held.clear()
+        first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
+        while not engine.echo.batches:
+            await asyncio.sleep(0.01)
+        rest = [asyncio.create_task(gathering.sample((one, two)[i % 2], Sampling(), request(i))) for i in range(1, 20)]
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        expected = [f"{('one', 'two')[i % 2]} {i}" for i in range(20)]
+        assert [(await answer).text for answer in (first, *rest)] == expected
+        assert engine.echo.batches == [1, 19] and engine.asked == 1 and one.desks == two.desks == 0
+        await gathering.call(lambda: gathering.forget(one))
+        assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7" and engine.asked == 1
+
+    within(work)
+
+
+def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine = Both()
+        one, two = Adapter(engine, "one"), Adapter(engine, "two")
+        engine.echo.held.clear()
+        first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
+        while not engine.echo.batches:
+            await asyncio.sleep(0.01)
+        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1), (one, 2), (two, 3))]
+        answers = asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        assert (await first).text == "one 0"
+        kept, broken, also, lost = await answers
+        assert (kept.text, also.text) == ("1", "2") and isinstance(broken, RuntimeError) and isinstance(lost, RuntimeError)
+        assert (one.desks, two.desks) == (1, 1)
+        assert (await gathering.sample(two, Sampling(), request(4))).text
 
     within(work)
 

@@ -123,6 +123,8 @@ class LocalEngine:
         """Give up an adapter and everything that belongs to it; views of it are of no use any more."""
         if self.adapters is None or name not in self.members or name == MAIN:
             raise TacitError(f"adapter {name!r} cannot be given up: it is none here, or the one the policy began with.")
+        if self.sampler is not None:
+            self.sampler.forget(name)
         self.adapters.drop(name)
         del self.members[name]
         self._hashed = {key: known for key, known in self._hashed.items() if key[0] not in (None, name)}
@@ -145,6 +147,13 @@ class LocalEngine:
 
     def desk(self, name: str, sampling: Sampling, layer: int | None) -> LocalDesk:
         return self._sampling().desk(sampling, layer, partial(self._play, name))
+
+    def desk_for_all(self, sampling: Sampling) -> LocalDesk | None:
+        """A desk that is told with every request which adapter is to write; all that wait are written together. None where this
+        model cannot: it has no adapters, or is too large to have a copy for each."""
+        if self.adapters is None or not self._sampling().mixes:
+            return None
+        return self._sampling().desk(sampling, version=lambda: sum(member.version for member in self.members.values()))
 
     def sample(self, name: str, requests: Sequence[Request], sampling: Sampling, layer: int | None) -> list[Completion]:
         return self._sampling().sample(requests, sampling, layer, partial(self._play, name))

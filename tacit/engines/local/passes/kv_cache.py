@@ -1,14 +1,11 @@
-"""The preallocated cache of keys and values that decoding reads, in two layouts.
+"""The preallocated cache of keys and values that decoding reads: a token's features together, [B, S, heads, head_dim].
 
-`RowCache` keeps a token's features together and leaves attention to torch's fused kernel: right for GPUs and bfloat16.
-`ColumnCache` keeps keys transposed, so that scores and sums are plain matrix products: on a CPU in float32 the fused kernel
-is two to three times slower than reading the memory takes, these products are not.
-Both write each row's new token at its own position and read columns up to a common window, masked per row.
+A step writes each row's new token at its own position and reads columns up to a common window, masked per row, with torch's
+fused kernel; on a GPU that has the kernel for it, each row reads its own columns (step_attention).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +41,7 @@ class Reading:
     positions: torch.Tensor
 
 
-class KeyValueCache(ABC):
+class KeyValueCache:
     """Memory that is kept from use to use, seen as `width` rows of `capacity` columns."""
 
     def __init__(self, geometry: Geometry) -> None:
@@ -71,16 +68,12 @@ class KeyValueCache(ABC):
         if len(self._columns) < capacity:
             self._columns = torch.arange(capacity, dtype=torch.int32, device=g.device)
         self.width, self.capacity = width, capacity
-        self._keys = [k[:size].view(self._key_shape(width, capacity)) for k, _ in self._memory]
-        self._values = [v[:size].view(self._value_shape(width, capacity)) for _, v in self._memory]
+        shape = (width, capacity, g.kv_heads, g.head_dim)
+        self._keys = [k[:size].view(shape) for k, _ in self._memory]
+        self._values = [v[:size].view(shape) for _, v in self._memory]
         for layer, parts in enumerate(kept):
             for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
                 here.copy_(part)
-
-    @property
-    def reads_own_columns(self) -> bool:
-        """whether a step reads each row's own columns, and not a window common to all"""
-        return False
 
     def addresses(self) -> tuple[Any, ...]:
         return (self._columns.data_ptr(), *(t.data_ptr() for pair in self._memory for t in pair))
@@ -91,47 +84,12 @@ class KeyValueCache(ABC):
         mask = torch.zeros(beyond.shape, dtype=self.geometry.dtype, device=self.geometry.device)
         return mask.masked_fill_(beyond, float("-inf"))
 
-    @abstractmethod
-    def _key_shape(self, width: int, capacity: int) -> tuple[int, ...]:
-        """How one layer lies in memory."""
-
-    @abstractmethod
-    def _value_shape(self, width: int, capacity: int) -> tuple[int, ...]:
-        """How one layer lies in memory."""
-
-    @abstractmethod
     def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The first columns of the first rows: keys and values, as views."""
-
-    @abstractmethod
-    def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
-        """Prefilled keys and values of these rows."""
-
-    @abstractmethod
-    def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
-        """A step in which row i writes at its position and reads up to it, as far as `window` goes."""
-
-    @abstractmethod
-    def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
-        """Write this step's keys and values, then attend: [B, query heads · head_dim]."""
-
-    @abstractmethod
-    def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
-        """Rows `to` become copies of rows `source`, as far as `columns`."""
-
-
-class RowCache(KeyValueCache):
-    """Keys and values [B, S, heads, head_dim]."""
-
-    def _key_shape(self, width: int, capacity: int) -> tuple[int, ...]:
-        return width, capacity, self.geometry.kv_heads, self.geometry.head_dim
-
-    _value_shape = _key_shape
-
-    def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._keys[layer][:rows, :columns], self._values[layer][:rows, :columns]
 
     def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
+        """Prefilled keys and values of these rows."""
         columns = keys_NTHD.shape[1]
         self._keys[layer][rows, :columns] = keys_NTHD
         self._values[layer][rows, :columns] = values_NTHD
@@ -146,10 +104,12 @@ class RowCache(KeyValueCache):
 
     @property
     def reads_own_columns(self) -> bool:
+        """whether a step reads each row's own columns, and not a window common to all"""
         g = self.geometry
         return has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
 
     def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
+        """A step in which row i writes at its position and reads up to it, as far as `window` goes."""
         if self.reads_own_columns:
             return Reading(len(positions_B), window, positions_B, positions_B, positions_B)
         rows_B = torch.arange(len(positions_B), device=positions_B.device)
@@ -157,6 +117,7 @@ class RowCache(KeyValueCache):
         return Reading(len(positions_B), window, slots_B, self._mask(positions_B, window)[:, None, None], positions_B)
 
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
+        """Write this step's keys and values, then attend: [B, query heads · head_dim]."""
         g, keys, values = self.geometry, self._keys[layer], self._values[layer]
         if self.reads_own_columns:
             return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, g.scale)
@@ -165,49 +126,9 @@ class RowCache(KeyValueCache):
         return attend_last(q_BHD, keys[: step.width, : step.window], values[: step.width, : step.window], step.mask, g.scale)
 
     def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
+        """Rows `to` become copies of rows `source`, as far as `columns`."""
         for tensor in (*self._keys, *self._values):
             tensor[to, :columns] = tensor[source, :columns]
-
-
-class ColumnCache(KeyValueCache):
-    """Keys [B, heads, head_dim, S], values [B, heads, S, head_dim]."""
-
-    def _key_shape(self, width: int, capacity: int) -> tuple[int, ...]:
-        return width, self.geometry.kv_heads, self.geometry.head_dim, capacity
-
-    def _value_shape(self, width: int, capacity: int) -> tuple[int, ...]:
-        return width, self.geometry.kv_heads, capacity, self.geometry.head_dim
-
-    def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._keys[layer][:rows, :, :, :columns], self._values[layer][:rows, :, :columns]
-
-    def put(self, layer: int, rows: slice | torch.Tensor, keys_NTHD: torch.Tensor, values_NTHD: torch.Tensor) -> None:
-        columns = keys_NTHD.shape[1]
-        self._keys[layer][rows, :, :, :columns] = keys_NTHD.permute(0, 2, 3, 1)
-        self._values[layer][rows, :, :columns] = values_NTHD.transpose(1, 2)
-
-    def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
-        g, b = self.geometry, len(positions_B)
-        mask = self._mask(positions_B, window)[:, None, None].expand(b, g.kv_heads, g.queries_per_kv, window)
-        heads_BH = torch.arange(b * g.kv_heads, device=g.device).view(b, g.kv_heads)
-        slots = (heads_BH * self.capacity + positions_B[:, None]).view(-1)
-        return Reading(b, window, slots, mask.reshape(b * g.kv_heads, g.queries_per_kv, window), positions_B)
-
-    def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
-        g, b, w = self.geometry, step.width, step.window
-        keys, values = self._keys[layer][:b], self._values[layer][:b]
-        at = step.positions.view(b, 1, 1, 1).expand(b, g.kv_heads, g.head_dim, 1)
-        keys.scatter_(3, at, k_BHD[..., None])
-        values.view(-1, g.head_dim).index_copy_(0, step.slots, v_BHD.reshape(-1, g.head_dim))
-        queries = q_BHD.reshape(b * g.kv_heads, g.queries_per_kv, g.head_dim)
-        keys, values = keys.flatten(0, 1)[:, :, :w], values.flatten(0, 1)[:, :w]
-        weights = torch.baddbmm(step.mask, queries, keys, alpha=g.scale).softmax(-1)
-        return torch.bmm(weights, values).view(b, -1)
-
-    def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
-        for keys, values in zip(self._keys, self._values, strict=True):
-            keys[to, :, :, :columns] = keys[source, :, :, :columns]
-            values[to, :, :columns] = values[source, :, :columns]
 
 
 def attend_last(

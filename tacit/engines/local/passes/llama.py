@@ -24,12 +24,14 @@ from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attentio
 
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
-from tacit.engines.local.passes.projections import NotPlain, Projection
+from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
 from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
 from tacit.engines.local.passes.ways import CompiledWays, Ways
 
 Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
+MIXED_LIMIT = 1 << 22
+"""most weights of a model that is copied for every adapter, so that rows of several are computed together"""
 
 
 class LlamaForward:
@@ -66,6 +68,7 @@ class LlamaForward:
         """attention reaches back this far; beyond it this forward pass would differ from the model's"""
         self._layers = [_Layer(layer, self.geometry) for layer in body.layers]
         self._cis = self._rotations(256)
+        self._groups: Groups = ((None, ALL),)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
         self._step_ways: type[Ways] = CompiledWays if compiles else Ways
 
@@ -84,16 +87,35 @@ class LlamaForward:
     def vocabulary(self) -> int:
         return self.head.weight.shape[0]
 
-    def refresh(self) -> None:
-        """Take over changed weights."""
+    @property
+    def mixes(self) -> bool:
+        """whether rows with different adapters can be computed together"""
+        small = sum(projection.weight.numel() for projection in self._projections()) <= MIXED_LIMIT
+        return small and all(projection.merges for projection in self._projections())
+
+    def use(self, groups: Groups) -> None:
+        """Rows are read with these adapters from now on, group after group."""
+        if groups != self._groups:
+            self._groups = groups
+            for projection in self._projections():
+                projection.use(groups)
+
+    def refresh(self, adapter: str | None = None) -> None:
+        """Take over changed weights, with the adapter that is active or with a named one."""
         for projection in self._projections():
-            projection.refresh()
+            projection.refresh(adapter)
         for layer in self._layers:
             layer.refresh()
 
-    def sources(self) -> list[torch.Tensor]:
+    def forget(self, adapter: str) -> None:
+        """Give up what was copied for an adapter. Nobody may use it now."""
+        self.use(((None, ALL),))
+        for projection in self._projections():
+            projection.forget(adapter)
+
+    def sources(self, adapter: str | None = None) -> list[torch.Tensor]:
         """Every parameter that a copy was made of."""
-        found = [t for projection in self._projections() for t in projection.sources()]
+        found = [t for projection in self._projections() for t in projection.sources(adapter)]
         return found + [t for layer in self._layers for t in layer.qk_norm_sources()]
 
     def addresses(self) -> tuple[Any, ...]:
@@ -166,15 +188,32 @@ class LlamaForward:
         h_last = self.final_norm(top.after_attention(h_last, attended))
         return self.head(h_last), h_last if layer == len(self) else wanted
 
-    def step(self, tokens_B: torch.Tensor, positions_B: torch.Tensor, cache: KeyValueCache, window: int) -> torch.Tensor:
-        """One more token per row at its own position; reads the cache's first `window` columns. Returns logits [B, V]."""
+    def step(
+        self,
+        tokens_B: torch.Tensor,
+        positions_B: torch.Tensor,
+        cache: KeyValueCache,
+        window: int,
+        order: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """One more token per row at its own position; reads the cache's first `window` columns. Returns logits [B, V].
+
+        `order`: (which row comes where when they are sorted into the groups in use, and where to find each again), where the
+        rows do not lie so. Only attention, which reads the cache, sees them as they lie.
+        """
         reading, ways = cache.reading(positions_B, window), self._step_ways
+        if order is not None:
+            tokens_B, positions_B = tokens_B[order[0]], positions_B[order[0]]
         cis_B = self._cis[positions_B, None]
         h = embedding(tokens_B, self._embed.weight)
         for depth, block in enumerate(self._layers):
             q, k, v = block.query_key_value(h, cis_B, ways)
-            h = block.after_attention(h, cache.attend(depth, q, k, v, reading), ways)
-        return self.head(self.final_norm(h))
+            if order is not None:
+                q, k, v = (x[order[1]] for x in (q, k, v))
+            attended = cache.attend(depth, q, k, v, reading)
+            h = block.after_attention(h, attended if order is None else attended[order[0]], ways)
+        logits = self.head(self.final_norm(h))
+        return logits if order is None else logits[order[1]]
 
     def final_norm(self, h: torch.Tensor) -> torch.Tensor:
         return rms_norm(h, h.shape[-1:], self._norm.weight, self._norm.variance_epsilon)

@@ -3,7 +3,10 @@
     y = x [W₁; W₂; …]ᵀ + [b₁; b₂; …] + (x [A₁; A₂; …]ᵀ) diag(s₁B₁, s₂B₂, …)ᵀ
 
 LoRA stays beside the weights instead of being merged into them: in bfloat16 a merge would round most of an adapter away,
-and the sampler's log-probabilities would no longer be those of the policy that learns.
+and the sampler's log-probabilities would no longer be those of the policy that learns. A float32 matrix that is copied anyway
+(`_wants_input_major`) takes an adapter in without a loss that could be told from a product's own rounding:
+
+    y = x [W₁ + s₁B₁A₁; W₂ + s₂B₂A₂; …]ᵀ + [b₁; b₂; …]
 """
 
 from __future__ import annotations
@@ -14,6 +17,12 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+Groups = Sequence[tuple[str | None, int]]
+"""(adapter, rows that are read with it), in the order of the rows; None: whichever is active"""
+ALL = -1
+"""rows, where there is one group"""
+_Adapter = tuple[torch.Tensor, torch.Tensor, float]
+_Parts = tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]
 INPUT_MAJOR_LIMIT = 1 << 22
 """largest matrix, in elements, that is worth a copy in another memory order"""
 
@@ -23,17 +32,83 @@ class NotPlain(Exception):
 
 
 class Projection:
-    """One or several linear modules as one matrix. `refresh` takes over changed weights, in place where shapes allow."""
+    """One or several linear modules as one matrix, with the adapter that is active or with a named one. `refresh` takes over
+    changed weights, in place where shapes allow."""
 
     def __init__(self, modules: Sequence[nn.Module], order: torch.Tensor | None = None) -> None:
         """`order` permutes the output features."""
         self._modules = tuple(modules)
         self._order = order
+        self._adapted = any(type(module) is not nn.Linear for module in modules)
+        self._of: dict[str | None, _Matrix] = {}
+        self.refresh()
+        self._now: list[_Matrix] = [self._of[None]]
+        self._rows = [ALL]
+
+    def use(self, groups: Groups) -> None:
+        """From now on so many rows of the input are read with each adapter, one group after the other."""
+        self._now = [self._of[name if self._adapted else None] for name, _ in groups]
+        self._rows = [rows for _, rows in groups]
+        if not self._adapted:
+            del self._now[1:]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self._now) == 1:
+            return self._now[0](x)
+        return torch.cat([matrix(part) for matrix, part in zip(self._now, x.split(self._rows), strict=True)])
+
+    def onto(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """h + y, in one operation where there is neither bias nor adapter."""
+        if len(self._now) == 1:
+            return self._now[0].onto(h, x)
+        parts = zip(self._now, h.split(self._rows), x.split(self._rows), strict=True)
+        return torch.cat([matrix.onto(part, read) for matrix, part, read in parts])
+
+    def from_feature(self, start: int) -> _Slice:
+        """The same projection without its first `start` output features, where all rows are read with one adapter."""
+        (matrix,) = self._now
+        return _Slice(matrix, start)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self._of[None].weight
+
+    @property
+    def merges(self) -> bool:
+        """whether adapters are part of the matrix"""
+        return _wants_input_major([parts_of(module)[0] for module in self._modules])
+
+    def tensors(self) -> list[torch.Tensor]:
+        matrix = self._of[None]
+        return [t for t in (matrix.weight, matrix.bias, matrix.lora_A, matrix.lora_B) if t is not None]
+
+    def sources(self, adapter: str | None = None) -> list[torch.Tensor]:
+        """The parameters this was made from: while these are untouched, it is up to date."""
+        found = []
+        for module in self._modules:
+            weight, bias, adapters = parts_of(module, adapter)
+            found += [weight, *([] if bias is None else [bias]), *(t for a, b, _ in adapters for t in (a, b))]
+        return found
+
+    def refresh(self, adapter: str | None = None) -> None:
+        """With the adapter that is active now, or with a named one."""
+        if not self._adapted:
+            adapter = None
+        matrix = self._of.setdefault(adapter, _Matrix())
+        matrix.take([parts_of(module, adapter) for module in self._modules], self._order)
+
+    def forget(self, adapter: str) -> None:
+        self._of.pop(adapter, None)
+
+
+class _Matrix:
+    """What is multiplied with."""
+
+    def __init__(self) -> None:
         self.weight = torch.empty(0)
         self.bias: torch.Tensor | None = None
         self.lora_A: torch.Tensor | None = None
         self.lora_B: torch.Tensor | None = None
-        self.refresh()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = linear(x, self.weight, self.bias)
@@ -42,39 +117,27 @@ class Projection:
         return y + linear(linear(x, self.lora_A), self.lora_B)
 
     def onto(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """h + y, in one operation where there is neither bias nor adapter."""
         if self.bias is not None or self.lora_A is not None:
             return h + self(x)
         return torch.addmm(h.flatten(0, -2), x.flatten(0, -2), self.weight.t()).view(h.shape)
 
-    def from_feature(self, start: int) -> _Slice:
-        """The same projection without its first `start` output features."""
-        return _Slice(self, start)
+    def take(self, parts: Sequence[_Parts], order: torch.Tensor | None) -> None:
+        def ordered(rows: torch.Tensor) -> torch.Tensor:
+            return rows if order is None else rows[order]
 
-    def tensors(self) -> list[torch.Tensor]:
-        return [t for t in (self.weight, self.bias, self.lora_A, self.lora_B) if t is not None]
-
-    def sources(self) -> list[torch.Tensor]:
-        """The parameters this was made from: while these are untouched, it is up to date."""
-        found = []
-        for module in self._modules:
-            weight, bias, adapters = parts_of(module)
-            found += [weight, *([] if bias is None else [bias]), *(t for a, b, _ in adapters for t in (a, b))]
-        return found
-
-    def refresh(self) -> None:
-        parts = [parts_of(module) for module in self._modules]
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
-        if len(parts) == 1 and self._order is None and not input_major:
+        if input_major:
+            weights = [_merged(w, adapters) for w, _, adapters in parts]
+        if len(parts) == 1 and order is None and not input_major:
             self.weight, self.bias = weights[0], biases[0]
         else:
-            self.weight = _into(self.weight, self._ordered(torch.cat(weights)), input_major)
+            self.weight = _into(self.weight, ordered(torch.cat(weights)), input_major)
             if any(b is not None for b in biases):
                 filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-                self.bias = _into(self.bias, self._ordered(torch.cat(filled)))
+                self.bias = _into(self.bias, ordered(torch.cat(filled)))
         adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
-        if not adapters:
+        if input_major or not adapters:
             self.lora_A = self.lora_B = None
             return
         rows = [len(w) for w in weights]
@@ -85,16 +148,13 @@ class Projection:
             blocks.append(block)
         dtype = self.weight.dtype
         self.lora_A = _into(self.lora_A, torch.cat([a for a, _, _ in adapters]).to(dtype))
-        self.lora_B = _into(self.lora_B, self._ordered(torch.cat(blocks, dim=1)).to(dtype))
-
-    def _ordered(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows if self._order is None else rows[self._order]
+        self.lora_B = _into(self.lora_B, ordered(torch.cat(blocks, dim=1)).to(dtype))
 
 
 class _Slice:
-    """A view of a projection; made anew for each use, so that it never outlives a refresh."""
+    """A view of a matrix; made anew for each use, so that it never outlives a refresh."""
 
-    def __init__(self, whole: Projection, start: int) -> None:
+    def __init__(self, whole: _Matrix, start: int) -> None:
         self._whole, self._start = whole, start
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,11 +179,15 @@ def _into(old: torch.Tensor | None, new: torch.Tensor, input_major: bool = False
     return old.copy_(new)
 
 
-_Adapter = tuple[torch.Tensor, torch.Tensor, float]
+def _merged(weight: torch.Tensor, adapters: Sequence[_Adapter]) -> torch.Tensor:
+    """W + s·B·A"""
+    for a, b, scale in adapters:
+        weight = torch.addmm(weight, b.to(weight.dtype), a.to(weight.dtype), alpha=scale)
+    return weight
 
 
-def parts_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]:
-    """(weight, bias, [(A, B, scale), …]) of a linear module with the adapters that are active now."""
+def parts_of(module: nn.Module, adapter: str | None = None) -> _Parts:
+    """(weight, bias, [(A, B, scale), …]) of a linear module with the adapters that are active now, or with a named one."""
     if type(module) is nn.Linear:
         return module.weight, module.bias, []
     from peft.tuners.lora import Linear as LoraLinear  # a second of imports, which a model without adapters does without
@@ -131,13 +195,15 @@ def parts_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, list
     if type(module) is not LoraLinear or type(module.base_layer) is not nn.Linear:
         raise NotPlain(f"{type(module).__name__} is not a plain or LoRA linear layer")
     base = module.base_layer
-    if module.disable_adapters:
+    if module.disable_adapters and adapter is None:
         if module.merged:
             raise NotPlain("a merged adapter is switched off")
         return base.weight, base.bias, []
     adapters: list[_Adapter] = []
+    if module.merged and adapter is not None:
+        raise NotPlain("an adapter is merged into the weights")
     if not module.merged:
-        for name in module.active_adapters:
+        for name in module.active_adapters if adapter is None else (adapter,):
             if name not in module.lora_A:
                 continue
             lora_A, lora_B = module.lora_A[name], module.lora_B[name]

@@ -26,7 +26,9 @@ class Newcomers:
     places_N: np.ndarray
     """where each sits"""
     prompts: Sequence[np.ndarray]
-    """distinct, the shortest first"""
+    """distinct, those of one adapter together, and the shortest of them first"""
+    whose: Sequence[str | None]
+    """the adapter that reads each; None: the one that is active"""
     source_N: np.ndarray
     """which prompt each continues, ascending"""
     uniform_N: np.ndarray

@@ -58,9 +58,10 @@ class LocalDesk:
         self._table: Table | None = None
         self._rows = Rows(0)
 
-    def submit(self, request: Request) -> int:
+    def submit(self, request: Request, whose: str | None = None) -> int:
+        """`whose`: the adapter that is to write, at a desk for several."""
         ticket, self._tickets = self._tickets, self._tickets + 1
-        self.add([self._sampler.job(ticket, request, self._sampling)])
+        self.add([self._sampler.job(ticket, request, self._sampling, whose)])
         return ticket
 
     def add(self, jobs: Iterable[Job]) -> None:
@@ -126,7 +127,8 @@ class LocalDesk:
         if version != self._version:
             self.begin_again()
             self._version = version
-        self._sampler.refresh()
+        seated = (self._rows.jobs[place] for place in np.flatnonzero(self._rows.under_way_P))
+        self._sampler.refresh({job.whose for job in (*self._waiting, *seated)})
         if self._table is not None and not self._sampler.knows(self._table.decoder):
             self.let_go()
 
@@ -145,11 +147,13 @@ class LocalDesk:
         assert table is not None
         for _ in jobs:
             self._waiting.popleft()
-        jobs = sorted(jobs, key=lambda job: (len(job.prompt), job.prompt.tobytes()))
-        prompts, source_N = _distinct([job.prompt for job in jobs])
+        jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
+        firsts, source_N = _distinct(jobs)
+        prompts, whose = [job.prompt for job in firsts], [job.whose for job in firsts]
         places_N, uniform_N = rows.seat(jobs)
         columns = max(job.longest for job in jobs) + table.check_every
-        joined = table.join(Newcomers(places_N, prompts, source_N, uniform_N, columns), seated, self._sampling, self._depth)
+        newcomers = Newcomers(places_N, prompts, whose, source_N, uniform_N, columns)
+        joined = table.join(newcomers, seated, self._sampling, self._depth)
         self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
         rows.hold(places_N, joined.hidden_ND)
         self._finish(rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
@@ -194,12 +198,12 @@ class LocalDesk:
         ]
 
 
-def _distinct(prompts: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The distinct prompts of a sorted list, and which of them each is."""
-    distinct: list[np.ndarray] = []
-    source_N = np.zeros(len(prompts), dtype=np.int64)
-    for i, prompt in enumerate(prompts):
-        if not distinct or not np.array_equal(distinct[-1], prompt):
-            distinct.append(prompt)
-        source_N[i] = len(distinct) - 1
-    return distinct, source_N
+def _distinct(jobs: list[Job]) -> tuple[list[Job], np.ndarray]:
+    """The first of each prompt that an adapter reads in a sorted list, and which of them each has."""
+    firsts: list[Job] = []
+    source_N = np.zeros(len(jobs), dtype=np.int64)
+    for i, job in enumerate(jobs):
+        if not firsts or firsts[-1].whose != job.whose or not np.array_equal(firsts[-1].prompt, job.prompt):
+            firsts.append(job)
+        source_N[i] = len(firsts) - 1
+    return firsts, source_N

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.passes.kv_cache import ColumnCache, KeyValueCache, RowCache
+from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.packing import within
+from tacit.engines.local.passes.projections import ALL, Groups
 from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 
@@ -48,7 +49,8 @@ class LlamaDecoder:
         self.moves = 0
         """how often something that a recorded step reads has moved"""
         self.spare: LlamaTable | None = None
-        self._versions: list[int] = []
+        self._versions: dict[str | None, list[int]] = {}
+        self._sources: dict[str | None, list[torch.Tensor]] = {}
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
 
@@ -56,15 +58,30 @@ class LlamaDecoder:
     def longest(self) -> int | None:
         return self.forward.longest
 
-    def refresh(self, force: bool = False) -> None:
-        """Copy what changed. In-place changes of parameters are noticed by their version counters as well, so that a
-        learner that forgets to say so cannot make the sampler use old weights."""
-        sources = self.forward.sources()
+    @property
+    def mixes(self) -> bool:
+        """whether rows of several adapters can sit at one table"""
+        return not (self.fixed_shapes or self.flat or self.longest) and self.forward.mixes
+
+    def refresh(self, force: bool = False, whose: str | None = None) -> None:
+        """Copy what changed of an adapter, or of the active one. In-place changes of parameters are noticed by their version
+        counters as well, so that a learner that forgets to say so cannot make the sampler use old weights."""
+        if force:
+            self._versions.clear()
+            self._sources.clear()
+        sources = self._sources.get(whose) or self.forward.sources(whose)
+        if whose is not None:  # its own: which adapter is active may change without a word
+            self._sources[whose] = sources
         versions = [v for t in sources for v in (t.data_ptr(), 0 if t.is_inference() else t._version)]
-        if force or versions != self._versions:
-            self.forward.refresh()
-            self._versions = versions
+        if versions != self._versions.get(whose):
+            self.forward.refresh(whose)
+            self._versions[whose] = versions
         self._check_addresses()
+
+    def forget(self, whose: str) -> None:
+        self._versions.pop(whose, None)
+        self._sources.pop(whose, None)
+        self.forward.forget(whose)
 
     def reach(self, columns: int) -> None:
         self.forward.reach(columns)
@@ -108,23 +125,27 @@ class LlamaTable:
         self.decoder = decoder
         self.check_every = 4 if decoder.fixed_shapes else 1
         self.graphs = StepGraphs(enabled=decoder.records)
-        geometry = decoder.forward.geometry
-        plain = not decoder.fixed_shapes and geometry.dtype == torch.float32
-        self.cache: KeyValueCache = ColumnCache(geometry) if plain and not decoder.flat else RowCache(geometry)
+        self.cache = KeyValueCache(decoder.forward.geometry)
         self._lanes = Lanes(0, self.check_every, decoder.device)
         self._used = 0
         """no row has anything beyond this column"""
         self._moves = decoder.moves
+        self._whose: list[str | None] = []
+        """by place"""
+        self._order: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._groups: Groups = ()
 
     def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
         decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
         lengths_N = np.array([len(p) for p in newcomers.prompts])
         self._open(max(seated, int(places_N.max()) + 1), newcomers.columns, seated)
         self._used = max(self._used, int(lengths_N.max()))
+        self._seat(places_N, [newcomers.whose[source] for source in source_N], seated)
         logits: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []
         prefill = self._prefill_flat if decoder.flat else self._prefill_padded
-        for start, end in _buckets(lengths_N, decoder.prefill_tokens, padded=not decoder.flat):
+        for start, end in _buckets(lengths_N, newcomers.whose, decoder.prefill_tokens, padded=not decoder.flat):
+            decoder.forward.use(((newcomers.whose[start], ALL),))
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
             found, states = prefill(newcomers.prompts[start:end], places_N[first:last], local_N, layer)
@@ -143,14 +164,15 @@ class LlamaTable:
             self.graphs.clear()
             self._moves = decoder.moves
         rows, steps = noise_BK.shape
-        width, capacity = decoder.width(rows), cache.capacity
+        width, capacity, order = decoder.width(rows), cache.capacity, self._order
+        decoder.forward.use(self._groups)
         lanes.expect(noise_BK)
         for columns in range(longest, longest + steps):
             window = capacity if cache.reads_own_columns else min(decoder.window(columns), capacity)
 
             def step(window: int = window) -> None:
                 tokens_B, positions_B = lanes.tokens_B[:width], lanes.positions_B[:width]
-                logits = decoder.forward.step(tokens_B, positions_B, cache, window)
+                logits = decoder.forward.step(tokens_B, positions_B, cache, window, order)
                 lanes.move_on(capacity)
                 lanes.draw(logits, sampling)
 
@@ -164,6 +186,26 @@ class LlamaTable:
         if len(to):
             self.cache.move(to, source, self._used)
         self._lanes.keep(rows)
+        self._whose = [self._whose[row] for row in rows]
+        self._sort()
+
+    def _seat(self, places_N: np.ndarray, whose: Sequence[str | None], seated: int) -> None:
+        taken = self._whose[:seated]
+        self._whose = [*taken, *[whose[0]] * (int(places_N.max()) + 1 - len(taken))]
+        for place, name in zip(places_N, whose, strict=True):
+            self._whose[place] = name
+        self._sort()
+
+    def _sort(self) -> None:
+        """Rows of one adapter are computed together, wherever they sit."""
+        names = list(dict.fromkeys(self._whose))
+        if len(names) == 1:
+            self._groups, self._order = ((names[0], ALL),), None
+            return
+        number_B = np.array([names.index(name) for name in self._whose])
+        self._groups = tuple(zip(names, np.bincount(number_B).tolist(), strict=True))
+        by_name_B = np.argsort(number_B, kind="stable")
+        self._order = torch.from_numpy(by_name_B), torch.from_numpy(np.argsort(by_name_B))
 
     def _open(self, rows: int, columns: int, seated: int) -> None:
         """Places and columns for all; those who sit keep what they have."""
@@ -201,7 +243,6 @@ class LlamaTable:
         self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same without padding."""
-        assert isinstance(self.cache, RowCache), "a decoder that takes flat prompts has such a cache"
         device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
         tokens = torch.from_numpy(np.concatenate(prompts)).to(device)
         positions = within(lengths)
@@ -231,12 +272,13 @@ class LlamaTable:
         return lambda: self._lanes.restore(snapshot)
 
 
-def _buckets(lengths_N: np.ndarray, budget: int, padded: bool) -> list[tuple[int, int]]:
-    """Cut prompts, sorted by length, into runs whose size stays within the budget (one prompt always fits)."""
+def _buckets(lengths_N: np.ndarray, whose: Sequence[str | None], budget: int, padded: bool) -> list[tuple[int, int]]:
+    """Cut prompts, sorted by adapter and length, into runs of one adapter whose size stays within the budget (one prompt always
+    fits)."""
     runs, start = [], 0
     for end in range(1, len(lengths_N) + 1):
         size = (end + 1 - start) * lengths_N[end] if padded and end < len(lengths_N) else lengths_N[start : end + 1].sum()
-        if end == len(lengths_N) or size > budget:
+        if end == len(lengths_N) or size > budget or whose[end] != whose[start]:
             runs.append((start, end))
             start = end
     return runs

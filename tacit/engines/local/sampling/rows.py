@@ -20,6 +20,8 @@ class Job:
     prompt: np.ndarray
     seed: int
     limit: int
+    whose: str | None = None
+    """the adapter that writes it; None: the one that is active"""
 
     @property
     def longest(self) -> int:

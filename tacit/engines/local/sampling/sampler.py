@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,16 +105,33 @@ class LocalSampler:
             desk.let_go()
         give_back(self._device)
 
-    def refresh(self) -> None:
-        """Be ready to sample from the weights as they are now."""
+    @property
+    def mixes(self) -> bool:
+        """whether one desk can have rows of several adapters"""
+        self.refresh()
+        return self._lean is not None and self._lean.mixes
+
+    def refresh(self, whose: Collection[str | None] = (None,)) -> None:
+        """Be ready to sample from the weights as they are now, with these adapters; None: with the active one."""
         if self._try_lean:
             try:
                 if self._lean is None:
                     self._lean = LlamaDecoder(self._base, **self._options)
-                self._lean.refresh(force=self._stale)
+                for name in whose:
+                    self._lean.refresh(self._stale, name)
+                    self._stale = False
             except NotPlain:  # another adapter may be plain again, so the next call tries anew
                 self._lean = None
+                if any(name is not None for name in whose):  # no other decoder reads with an adapter that is not active
+                    raise
         self._stale = False
+
+    def forget(self, whose: str) -> None:
+        """Give up what was copied of an adapter; rows that it writes begin again, and had better not."""
+        for desk in self._desks:
+            desk.let_go()
+        if self._lean is not None:
+            self._lean.forget(whose)
 
     def decoder(self, longest: int) -> Decoder:
         """The lean decoder where the model and the length allow it."""
@@ -126,7 +143,7 @@ class LocalSampler:
         """Whether it has the weights as of the last `refresh`."""
         return decoder is self._lean or decoder is self._generic
 
-    def job(self, ticket: int, request: Request, sampling: Sampling) -> Job:
+    def job(self, ticket: int, request: Request, sampling: Sampling, whose: str | None = None) -> Job:
         limit = sampling.max_tokens if request.max_tokens is None else request.max_tokens
         prompt = np.ascontiguousarray(request.prompt, dtype=np.int64)
         if prompt.ndim != 1 or not len(prompt):
@@ -143,7 +160,7 @@ class LocalSampler:
                 f"the prompt of request {ticket} has a token outside 0..{self._vocabulary - 1}; it was made by "
                 "another model's tokenizer."
             )
-        return Job(ticket, prompt, request.seed, limit)
+        return Job(ticket, prompt, request.seed, limit, whose)
 
     def stops(self, stop: tuple[str, ...]) -> Stops:
         if stop not in self._stops:
