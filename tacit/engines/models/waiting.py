@@ -14,14 +14,13 @@ _COUNTED = re.compile(r"(\d+)/(\d+) \[")
 
 
 @contextmanager
-def said_while(say: Callable[[str], None], what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Say `what` now, and every few seconds how far it is (where that is known) and how long it has taken."""
-    say(what)
+def reminded(say: Callable[[str], None], line: Callable[[float], str]) -> Iterator[None]:
+    """Every few seconds the `line` for the seconds it has taken; none for what is over sooner."""
     began, over = time.monotonic(), threading.Event()
 
     def remind() -> None:
         while not over.wait(EVERY_S):
-            say("  " + ", ".join(part for part in (how_far(), f"{time.monotonic() - began:.0f} s") if part))
+            say(line(time.monotonic() - began))
 
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()
@@ -30,6 +29,14 @@ def said_while(say: Callable[[str], None], what: str, how_far: Callable[[], str]
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def said_while(say: Callable[[str], None], what: str, how_far: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Say `what` now, and every few seconds how far it is (where that is known) and how long it has taken."""
+    say(what)
+    with reminded(say, lambda spent: "  " + ", ".join(part for part in (how_far(), f"{spent:.0f} s") if part)):
+        yield
 
 
 class Bar(io.StringIO):
