@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tacit.assembly.flags import Parser, check_at_least_one
@@ -17,9 +18,10 @@ from tacit.assembly.values import from_text
 from tacit.cli.eval_progress import EvalProgress
 from tacit.cli.eval_view import show, show_tokens
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
-from tacit.cli.terminal import make_console, say
+from tacit.cli.terminal import duration, make_console, say
 from tacit.core.errors import TacitError
 from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
+from tacit.engines.models.waiting import reminded
 from tacit.evaluation.scores import Prices
 from tacit.modules.players import open_player
 from tacit.runs.files import write_json
@@ -36,10 +38,12 @@ def run(argv: Sequence[str]) -> int:
     _check(parser, arguments)
     ks, prices = _ks(arguments.k), _prices(arguments)
     meant = with_panel(said, arguments.panel, arguments.target)
-    target = _open(arguments, meant)
+    console, opened = make_console(), arguments.target or arguments.endpoint
+    with reminded(partial(say, console), lambda spent: f"eval: loading {opened}, {duration(spent)}"):
+        target = _open(arguments, meant)
     if arguments.tokens:
         check_tokens(target)
-    sitting, console = Sitting(target, ks, prices, arguments.out, arguments.fresh, meant), make_console()
+    sitting = Sitting(target, ks, prices, arguments.out, arguments.fresh, meant)
     if sitting.panel.difference():
         say(console, f"warning: {sitting.panel.difference()}", style="yellow")
     progress = EvalProgress(console, sitting.episodes, sitting.rules.max_steps, target.policy)

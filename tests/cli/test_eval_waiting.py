@@ -21,6 +21,7 @@ from tacit.core.types import Completion
 from tacit.environments import get_environment
 from tacit.environments.countdown.expert import solve
 from tacit.evaluation.panels import Panel
+from tacit.modules.players import open_player
 
 PANEL = Panel.of(get_environment("countdown"), "test", 4)
 
@@ -77,6 +78,22 @@ def test_where_nothing_parses_one_completion_is_shown(capsys, tmp_path):
     with serving(lambda body: (200, says("I would add them up."))) as server:
         assert evaluate(server, tmp_path) == 0
     assert "no completion parses; this is one, of 3 tokens: 'I would add them up.'" in capsys.readouterr().out
+
+
+def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch):
+    said = []
+
+    def slowly(*words, **named):
+        patience = time.monotonic() + 30
+        while not said and time.monotonic() < patience:
+            time.sleep(0.02)
+            said.extend(capsys.readouterr().out.splitlines())
+        return open_player(*words, **named)
+
+    monkeypatch.setattr("tacit.cli.eval.open_player", slowly)
+    monkeypatch.setattr("tacit.engines.models.waiting.EVERY_S", 0.02)
+    assert main(["eval", "expert", "--world", "countdown", "--tasks", "2"]) == 0
+    assert re.fullmatch(r"eval: loading expert, [\d.]+ s", said[0])
 
 
 def test_what_there_is_to_look_at_while_a_panel_is_played():

