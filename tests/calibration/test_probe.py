@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tacit.calibration.audit import Audit
+from tacit.calibration.calibrate import scan_layers
 from tacit.calibration.probe import Slice, _ridge, choose, late_layer, layers_to_scan, probe_accuracy, scan
 from tacit.core.errors import TacitError
 
@@ -60,6 +63,23 @@ def test_the_probe_is_asked_about_tasks_it_has_not_seen():
     assert accuracy < 0.4, "chance is 1/6"
     episode_N = np.repeat(np.arange(240), 6)
     assert _by_episode(features, family_N, episode_N) > 0.99, "cut by episode it read 1.000 whatever the layer"
+
+
+def test_the_scan_of_an_audit_holds_out_whole_tasks():
+    """The same features through `scan_layers`: what is scanned must be cut by the audit's tasks, not by its episodes."""
+    rng = np.random.default_rng(1)
+    task_N = np.repeat(np.arange(30), 8 * 6)
+    features = 5 * rng.normal(size=(30, 64))[task_N] + 0.1 * rng.normal(size=(len(task_N), 64))
+    played = Audit([np.zeros(1, np.int64)] * len(task_N), task_N, np.repeat(np.arange(240), 6), task_N % 6, tuple("abcdef"))
+
+    class Knowing:
+        engine = SimpleNamespace(model=SimpleNamespace(layers=2))
+
+        def hidden_scan(self, prompts, layers, poolings):
+            return {(layer, pooling): features for layer in layers for pooling in poolings}
+
+    (found,) = scan_layers(Knowing(), played, [-1], ["last"], [0.1])
+    assert found.probe < 0.4, "chance is 1/6; cut by episode it reads 1.000"
 
 
 def _by_episode(features, family_N, episode_N) -> float:

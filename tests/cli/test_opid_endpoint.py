@@ -110,10 +110,12 @@ def test_a_run_that_broke_while_the_analyzer_worked_asks_only_what_is_left(tmp_p
         assert main(write(tmp_path, server.url)) != 0
     kept = len(answers.read_text().splitlines())
     assert kept == 3
+    before = [asked["messages"][0]["content"] for asked in server.asked if is_question(asked)][:kept]
     with serving(skilful) as server:
         settings = tmp_path / "run" / "settings.json"
         settings.write_text(re.sub(r"http://127.0.0.1:\d+/v1", server.url, settings.read_text()))
         assert main(["train", "--resume", str(tmp_path / "run")]) == 0
         questions = [asked for asked in server.asked if is_question(asked)]
     distinct = {asked["messages"][0]["content"] for asked in questions}
+    assert not distinct & set(before), "what was answered is kept"
     assert len(answers.read_text().splitlines()) >= len(distinct) + kept

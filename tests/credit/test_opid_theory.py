@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import make_group
+
+from tacit.companions.hindsight.teachers import route
+from tacit.core.protocols import TokenView
+from tacit.core.skills import Skills
+from tacit.credit.skill_shift import skill_shifts
+from tacit.losses.clipped import ClippedSurrogate
 
 logits = st.lists(st.floats(-3, 3), min_size=4, max_size=4)
 
@@ -42,6 +50,44 @@ def test_at_the_behaviour_policy_its_value_and_gradient_are_the_reverse_kls(b, q
     torch.testing.assert_close(ours, direct)
     (mine,), (theirs,) = torch.autograd.grad(ours, z), torch.autograd.grad(direct, z)
     torch.testing.assert_close(mine, theirs, atol=1e-9, rtol=1e-7)
+
+
+class Categorical:
+    """Scores one token by b without a skill (a prompt of one token) and by q with it (a longer one)."""
+
+    def __init__(self, b: torch.Tensor, q: torch.Tensor) -> None:
+        self.b, self.q = b.log().numpy(), q.log().numpy()
+
+    def logprobs(self, prompts, completions, temperature):
+        rows = zip(prompts, completions, strict=True)
+        return [(self.q if len(prompt) > 1 else self.b)[completion] for prompt, completion in rows]
+
+
+@given(logits, logits)
+@settings(max_examples=20, deadline=None)
+def test_through_our_own_shift_and_surrogate_the_gradient_is_the_reverse_kls(b, q):
+    """Every token drawn as often as b has it, credited by `skill_shifts`, through `ClippedSurrogate` at ρ = 1."""
+    z = torch.tensor(b, dtype=torch.float64, requires_grad=True)
+    behaviour, teacher = distribution(b), distribution(q)
+    group = make_group([[1] * len(b)])
+    assert [step.completion.tokens.tolist() for step in group.steps] == [[0], [1], [2], [3]]
+    taught = [[[np.append(step.prompt_tokens, 0)] for step in group.steps]]
+    (shift_T,) = skill_shifts([group], taught, Categorical(behaviour, teacher))
+    loss = z.new_zeros(())
+    for token, logprob in enumerate(z.log_softmax(-1)):
+        one = TokenView(
+            logprobs_T=logprob[None],
+            behaviour_T=logprob.detach()[None],
+            advantages_T=torch.tensor([shift_T[token]], dtype=torch.float64),
+            row_T=torch.zeros(1, dtype=torch.int64),
+            lengths_R=torch.ones(1, dtype=torch.int64),
+            total_tokens=1,
+            total_rows=1,
+        )
+        loss = loss + behaviour[token] * ClippedSurrogate()(one)[0]
+    (ours,) = torch.autograd.grad(loss, z)
+    (reverse,) = torch.autograd.grad(kl(z.softmax(-1), teacher), z)
+    torch.testing.assert_close(ours, reverse, atol=1e-9, rtol=1e-7)
 
 
 def test_corollary_1_away_from_it_they_part_by_half_the_fisher_term():
@@ -92,13 +138,17 @@ def test_the_two_token_counterexample():
 
 
 def test_proposition_3_what_a_wrong_route_costs():
-    """E_route = min(E_ep, E_step) + 1{ẑ ≠ z*} |E_ep − E_step|, and its expectation is bounded by Γ · P(wrong)."""
+    """E_route = min(E_ep, E_step) + 1{ẑ ≠ z*} |E_ep − E_step|, and its expectation is bounded by Γ · P(wrong). E is the KL of a
+    wanted distribution from that of a policy told the episode's or the step's skill; `route` says which it is told."""
     draw = torch.Generator().manual_seed(0)
-    episode, step = (torch.rand(200, generator=draw, dtype=torch.float64) for _ in range(2))
+    wanted, told_episode, told_step = (torch.randn(200, 4, generator=draw, dtype=torch.float64).softmax(-1) for _ in range(3))
+    episode, step = ((wanted * (wanted.log() - q.log())).sum(-1) for q in (told_episode, told_step))
     critical = step <= episode  # specialisation (Eq. 16) says which teacher is the right one
     for share_wrong in (0.0, 0.2, 0.7):
         wrong = torch.rand(200, generator=draw) < share_wrong
-        chosen = torch.where(critical ^ wrong, step, episode)
+        skills = Skills("in all", {t: "now" for t, is_it in enumerate(critical ^ wrong) if is_it})
+        lessons = [route(skills, t, "critical_first")[0] for t in range(200)]
+        chosen = torch.stack([step[t] if lesson.step else episode[t] for t, lesson in enumerate(lessons)])
         torch.testing.assert_close(chosen, torch.minimum(episode, step) + wrong * (episode - step).abs())
         gap = (episode - step).abs().max()
         assert chosen.mean() <= torch.minimum(episode.mean(), step.mean()) + gap * wrong.double().mean() + 1e-12
