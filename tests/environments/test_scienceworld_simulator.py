@@ -215,13 +215,13 @@ def test_a_killed_jvm_in_a_pool_of_workers():
     tasks = [task("boil", 0), task("melt", 0)]
     try:
         assert all("This room" in seen.text for seen in workers.reset(tasks))
-        jvm = children_of(workers._workers[0][0].pid)
+        jvm = children_of(workers._workers[0]._process.pid)
         assert len(jvm) == 1
         os.kill(jvm[0], signal.SIGKILL)
         broken = workers.step([(0, "look around"), (1, "look around")])
         assert all(isinstance(b, Broken) and b.reason is StopReason.WORLD_ERROR for b in broken)
         assert all("This room" in seen.text for seen in workers.reset(tasks))
-        (again,) = children_of(workers._workers[0][0].pid)
+        (again,) = children_of(workers._workers[0]._process.pid)
     finally:
         workers.close()
     deadline = time.monotonic() + 10
