@@ -1,4 +1,4 @@
-"""How many steps of an episode are told a skill of their own when credit is measured: what the method says, or else the world."""
+"""How many steps of an episode have a skill of their own where credit is measured: what the method says, or else the world."""
 
 from __future__ import annotations
 
