@@ -22,5 +22,5 @@ def test_an_iteration_of_each_and_the_wait_as_json():
     assert 0 < opid["share_of_time"] < 1 and 0 < opid["share_of_tokens"] < 1
     assert opid["whole_s"] == pytest.approx(sum(opid["seconds"].values()))
     endpoint = found["endpoint"]
-    assert endpoint["episodes"] == 8 and endpoint["worked_s"] >= 0.05
+    assert 1 <= endpoint["questions"] <= 8 and endpoint["worked_s"] >= 0.05
     assert endpoint["saved_s"] == pytest.approx(endpoint["worked_s"] - endpoint["waited_s"])
