@@ -8,7 +8,7 @@ forward passes over all turns, with the skill and without; its share of the time
 read or written (rollout, reference, scoring and update; the sampler computes an equal prompt once, so it works on fewer).
 
 Endpoint: a server on this machine that takes its time over each answer; what the trainer waited beside what the analyzer
-worked, from the first question to the last answer.
+worked, from the first question to the last answer. Episodes that are alike are asked about once.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def waiting(groups: int, steps: int, policy: LocalPolicy, pause_s: float, concur
         done = loop.learn(collected)
     worked, waited = max(answered) - began, done.metrics["hindsight/seconds_waited"]
     return {
-        "episodes": len(answered),
+        "questions": len(answered),
         "worked_s": worked,
         "waited_s": waited,
         "saved_s": worked - waited,
@@ -159,7 +159,7 @@ def main() -> None:
             shares = f"{row['share_of_time']:.0%} of the time, {row['share_of_tokens']:.0%} of the tokens"
             print(f"      scoring with and without skills: {row['scoring_s']:.2f} s, {shares}")
     told = f"worked {waited['worked_s']:.2f} s, waited for {waited['waited_s']:.2f} s: {waited['saved_s']:.2f} s saved"
-    print(f"endpoint, {waited['episodes']} episodes: {told} (reference {waited['reference_s']:.2f} s)")
+    print(f"endpoint, {waited['questions']} questions: {told} (reference {waited['reference_s']:.2f} s)")
 
 
 if __name__ == "__main__":

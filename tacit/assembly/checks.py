@@ -13,7 +13,7 @@ from typing import Any
 from tacit.assembly.doubts import doubts
 from tacit.assembly.known_base import known_base
 from tacit.assembly.recipe import Document, Place, Recipe
-from tacit.assembly.toolbox import Toolbox
+from tacit.assembly.toolbox import Toolbox, naming_policy
 from tacit.assembly.values import to_data
 from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError, install, unknown
@@ -124,9 +124,10 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
         raise TacitError(f"world = {recipe.world!r} names one world twice: {', '.join(names)}.")
     check_values(recipe)
     check_model(recipe.model)
-    for policy in recipe.policies.values():
+    for name, policy in recipe.policies.items():
         if not get_engine(policy.engine_name).elsewhere:
-            check_model(policy.model)
+            with naming_policy(name):
+                check_model(policy.model)
     _check_texts(recipe, worlds)
     train, schedule = recipe.train, recipe.schedule
     if recipe.model in AGENTS:
@@ -245,7 +246,8 @@ def check_model(model: str) -> None:
             raise TacitError(f"{model!r} is a directory without config.json; give the directory of a saved transformers model.")
         return
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise TacitError(f"no model at {model!r}: there is no such directory.")
+        remedy = "give that of a saved transformers model, or owner/name on the hub."
+        raise TacitError(f"no model at {model!r}: there is no such directory; {remedy}")
     if model.count("/") != 1:
         if model.lower().startswith("smol"):
             raise TacitError(f"unknown model {model!r}. Make it with `tacit prepare smollm2 DIR`, then give --model DIR.")

@@ -21,9 +21,6 @@ from tacit.evaluation.credit.estimators import Geometry, credit_per_step, partit
 from tacit.evaluation.credit.measured import Credited, credit_groups
 from tacit.evaluation.ground import Ground
 
-MOST_CRITICAL = 5
-"""steps of an episode that get a skill of their own, as published"""
-
 
 def geometries_of(target: Target) -> list[Geometry]:
     """The run's own, where its method has one, and the same layer with a searched radius; else a late layer's last token, and
@@ -55,10 +52,15 @@ def credited_groups(
     return credit_groups(groups, policy, estimators, parts, given), radii
 
 
+def rule_of(target: Target) -> ByRule:
+    """The world's own analyzer, with as many critical steps as the run's method has, or else the world's."""
+    return ByRule.of(target.world, getattr(target.recipe.settings, "critical_steps", target.world.critical_steps))
+
+
 def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
     """OPID's dense signal by itself, without the episode's advantage beside it; skills by the world's own rule."""
     policy: Any = target.policy
-    hindsight = Hindsight(ByRule.of(target.world, MOST_CRITICAL))
+    hindsight = Hindsight(rule_of(target))
     hindsight.observe(groups, policy, Moment())
     return credit_per_step((SkillShift(Routed(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
 

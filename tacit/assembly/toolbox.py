@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,9 @@ class Toolbox:
         for layer in self._layers:
             policy.check_layer(layer)
         for name in self._asked:
-            self.policies[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
+            self.policies[name] = self._load(name, recipe.policies.get(name, main))
         for name in self._helping:
-            self._helping[name] = load_policy(recipe.policies.get(name, main), derive(recipe.train.seed, name), self._worlds)
+            self._helping[name] = self._load(name, recipe.policies.get(name, main))
         for beside in (*self.policies.values(), *self._helping.values()):
             if (answers := getattr(beside, "check_answers", None)) is not None:
                 answers()
@@ -97,6 +98,19 @@ class Toolbox:
 
             self._encoders[name] = SentenceModel(name)
         return policy
+
+    def _load(self, name: str, policy: PolicyRecipe) -> Policy:
+        with naming_policy(name):
+            return load_policy(policy, derive(self.recipe.train.seed, name), self._worlds)
+
+
+@contextmanager
+def naming_policy(name: str) -> Iterator[None]:
+    """Say of what is refused that it is about the policy of this name."""
+    try:
+        yield
+    except TacitError as error:
+        raise TacitError(f"[policies.{name}]: {error}") from error
 
 
 def load_policy(policy: PolicyRecipe, seed: int, worlds: Sequence[Environment]) -> Policy:

@@ -52,11 +52,15 @@ class OPID(GRPO):
     """at which a model answers"""
     analyzer_tokens: AtLeastOne = 4096
     """its longest answer"""
+    analyzer_price_prompt: NotNegative = 0.0
+    """of a million tokens that it reads, for the cost in the metrics"""
+    analyzer_price_completion: NotNegative = 0.0
+    """of a million tokens that it writes"""
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         if not self.skill_weight:
             return ()
-        hindsight = Hindsight(self.looking_back(world, tools))
+        hindsight = Hindsight(self.looking_back(world, tools), (self.analyzer_price_prompt, self.analyzer_price_completion))
         teacher = Routed(hindsight, self.routing)
         shift = SkillShift(teacher, self.skill_weight, self.normalise_shift, self.clip_shift)
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)

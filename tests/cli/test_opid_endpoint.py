@@ -21,6 +21,8 @@ max_steps = 3
 name = "opid"
 analyzer = "model"
 skill_weight = 0.1
+analyzer_price_prompt = 2.0
+analyzer_price_completion = 8.0
 history = 1
 kl = 0.0
 
@@ -77,6 +79,8 @@ def test_a_run_whose_episodes_are_analysed_elsewhere(tmp_path, capsys):
     assert [row["step"] for row in rows] == [1, 2]
     assert sum(row["hindsight/asked"] for row in rows) == asked - 1, "but for the word yes"
     assert all(row["skill_shift/told"] > 0 and row["hindsight/tokens_written"] > 0 for row in rows)
+    spent = [(2.0 * row["hindsight/tokens_read"] + 8.0 * row["hindsight/tokens_written"]) / 1e6 for row in rows]
+    assert [row["hindsight/cost"] for row in rows] == pytest.approx(spent) and min(spent) > 0
     assert len((tmp_path / "run" / "hindsight" / "answers.jsonl").read_text().splitlines()) <= asked
     capsys.readouterr()
     assert main(["inspect", "skills", str(tmp_path / "run")]) == 0
@@ -97,22 +101,25 @@ def test_an_endpoint_that_will_never_answer_is_refused_before_the_first_episode(
 
 def test_a_run_that_broke_while_the_analyzer_worked_asks_only_what_is_left(tmp_path):
     """Of the eight questions of two iterations, the server answers three and then refuses."""
-    answered: list[str] = []
-    refusing = True
 
-    def skilful_for_a_while(body):
-        if "Answer with the word yes" in body["messages"][0]["content"]:
-            return skilful(body)
-        if refusing and len(answered) == 3:
+    def questions() -> list[str]:
+        texts = [asked["messages"][0]["content"] for asked in server.asked]
+        return [text for text in texts if "Answer with the word yes" not in text]
+
+    def failing(body):
+        if body["messages"][0]["content"] in questions()[3:]:
             time.sleep(0.3)  # the answers before this one are in by now
             return 403, {"error": {"message": "quota"}}
-        answered.append(body["messages"][0]["content"])
         return skilful(body)
 
     answers = tmp_path / "run" / "hindsight" / "answers.jsonl"
-    with serving(skilful_for_a_while) as server:
+    with serving(failing) as server:
         assert main(write(tmp_path, server.url)) != 0
-        assert len(answers.read_text().splitlines()) == len(answered) == 3
-        refusing = False
+        kept = len(answers.read_text().splitlines())
+        assert kept == 3
+        before = questions()
+        server.reply = skilful  # at the same address: an answer is known by who gave it
         assert main(["train", "--resume", str(tmp_path / "run")]) == 0
-    assert len(answers.read_text().splitlines()) == len(answered) == len(set(answered)), "nothing is asked twice"
+    after = questions()[len(before) :]
+    assert len(before) == 4 and not set(after) & set(before[:kept]), "what was answered is kept"
+    assert len(set(after)) == 8 - kept and len(answers.read_text().splitlines()) == len(after) + kept

@@ -326,14 +326,48 @@ REUSERL: Sourced = LENGTH | {
 NO_BUFFER: Sourced = REUSERL | {"method.buffer": (0, "Table 1: without the buffer")}
 REUSE_ROWS = {"grpo": {}, "round_length": LENGTH, "reuserl": REUSERL, "reuserl-batch": NO_BUFFER}
 
-ON_3B: Sourced = VERL_AGENT | {
-    "model": ("Qwen/Qwen2.5-3B-Instruct", "§4.1"),
+BY_OPID: Sourced = VERL_AGENT | {
+    "tasks": (2400, "OPID, Table 4: train samples; which of the games is not stated"),
     "method.history": (5, "OPID's code: history_length on ALFWorld"),
     "max_steps": (30, "OPID, Table 6"),
+    "evaluation.tasks": (140, "OPID, Table 4: seen split; the code has 128"),
     "evaluation.max_steps": (30, "OPID, Table 6"),
     "schedule.iterations": (150, "OPID, Table 6"),
     "schedule.lr": (1e-6, "OPID, Table 6"),
     "method.kl": (0.01, "OPID, Table 6"),
+}
+BY_OPID_IN_THE_SHOP: Sourced = {
+    "world": ("webshop", "OPID, Table 1"),
+    "split": ("published_train", "instead of goals 500 and up of a list that every worker shuffles for itself"),
+    "max_steps": (15, "OPID, Table 6"),
+    "method.history": (2, "OPID's code: history_length on WebShop"),
+    "schedule.minibatch_rows": (64, "OPID's code: ppo_mini_batch_size on WebShop"),
+    "evaluation.split": ("published_test", "instead of goals 0 to 499 of such a list: held out by product and sentence"),
+    "evaluation.tasks": (128, "OPID, Table 4"),
+    "evaluation.max_steps": (15, "OPID, Table 6"),
+}
+BY_OPID_IN_SEARCH: Sourced = {
+    "world": ("searchqa", "OPID, Table 1"),
+    "split": ("published_train", "appendix B.1: Search-R1's training questions, in files of the user's"),
+    "tasks": (19_200, "OPID, Table 4: train samples"),
+    "max_steps": (4, "OPID, Table 6"),
+    "method.history": (4, "OPID's code: history_length on Search"),
+    "method.success_reward": (1.0, "code: exact match is worth 1"),
+    "method.invalid_penalty": (0.01, "OPID's code: invalid_action_penalty_coef on Search"),
+    "method.kl": (0.01, "OPID, Table 6; its code has 0.001 on Search"),
+    "method.entropy": (0.0, "OPID's code: entropy_coeff on Search"),
+    "schedule.groups": (128, "OPID, Table 6"),
+    "schedule.warmup": (0.1, "OPID's code: lr_warmup_steps_ratio on Search"),
+    "schedule.minibatch_rows": (512, "OPID's code: ppo_mini_batch_size on Search"),
+    "evaluation.split": ("published_test", "appendix B.1: the seven test sets, in files of the user's"),
+    "evaluation.tasks": (51_713, "OPID, Table 4"),
+    "evaluation.every": (0, "OPID's code: test_freq=150 on Search, the end"),
+    "evaluation.max_steps": (4, "OPID, Table 6"),
+}
+ON_3B: Sourced = {"model": ("Qwen/Qwen2.5-3B-Instruct", "§4.1")}
+ON_QWEN3: Sourced = {
+    "model": ("Qwen/Qwen3-1.7B", "§4.1: Qwen3-1.7B-Instruct, which OPID's code loads by this name"),
+    "method.thinking": (False, "OPID's code: enable_thinking=False"),
 }
 RETRIEVED: Sourced = {"method.handbook": ("", "instead: the world's own; the paper's skill files are not published")}
 DISTILLED: Sourced = {
@@ -345,11 +379,13 @@ OPID: Sourced = {
     "method.skill_weight": (0.001, "Table 6: skill coefficient"),
     "method.analyzer": ("model", "appendix B.4: GLM-5.2"),
     "method.routing": ("critical_first", "§3.3"),
-    "method.critical_steps": (5, "appendix B.4: at most 5 on ALFWorld"),
+    "method.critical_steps": (5, "appendix B.4: at most 5 on ALFWorld and WebShop"),
     "method.normalise_shift": (False, "§3.3; OPID's code: normalize_teacher_adv"),
     "method.clip_shift": (None, "§3.3; OPID's code: clip_teacher_adv"),
     "method.analyzer_temperature": (0.4, "appendix B.4"),
     "method.analyzer_tokens": (4096, "appendix B.4"),
+    "method.analyzer_price_prompt": (0.0, "ours: counts the cost, trains nothing"),
+    "method.analyzer_price_completion": (0.0, "ours: counts the cost, trains nothing"),
     "policies.analyzer": (
         {
             "model": "GLM-5.2",
@@ -392,6 +428,29 @@ OPID_ROWS: dict[str, Sourced] = {
     "sdar": RETRIEVED | {"method.distillation_weight": (0.01, "SDAR's code"), "method.gate": (5.0, "SDAR's code: gate_beta")},
     "opid": OPID,
 }
+TWO_CRITICAL: Sourced = {"method.critical_steps": (2, "appendix B.4: at most 2 in search")}
+ROUTINGS: dict[str, Sourced] = {
+    "opid": {"method.routing": ("critical_first", "§3.3")},
+    "no-episode-skill": {"method.routing": ("step", "Table 2")},
+    "no-step-skill": {"method.routing": ("episode", "Table 2")},
+    "no-routing": {"method.routing": ("additive", "Table 3; OPID's code: additive")},
+}
+
+
+def opid_table_1(model: Sourced) -> dict[tuple[str, str], Sourced]:
+    """Its eight trained rows in three worlds."""
+    worlds: dict[str, Sourced] = {"alfworld": {}, "webshop": BY_OPID_IN_THE_SHOP, "searchqa": BY_OPID_IN_SEARCH}
+    return {
+        (world, method): BY_OPID | own | model | row | (TWO_CRITICAL if (world, method) == ("searchqa", "opid") else {})
+        for world, own in worlds.items()
+        for method, row in OPID_ROWS.items()
+    }
+
+
+def of_the_data(share: int) -> Sourced:
+    also: Sourced = {"evaluation.also": ("valid_unseen:134", "Table 8; Table 4: 134 games")} if share == 100 else {}
+    return {"tasks": (24 * share, f"Table 7: {share}% of Table 4's 2,400")} | also
+
 
 CONSTANT_CONTEXT: Sourced = {
     "world": ("alfworld", "Table 5"),
@@ -539,15 +598,18 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         for world, own in (("alfworld", {}), ("cooking", IN_COOKING), ("countdown", IN_COUNTDOWN))
         for method, row in REUSE_ROWS.items()
     },
-    "opid-table1-3b": {("alfworld", method): ON_3B | own for method, own in OPID_ROWS.items()},
+    "opid-table1-3b": opid_table_1(ON_3B),
+    "opid-table1-7b": opid_table_1(ON_7B),
+    "opid-table1-1.7b": opid_table_1(ON_QWEN3),
     "opid-tables23": {
-        ("alfworld", method): ON_3B | OPID | {"method.routing": (routing, source)}
-        for method, routing, source in (
-            ("opid", "critical_first", "§3.3"),
-            ("no-episode-skill", "step", "Table 2"),
-            ("no-step-skill", "episode", "Table 2"),
-            ("no-routing", "additive", "Table 3; OPID's code: additive"),
-        )
+        (world, method): BY_OPID | own | ON_3B | OPID | routing
+        for world, own in (("alfworld", {}), ("webshop", BY_OPID_IN_THE_SHOP))
+        for method, routing in ROUTINGS.items()
+    },
+    "opid-tables78": {
+        (f"data-{share}", method): BY_OPID | ON_3B | row | of_the_data(share)
+        for share in (20, 40, 60, 80, 100)
+        for method, row in (("grpo", {}), ("opid", OPID))
     },
     "complementary-table1": {("three-tasks", method): THREE_TASKS | own for method, own in COMPLEMENTARY_ROWS.items()},
     "complementary-figure9d": {
@@ -583,7 +645,10 @@ SEEDS = {
     "bipace-table-l1": ([0, 1, 2], "Table L.1: three seeds"),
     "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),
     "opid-table1-3b": ([0], "ours: not stated"),
+    "opid-table1-7b": ([0], "ours: not stated"),
+    "opid-table1-1.7b": ([0], "ours: not stated"),
     "opid-tables23": ([0], "ours: not stated"),
+    "opid-tables78": ([0], "ours: not stated"),
     "complementary-table1": ([0], "ours: not stated"),
     "complementary-figure9d": ([0], "ours: not stated"),
     "constant-context-table1": ([42], "Table 5: training seed"),

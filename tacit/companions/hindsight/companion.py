@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tacit.companions.answers import Prices, cost_of
 from tacit.companions.hindsight.analyzers import Analysis, Analyzer
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
@@ -23,8 +24,8 @@ class Hindsight:
     name = "hindsight"
     remembers = False
 
-    def __init__(self, analyzer: Analyzer) -> None:
-        self._analyzer = analyzer
+    def __init__(self, analyzer: Analyzer, prices: Prices = (0.0, 0.0)) -> None:
+        self._analyzer, self._prices = analyzer, prices
         self._trajectories: list[Trajectory] = []
         self._result: Callable[[], list[Analysis]] = list
         self._found: dict[int, Analysis] | None = {}
@@ -53,12 +54,14 @@ class Hindsight:
         if not analyses:
             return {}
         failed = Counter(analysis.problem for analysis in analyses if analysis.problem)
+        read, written = sum(a.read for a in analyses), sum(a.written for a in analyses)
         return {
             "hindsight/critical_steps": float(np.mean([len(a.skills.steps) for a in analyses])),
             "hindsight/without_skill": sum(failed.values()) / len(analyses),
             "hindsight/asked": float(sum(a.asked for a in analyses)),
-            "hindsight/tokens_read": float(sum(a.read for a in analyses)),
-            "hindsight/tokens_written": float(sum(a.written for a in analyses)),
+            "hindsight/tokens_read": float(read),
+            "hindsight/tokens_written": float(written),
+            "hindsight/cost": cost_of(read, written, self._prices),
             "hindsight/seconds_waited": round(self._waited, 3),
         }
 

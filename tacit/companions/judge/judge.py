@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.companions.answers import Answer, Answers, key_of
+from tacit.companions.answers import Answer, Answers, Prices, cost_of, key_of
 from tacit.core.credit import Rewards
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy, Request, Sampling
@@ -31,7 +31,6 @@ BEST = 10.0
 REQUEST = """Grade the agent by the rubric, from 0 (worst) to 10 (best). Give your reasons in a sentence or two, then end with
 grade: N"""
 _GRADE = re.compile(r"\bgrade\b[^\w\n-]{0,6}(\d+(?:\.\d+)?)", re.IGNORECASE)
-MILLION = 1_000_000
 
 
 @dataclass
@@ -46,8 +45,7 @@ class EpisodeJudge:
     weight: float = 1.0
     tokens: int = 256
     """longest answer"""
-    prices: tuple[float, float] = (0.0, 0.0)
-    """of a million tokens that it reads, and of a million that it writes"""
+    prices: Prices = (0.0, 0.0)
     name: ClassVar[str] = "judge"
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the trajectory, of this iteration's"""
@@ -90,8 +88,7 @@ class EpisodeJudge:
         pass
 
     def _cost(self, answers: Sequence[Answer]) -> float:
-        reading, writing = self.prices
-        return sum(a.read * reading + a.written * writing for a in answers) / MILLION
+        return cost_of(sum(a.read for a in answers), sum(a.written for a in answers), self.prices)
 
     def _ask(self, judged: Sequence[Trajectory], moment: Moment) -> dict[int, Answer]:
         """The answer about each episode, by its identity."""

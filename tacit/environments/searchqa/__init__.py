@@ -71,6 +71,7 @@ ENVIRONMENT = Environment(
     tracker=SearchTracker(),
     failure=failure,
     hindsight=hindsight,
+    critical_steps=2,
     handbook=HANDBOOK,
     example_texts=example_texts,
     questions=questions,

@@ -1,0 +1,81 @@
+"""Between training and inference: whoever evaluates an OPID run has the agent read no skill. And an analyzer that cannot be
+loaded is refused before anything is played."""
+
+from __future__ import annotations
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.contexts.notes import CLOSE, OPEN
+from tacit.engines.local.policy import LocalPolicy
+from tacit.runs.metrics import read_metrics
+
+SIZES = {"vocab": 512, "hidden": 32, "layers": 2, "heads": 2, "kv_heads": 2, "intermediate": 64, "context": 512}
+SMALL = [
+    "--world", "countdown", "--model", "tiny", *(f"--tiny.{name}={size}" for name, size in SIZES.items()), "--history", "1",
+    "--tasks", "8", "--max-steps", "3", "--iterations", "1", "--groups", "2", "--group-size", "2", "--lr", "1e-3", "--kl", "0",
+    "--evaluation.tasks", "2", "--evaluation.max-steps", "3", "--no-evaluation.untrained", "--engine.threads", "1",
+    "--engine.device", "cpu",
+]  # fmt: skip
+
+
+@pytest.fixture
+def prompts(monkeypatch):
+    """The text of every prompt that a sampler of this process is given."""
+    texts: list[str] = []
+    plain = LocalPolicy.desk
+
+    def recording(policy, *words, **named):
+        desk = plain(policy, *words, **named)
+        submit = desk.submit
+
+        def noting(request):
+            texts.append(policy.decode(request.prompt))
+            return submit(request)
+
+        desk.submit = noting
+        return desk
+
+    monkeypatch.setattr(LocalPolicy, "desk", recording)
+    return texts
+
+
+def has_a_note(text: str) -> bool:
+    return OPEN in text or CLOSE in text
+
+
+def test_whoever_evaluates_an_opid_run_has_it_read_no_note(tmp_path, prompts):
+    run = tmp_path / "run"
+    assert main(["train", "--method", "opid", *SMALL, "--out", str(run)]) == 0
+    (row,) = [row for row in read_metrics(run / "metrics.jsonl") if row["stage"] == "rl"]
+    assert row["skill_shift/told"] > 0, "there were skills to tell"
+    practised = len(prompts)
+    assert main(["eval", str(run)]) == 0
+    assert len(prompts) > practised > 0 and not any(map(has_a_note, prompts))
+
+
+def test_a_note_would_have_been_seen(tmp_path, prompts):
+    """Of Skill-GRPO, whose agent does read its skill."""
+    assert main(["train", "--method", "skill_grpo", *SMALL, "--out", str(tmp_path / "run")]) == 0
+    assert any(map(has_a_note, prompts))
+
+
+@pytest.mark.parametrize(
+    ("files", "remedy"),
+    [
+        (None, "there is no such directory; give that of a saved transformers model"),
+        ({"readme.txt": "weights to follow"}, "is a directory without config.json; give the directory of a saved"),
+        ({"config.json": "{}"}, "Check the files in it"),
+    ],
+)
+def test_an_analyzer_that_cannot_be_loaded_is_refused_before_the_first_rollout(tmp_path, capsys, prompts, files, remedy):
+    place = tmp_path / "analyzer"
+    for name, text in (files or {}).items():
+        place.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    config = tmp_path / "opid.toml"
+    config.write_text(f'method = {{ name = "opid", analyzer = "model" }}\n[policies.analyzer]\nmodel = "{place}"\n')
+    assert main(["train", "--config", str(config), *SMALL, "--out", str(tmp_path / "run")]) != 0
+    said = capsys.readouterr().err
+    assert "[policies.analyzer]: " in said and repr(str(place)) in said and remedy in said
+    assert not prompts and not (tmp_path / "run").exists()
