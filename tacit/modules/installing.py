@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,8 +27,6 @@ from tacit.modules.remeasuring import Verdict, remeasure
 from tacit.modules.work import NAME as WORK_NAME
 from tacit.runs.files import write_directory
 
-CODE = re.compile(r"[^\s:]+:[A-Za-z_]\w*")
-"""`package.module:NAME`, `path/to/file.py:NAME`"""
 OURS = (PREFIX, WORK_NAME)
 """worlds without a name of their own that come with tacit"""
 
@@ -140,12 +137,13 @@ def _check_whole(module: Module) -> None:
 
 
 def _code_of_others(value: Any) -> list[str]:
-    """Worlds, methods and whatever else by the name of a file or a package, which is imported when it is named."""
+    """Worlds, methods and whatever else by the name of a file or a package, which is imported when it is named: whatever has a
+    colon is taken for `package.module:NAME` or `path/to/file.py:NAME`, since naming imports before it looks further."""
     if isinstance(value, Mapping):
         return [name for inner in value.values() for name in _code_of_others(inner)]
     if isinstance(value, list | tuple):
         return [name for inner in value for name in _code_of_others(inner)]
-    return [value] if isinstance(value, str) and CODE.fullmatch(value) and not value.startswith(OURS) else []
+    return [value] if isinstance(value, str) and ":" in value and not value.startswith(OURS) else []
 
 
 def _check_place(module: Module, place: Path, over: bool) -> None:

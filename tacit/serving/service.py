@@ -78,6 +78,8 @@ class Service:
     ) -> Session:
         """An episode for somebody's own world, given its goal; or, with a number, one in the module's own world, here."""
         offer = self.catalogue.choose(skill, world, family)
+        if family and family not in offer.module.families:
+            raise Refused(422, f"{offer.module.skill!r} is for {', '.join(offer.module.families)}, not for {family!r}.")
         if number is None:
             kind = family or (offer.module.families[0] if len(offer.module.families) == 1 else "")
             if not kind:
@@ -86,8 +88,9 @@ class Service:
             return self.sessions.begin(offer, task, seed, temperature)
         if not self.settings.worlds:
             raise Refused(403, "no episodes are played here; this server was started without worlds.")
-        task = await asyncio.to_thread(task_at, offer, split, number, family)
-        session = self.sessions.begin(offer, task, seed, temperature)
+        with self.catalogue.using(offer):  # from here on: what is replaced meanwhile stays until the session is over
+            task = await asyncio.to_thread(task_at, offer, split, number, family)
+            session = self.sessions.begin(offer, task, seed, temperature)
         try:
             await open_world_for(session, self.sessions)
         except BaseException:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -124,8 +125,12 @@ def test_what_is_under_way_begins_again_with_new_weights(fresh: ShardedPolicy) -
     os.kill(process_of(fresh), signal.SIGSTOP)
     tickets = servers.hand_in([("default", r.prompt, r.seed, 60, Sampling()) for r in asked])
     fresh.update(a_batch(asked), [Weighted()], 10 * LR)
-    os.kill(process_of(fresh), signal.SIGCONT)
-    servers.catch_up("default")
+    # The order is there before the server goes on: otherwise it may finish one with the weights it has.
+    with ThreadPoolExecutor(1) as beside:
+        caught_up = beside.submit(servers.catch_up, "default")
+        time.sleep(3)
+        os.kill(process_of(fresh), signal.SIGCONT)
+        caught_up.result(timeout=120)
     found = {}
     while len(found) < len(asked):
         found |= {delivery.ticket: delivery for delivery in servers.fetch(tickets)}

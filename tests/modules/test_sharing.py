@@ -185,6 +185,11 @@ def test_what_does_not_fit_this_machine_is_refused(package, modules, tmp_path, c
     (tmp_path / "world.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     evil = manifest_with(world=f"{tmp_path / 'world.py'}:WORLD")
     assert "--trust-code" in refused(capsys, rewritten(package, tmp_path / "d", evil), out)
+    (tmp_path / "my own").mkdir()
+    (tmp_path / "my own" / "world.py").write_text((tmp_path / "world.py").read_text())
+    for name in ("this:0", "this:", f"{tmp_path / 'my own' / 'world.py'}:WORLD", f"a:{tmp_path / 'world.py'}:WORLD"):
+        assert "--trust-code" in refused(capsys, rewritten(package, tmp_path / "d", manifest_with(world=name)), out), name
+    assert "this" not in sys.modules, "a name is not tried before it is trusted"
     settings = {**manifest["run"]["settings"], "method": {"name": f"{tmp_path / 'world.py'}:METHOD"}}
     evil = manifest_with(run={**manifest["run"], "settings": settings})
     assert "--trust-code" in refused(capsys, rewritten(package, tmp_path / "e", evil), out)

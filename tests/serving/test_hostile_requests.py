@@ -37,6 +37,7 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/sessions", json.dumps({**BEGIN, "goal": "x" * 20_000}), 422, "goal: String should have at most 16384 characters"),
         ("/sessions", json.dumps({"family": "heat"}), 422, "needs a goal"),
         ("/sessions", json.dumps({**BEGIN, "family": "cook"}), 404, "unknown family 'cook'"),
+        ("/sessions", json.dumps({**BEGIN, "skill": "heat", "family": "cook"}), 422, "'heat' is for heat, not for 'cook'"),
         ("/sessions", json.dumps({**BEGIN, "world": "nowhere"}), 404, "unknown world 'nowhere'"),
         ("/sessions", json.dumps({**BEGIN, "skill": "cook"}), 404, "unknown module 'cook'"),
         ("/sessions", json.dumps({"goal": "x"}), 422, "one of heat, pick, pick2"),
