@@ -35,7 +35,11 @@ class Bodies:
         settings = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
         body = self._load((module.fingerprint, shape), module.base.elsewhere(self._base).source(world), settings)
         view = body.adapter(f"module-{self._next()}")
-        view.load_adapter(module.path)
+        try:
+            view.load_adapter(module.path)
+        except BaseException:
+            body.engine.forget(view.name)  # refused at every refresh, it would stay in memory each time
+            raise
         return view
 
     def bare(self) -> LocalPolicy | None:

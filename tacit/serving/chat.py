@@ -124,12 +124,12 @@ def _names(service: Service) -> list[str]:
 
 
 def _find(service: Service, name: str) -> tuple[Offer | None, LocalPolicy]:
-    names = _names(service)
-    if service.catalogue.bare is not None and name == names[-1]:
-        return None, service.catalogue.bare
     try:
-        offer = service.catalogue.named(name)
+        offer = service.catalogue.named(name)  # first: a base may stay when the modules on it have gone
     except Refused:
+        names = _names(service)
+        if service.catalogue.bare is not None and name == names[-1]:
+            return None, service.catalogue.bare
         raise not_found(f"there is no model {name!r} here; there are {', '.join(names)}.") from None
     return offer, offer.policy
 
