@@ -14,6 +14,7 @@ from tacit.assembly.panel_choice import open_panel
 from tacit.assembly.players import UNTRAINED, Target
 from tacit.assembly.recipe import Recipe, Said
 from tacit.core.errors import TacitError
+from tacit.core.prices import Prices
 from tacit.core.protocols import Scorer
 from tacit.core.seeds import derive
 from tacit.core.types import Trajectory
@@ -21,7 +22,7 @@ from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.evaluation.evaluate import play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import PANEL_SEED, Panel
-from tacit.evaluation.scores import PanelScore, Prices, score_panel
+from tacit.evaluation.scores import PanelScore, score_panel
 from tacit.evaluation.token_plot import plot_tokens
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
 from tacit.rollout.crashes import refuse_if_all_crashed

@@ -20,9 +20,9 @@ from tacit.cli.eval_view import show, show_tokens
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
 from tacit.cli.terminal import duration, make_console, say
 from tacit.core.errors import TacitError
+from tacit.core.prices import Prices
+from tacit.core.waiting import reminded
 from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
-from tacit.engines.models.waiting import reminded
-from tacit.evaluation.scores import Prices
 from tacit.modules.players import open_player
 from tacit.runs.files import write_json
 

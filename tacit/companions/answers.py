@@ -11,9 +11,6 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 
 FILE = "answers.jsonl"
-MILLION = 1_000_000
-Prices = tuple[float, float]
-"""of a million tokens that are read, and of a million that are written"""
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,6 @@ class Answers:
         except OSError as error:
             raise TacitError(f"answers cannot be kept in {self._file}: {error.strerror}.") from error
         self._whole = True
-
-
-def cost_of(read: float, written: float, prices: Prices) -> float:
-    """So many tokens in money, in whatever the prices are in."""
-    reading, writing = prices
-    return (read * reading + written * writing) / MILLION
 
 
 def key_of(*parts: object) -> str:

@@ -9,24 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core.prices import Prices
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.intervals import mean_interval, wilson
 from tacit.evaluation.panels import Panel
 from tacit.evaluation.repeats import check_k, interval_over_tasks, majority_at, over_tasks, pass_at
 from tacit.evaluation.rules import Rules
-
-MILLION = 1_000_000
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What tokens cost, in whatever currency, per million."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-
-    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return (self.prompt * prompt_tokens + self.completion * completion_tokens) / MILLION
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tacit.companions.judge.judge import EpisodeJudge
 from tacit.core.bounds import AtLeastOne, NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
+from tacit.core.prices import Prices
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
@@ -48,7 +49,7 @@ class Judge(GRPO):
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         place = Path(self.judge_cache).expanduser() if self.judge_cache else tools.directory("judge")
-        prices = (self.judge_price_prompt, self.judge_price_completion)
+        prices = Prices(self.judge_price_prompt, self.judge_price_completion)
         ask = tools.helper("judge")
         judge = EpisodeJudge(self._rubric(), ask, place, self.judge_weight, self.judge_tokens, prices)
         return adds("rewards", "judge", judge), adds("companions", "judge", judge)

@@ -22,6 +22,7 @@ from tacit.companions.hindsight.companion import Hindsight
 from tacit.companions.hindsight.teachers import Routed, Routing
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive
 from tacit.core.composition import Part, adds
+from tacit.core.prices import Prices
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
 from tacit.credit.skill_shift import SkillShift
@@ -60,7 +61,8 @@ class OPID(GRPO):
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         if not self.skill_weight:
             return ()
-        hindsight = Hindsight(self.looking_back(world, tools), (self.analyzer_price_prompt, self.analyzer_price_completion))
+        prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
+        hindsight = Hindsight(self.looking_back(world, tools), prices)
         teacher = Routed(hindsight, self.routing)
         shift = SkillShift(teacher, self.skill_weight, self.normalise_shift, self.clip_shift)
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)

@@ -13,9 +13,10 @@ from tacit.assembly.panel_choice import run_of, with_panel
 from tacit.assembly.players import READER, READS, Endpoint, Target, open_endpoint, open_loaded
 from tacit.assembly.recipe import DEFAULT_METHOD, Said, method_name
 from tacit.core.errors import TacitError
+from tacit.core.prices import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Expert
-from tacit.evaluation.scores import PanelScore, Prices
+from tacit.evaluation.scores import PanelScore
 from tacit.modules.players import open_player
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.onlookers import NOBODY, Onlooker

@@ -91,7 +91,7 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
         return open_player(*words, **named)
 
     monkeypatch.setattr("tacit.cli.eval.open_player", slowly)
-    monkeypatch.setattr("tacit.engines.models.waiting.EVERY_S", 0.02)
+    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
     assert main(["eval", "expert", "--world", "countdown", "--tasks", "2"]) == 0
     assert re.fullmatch(r"eval: loading expert, [\d.]+ s", said[0])
 

@@ -15,6 +15,7 @@ from tacit.companions.answers import FILE, Answer, Answers
 from tacit.companions.judge.judge import EpisodeJudge, grade_of, question
 from tacit.core.errors import TacitError
 from tacit.core.moment import Moment
+from tacit.core.prices import Prices
 from tacit.core.types import Group
 from tacit.methods.judge import Judge
 
@@ -48,7 +49,7 @@ def test_grades_are_read(text, grade):
 
 
 def test_it_pays_the_grade_at_the_end(tmp_path):
-    judge = EpisodeJudge("Be quick.", lambda: ScriptedPolicy(by_success), tmp_path, weight=2.0, prices=(1.0, 10.0))
+    judge = EpisodeJudge("Be quick.", lambda: ScriptedPolicy(by_success), tmp_path, weight=2.0, prices=Prices(1.0, 10.0))
     groups = two_groups()
     metrics = judge.observe(groups, None, Moment())
     assert [r.flow_N.tolist() for r in judge(groups)] == [[1.8, 0.0, 0.5]] * 2

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
+from tacit.core import waiting
 from tacit.core.errors import TacitError
-from tacit.engines.models import registry, waiting
+from tacit.engines.models import registry
 from tacit.engines.models.registry import MODELS, Packed, prepare_model
 
 SMOLLM2 = MODELS["smollm2"]

@@ -100,14 +100,20 @@ class Adapter(Echo):
         self.engine, self.name = engine, name
 
 
+async def begun(gathering: Gathering) -> tuple[Both, Adapter, Adapter, asyncio.Task[Completion]]:
+    """Two adapters of an engine that is held in the middle of the first one's request 0, so that others gather."""
+    engine = Both()
+    one, two = Adapter(engine, "one"), Adapter(engine, "two")
+    engine.echo.held.clear()
+    first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
+    while not engine.echo.batches:
+        await asyncio.sleep(0.01)
+    return engine, one, two, first
+
+
 def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
     async def work(gathering: Gathering) -> None:
-        engine = Both()
-        one, two = Adapter(engine, "one"), Adapter(engine, "two")
-        engine.echo.held.clear()
-        first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
-        while not engine.echo.batches:
-            await asyncio.sleep(0.01)
+        engine, one, two, first = await begun(gathering)
         rest = [asyncio.create_task(gathering.sample((one, two)[i % 2], Sampling(), request(i))) for i in range(1, 20)]
         await asyncio.sleep(0.05)
         engine.echo.held.set()
@@ -122,12 +128,7 @@ def test_adapters_of_one_engine_are_written_in_one_batch() -> None:
 
 def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
     async def work(gathering: Gathering) -> None:
-        engine = Both()
-        one, two = Adapter(engine, "one"), Adapter(engine, "two")
-        engine.echo.held.clear()
-        first = asyncio.create_task(gathering.sample(one, Sampling(), request(0)))
-        while not engine.echo.batches:
-            await asyncio.sleep(0.01)
+        engine, one, two, first = await begun(gathering)
         rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1), (one, 2), (two, 3))]
         answers = asyncio.gather(*rest, return_exceptions=True)
         await asyncio.sleep(0.05)

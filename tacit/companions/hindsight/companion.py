@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tacit.companions.answers import Prices, cost_of
 from tacit.companions.hindsight.analyzers import Analysis, Analyzer
 from tacit.core.moment import Moment
+from tacit.core.prices import FREE, Prices
 from tacit.core.protocols import Policy
 from tacit.core.skills import Skills
 from tacit.core.types import Group, Trajectory
@@ -24,7 +24,7 @@ class Hindsight:
     name = "hindsight"
     remembers = False
 
-    def __init__(self, analyzer: Analyzer, prices: Prices = (0.0, 0.0)) -> None:
+    def __init__(self, analyzer: Analyzer, prices: Prices = FREE) -> None:
         self._analyzer, self._prices = analyzer, prices
         self._trajectories: list[Trajectory] = []
         self._result: Callable[[], list[Analysis]] = list
@@ -61,7 +61,7 @@ class Hindsight:
             "hindsight/asked": float(sum(a.asked for a in analyses)),
             "hindsight/tokens_read": float(read),
             "hindsight/tokens_written": float(written),
-            "hindsight/cost": cost_of(read, written, self._prices),
+            "hindsight/cost": self._prices.of(read, written),
             "hindsight/seconds_waited": round(self._waited, 3),
         }
 

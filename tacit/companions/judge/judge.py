@@ -18,9 +18,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from tacit.companions.answers import Answer, Answers, Prices, cost_of, key_of
+from tacit.companions.answers import Answer, Answers, key_of
 from tacit.core.credit import Rewards
 from tacit.core.moment import Moment
+from tacit.core.prices import FREE, Prices
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Group, Prompt, Trajectory
@@ -45,7 +46,7 @@ class EpisodeJudge:
     weight: float = 1.0
     tokens: int = 256
     """longest answer"""
-    prices: Prices = (0.0, 0.0)
+    prices: Prices = FREE
     name: ClassVar[str] = "judge"
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the trajectory, of this iteration's"""
@@ -88,7 +89,7 @@ class EpisodeJudge:
         pass
 
     def _cost(self, answers: Sequence[Answer]) -> float:
-        return cost_of(sum(a.read for a in answers), sum(a.written for a in answers), self.prices)
+        return self.prices.of(sum(a.read for a in answers), sum(a.written for a in answers))
 
     def _ask(self, judged: Sequence[Trajectory], moment: Moment) -> dict[int, Answer]:
         """The answer about each episode, by its identity."""

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError, install
+from tacit.core.waiting import Bar, said_while
 from tacit.engines.models.quiet import no_progress_bars
-from tacit.engines.models.waiting import Bar, said_while
 
 
 @dataclass(frozen=True)
