@@ -11,6 +11,7 @@ from tacit.core.batch import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.passes import llama
+from tacit.engines.local.passes.projections import NotPlain
 from tacit.engines.local.policy import LocalPolicy
 from tacit.losses.imitation import Imitation
 
@@ -88,6 +89,9 @@ def test_an_adapter_that_is_given_up_leaves_the_others_as_they_were(policies):
     other = engine.sampler._lean.forward._layers[0].qkv._of
     assert policies[2].name not in other and policies[1].name in other, "its copy of the weights is given up too"
     alike(dict(desk.wait())[first], before[0, 0])
+    desk.submit(lines[2][0], policies[2].name)
+    with pytest.raises(NotPlain, match="no adapter 'two' here any more"):  # and not what the bare base would write
+        desk.wait()
 
 
 def test_a_model_without_adapters_or_too_large_for_copies_has_no_such_desk(make_policy, policies, monkeypatch):

@@ -205,6 +205,8 @@ def parts_of(module: nn.Module, adapter: str | None = None) -> _Parts:
     if not module.merged:
         for name in module.active_adapters if adapter is None else (adapter,):
             if name not in module.lora_A:
+                if adapter is not None:  # all adapters of an engine have the same layers: this one was given up
+                    raise NotPlain(f"there is no adapter {name!r} here any more")
                 continue
             lora_A, lora_B = module.lora_A[name], module.lora_B[name]
             if not isinstance(lora_A, nn.Linear) or not isinstance(lora_B, nn.Linear):
