@@ -48,10 +48,12 @@ def test_several_panels_have_a_table_a_line_and_a_headline_each(tmp_path):
     other = {"world": "words", "panel": "words/test/20", "panel_hash": "fedcba9876543210"}
     scores = [evaluation("untrained", 0, 2), evaluation("rl", 5, 31), evaluation("rl", 10, 23)]
     scores = [e for own in scores for e in ({**own, "world": "letters"}, {**own, **other, "successes": 10, "success": 0.25})]
-    further = [{**evaluation("rl", 10, 4), "panel": "letters/hard/40"}]
+    families = {name: {"episodes": 10, "successes": 1, "success": 0.1, "interval": [0.018, 0.404]} for name in "ab"}
+    further = [{**evaluation("rl", 10, 4), "panel": "letters/hard/40", "families": families}]
     rewrite(run, "summary.json", evaluations=scores, further=further)
     page = Page(run_page(run))
     assert page.text.count("untrained 5.0%") == 1 and page.text.count("after rl 10 final 57.5%") == 1
+    assert "By family, after rl 10, letters/hard/40" in page.text, "of one world there may be several panels"
     assert "Panel words/test/20, hash fedcba9876543210" in page.text and "Panel letters/hard/40" in page.text
     assert "final success, letters 57.5%" in page.text and "peak success, words 25.0%" in page.text
     told = [str(svg["aria-label"]) for svg in page.all("svg")]
