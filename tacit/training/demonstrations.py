@@ -101,9 +101,12 @@ class Straying:
         self._before: Observation | None = None
         self.itself = True
         """the last action was the expert's own"""
+        self.wishes: list[str] = []
+        """what the expert would have done, turn by turn"""
 
     def act(self, observation: Observation) -> str:
         action = self._hero.act(observation)
+        self.wishes.append(action)
         stray = (self._before or observation).actions + observation.actions
         self._before = observation
         self.itself = not (stray and self._rng.random() < self._noise)

@@ -39,7 +39,7 @@ def demonstrated(
     say(f"imitation: the expert plays {len(tasks)} tasks{f' of {world.name}' if several else ''}")
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")
-    if settings.noted or settings.entries:
+    if settings.noted or settings.step_notes or settings.entries:
         more = scribed(world, tasks, context, tokenizer, world.max_steps, settings, seed)
         say(f"imitation: and {len(more)} samples of how notes are read and entries written")
         shown = Demonstrations.joined([shown, more])

@@ -30,6 +30,8 @@ class SupervisedSettings:
     noted: Count = 0
     """further episodes shown with a note in the prompt, written by the world's own hindsight, for policies too small to read
     one unshown (training/scribing.py)"""
+    step_notes: Count = 0
+    """further episodes of which the critical steps are shown, with what hindsight says of each before the request"""
     entries: Count = 0
     """episodes shown as an experience extractor reads them, with the entry to write, for extractors too small to be asked"""
     astray: Share = 0.0

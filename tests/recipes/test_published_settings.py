@@ -34,8 +34,8 @@ def flat(document: dict[str, Any]) -> dict[str, Any]:
 def idle(told: dict[str, Any]) -> set[str]:
     """Settings that have no effect beside the others."""
     found = {place for place in told if place.startswith("sft.") and place != "sft.steps"} if not told["sft.steps"] else set()
-    if not told["sft.noted"] and not told["sft.entries"]:
-        found |= {"sft.noted", "sft.entries", "sft.astray"}
+    if not told["sft.noted"] and not told["sft.step_notes"] and not told["sft.entries"]:
+        found |= {"sft.noted", "sft.step_notes", "sft.entries", "sft.astray"}
     if not told["sft.rounds"]:
         found |= {"sft.rounds", "sft.round_tasks", "sft.round_steps", "sft.round_share"}
     if not told["engine.lora_rank"]:
