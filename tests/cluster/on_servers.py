@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tacit.core.batch import Batch
 from tacit.core.engine import ModelSource
+from tacit.core.protocols import Request
 from tacit.engines import get_engine
 from tacit.engines.models.tiny import TinySettings, tiny_checkpoint
 from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
@@ -43,3 +47,23 @@ def process_of(policy: ShardedPolicy, server: int = 0) -> int:
     """Its process id."""
     assert policy.engine.servers is not None
     return int(str(policy.engine.servers._servers[server]).rpartition(" ")[2].rstrip(")"))
+
+
+def requests(count: int = 12, seed: int = 0) -> list[Request]:
+    draw = np.random.default_rng(seed)
+    return [Request(draw.integers(2, 200, size=draw.integers(1, 150)), seed=int(draw.integers(1 << 62))) for _ in range(count)]
+
+
+def a_batch(asked: list[Request]) -> Batch:
+    draw = np.random.default_rng(1)
+    completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in asked]
+    weights = [draw.normal(size=len(c)) for c in completions]
+    batch = Batch.imitation([r.prompt for r in asked], completions)
+    return replace(batch, advantages=weights, sampled=True, behaviour=[0 * w - 5.0 for w in weights])
+
+
+def same(ours: Any, theirs: Any) -> None:
+    assert [c.tokens.tolist() for c in ours] == [c.tokens.tolist() for c in theirs]
+    assert [(c.text, c.finish) for c in ours] == [(c.text, c.finish) for c in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine.logprobs, other.logprobs, atol=1e-4)

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from on_servers import needs_vllm, on_one, on_servers, process_of, small_checkpoint
+from on_servers import a_batch, needs_vllm, on_one, on_servers, process_of, requests, same, small_checkpoint
 
-from tacit.core.batch import Batch
 from tacit.core.engine import HIDDEN_STATES, SAMPLING, SCORING
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.protocols import Policy, Sampling
 from tacit.engines import get_engine
 from tacit.engines.sharded.driver.policy import ShardedPolicy
 from tacit.testing.engines import LR, EngineConformance, Weighted
@@ -47,26 +46,6 @@ def fresh(opened: tuple[ShardedPolicy, Path]) -> ShardedPolicy:
     policy, start = opened
     policy.load(start)
     return policy
-
-
-def requests(count: int = 12, seed: int = 0) -> list[Request]:
-    draw = np.random.default_rng(seed)
-    return [Request(draw.integers(2, 200, size=draw.integers(1, 150)), seed=int(draw.integers(1 << 62))) for _ in range(count)]
-
-
-def a_batch(asked: list[Request]) -> Batch:
-    draw = np.random.default_rng(1)
-    completions = [draw.integers(2, 200, size=draw.integers(1, 12)) for _ in asked]
-    weights = [draw.normal(size=len(c)) for c in completions]
-    batch = Batch.imitation([r.prompt for r in asked], completions)
-    return replace(batch, advantages=weights, sampled=True, behaviour=[0 * w - 5.0 for w in weights])
-
-
-def same(ours: Any, theirs: Any) -> None:
-    assert [c.tokens.tolist() for c in ours] == [c.tokens.tolist() for c in theirs]
-    assert [(c.text, c.finish) for c in ours] == [(c.text, c.finish) for c in theirs]
-    for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine.logprobs, other.logprobs, atol=1e-4)
 
 
 class TestSampling(EngineConformance):

@@ -1,4 +1,4 @@
-"""Weights on their way from the ranks to the servers: as files, on storage that both can reach.
+"""Weights on their way from the ranks to the servers: as files, on storage that both can reach, or directly.
 
 A file is complete before anybody is told of it, and stays until the next one of its member is there, so that a server that is
 started again finds the newest. With each goes what the ranks say of a few prompts, and a server that says otherwise is refused.
@@ -16,6 +16,7 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.engines.local.learning.saving import export
+from tacit.engines.sharded.driver.direct import Direct
 from tacit.engines.sharded.driver.group import RankGroup
 from tacit.engines.sharded.driver.sampling import Replica
 
@@ -36,12 +37,14 @@ class Handed:
     version: int
     path: str
     """empty: what the checkpoint has"""
+    direct: Direct | None
+    """who gives them, where they go without a file"""
     expected: tuple[np.ndarray, ...]
     """log-probabilities of the first token after each probe, of the whole vocabulary, as the ranks score them"""
 
 
 class Handover:
-    def __init__(self, ranks: RankGroup, replica: Replica, place: str):
+    def __init__(self, ranks: RankGroup, replica: Replica, place: str, direct: bool = False):
         """`place`: a directory that ranks and servers share; empty is this machine's memory"""
         try:
             if place:
@@ -54,6 +57,7 @@ class Handover:
         except OSError as error:
             raise TacitError(f"cannot write to --engine.exchange {place or MEMORY}: {error}.") from error
         self._ranks, self._replica = ranks, replica
+        self._direct = Direct(ranks) if direct else None
         vocabulary, most = replica.model.vocabulary, replica.codec.context_limit - 1
         self.probes = tuple((np.arange(1, min(n, most) + 1) * 7919) % vocabulary for n in PROBES)
         self.newest: dict[str, Handed] = {}
@@ -61,10 +65,13 @@ class Handover:
     def hand_over(self, member: str, version: int) -> Handed:
         """Have the newest weights written. What was there of this member goes once everybody has the new one: `settle`."""
         path = self._place(member, version)
+        direct = self._direct if version else None  # until it has learned a server has what the checkpoint has
         try:
             if self._replica.adapters:
                 self._replica.catch_up(member)
                 export(self._replica, path)
+            elif direct is not None:
+                direct.keep(member)
             elif version:
                 self._ranks.ask("write_weights", member, path)
         except OSError as error:
@@ -80,7 +87,7 @@ class Handover:
             in_order_V[ids_1V[0]] = logps_1V[0]
             expected.append(in_order_V)
         file = path / "adapters" / member if self._replica.adapters else path
-        return Handed(member, version, str(file) if file.exists() else "", tuple(expected))
+        return Handed(member, version, str(file) if file.exists() else "", direct, tuple(expected))
 
     def settle(self, handed: Handed) -> None:
         """Every server has it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing.connection import wait
 from typing import Any
@@ -42,6 +42,8 @@ class Server:
         """in a row, without anything finished in between"""
         self._heard = 0.0
         """when it last said something, or was given something to do"""
+        self.met = False
+        """it has met the first rank, to take weights from it"""
         self._line: Line | None = None
         self._started: Started | None = None
 
@@ -52,6 +54,7 @@ class Server:
         """Have its process started; `arrive` waits for it, so that many can start at once."""
         self._key, self._deadline = secrets.token_bytes(32), time.monotonic() + self.start_timeout_s
         self._door = socket.create_server((self._launcher.host, 0), backlog=1)
+        self.met = False
         self._started = self._launcher.start(self.number, (self._launcher.host, self._door.getsockname()[1]), self._key)
 
     def arrive(self) -> None:
@@ -70,8 +73,10 @@ class Server:
 
     def give(self, handed: Handed, probes: Sequence[np.ndarray]) -> None:
         """Have it take over weights, and refuse it where it then does not have those of the ranks."""
-        if handed.path:
-            self._ask("load", handed.member, handed.version, handed.path, limit_s=self.timeout_s)
+        if handed.direct is not None:
+            handed.direct.give(self, handed.member, handed.version)
+        elif handed.path:
+            self.ask("load", handed.member, handed.version, handed.path)
         orders = [Order(-1 - i, handed.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
         self.add(orders)
         deadline, found = time.monotonic() + self.timeout_s, dict[int, Delivery]()
@@ -129,8 +134,21 @@ class Server:
         words = self._started.last_words() if self._started else ""
         return f" Its last words: {words}" if words else ""
 
-    def _ask(self, what: str, *arguments: Any, limit_s: float, setting: str = "timeout_s") -> None:
+    def ask(self, what: str, *arguments: Any, meanwhile: Callable[[], str] | None = None) -> None:
+        """As every question is asked; `meanwhile` somebody else does his part of it, and says what went wrong there."""
+        self._ask(what, *arguments, limit_s=self.timeout_s, meanwhile=meanwhile)
+
+    def _ask(
+        self,
+        what: str,
+        *arguments: Any,
+        limit_s: float,
+        setting: str = "timeout_s",
+        meanwhile: Callable[[], str] | None = None,
+    ) -> None:
         self._send(what, *arguments)
+        if meanwhile is not None and (wrong := meanwhile()):
+            raise Died(self, eventually(self._process.ended) or f"it was not to be reached in {what!r}: {wrong}")
         deadline = time.monotonic() + limit_s
         while (said := self._hear(deadline, repr(what), setting)) is None:
             pass

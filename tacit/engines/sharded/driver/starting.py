@@ -73,7 +73,9 @@ def start_servers(
     servers = [
         Server(number, launcher, opening, settings.start_timeout_s, settings.timeout_s) for number in range(settings.servers)
     ]
-    return Servers(servers, replica, Handover(ranks, replica, settings.exchange), newest, states)
+    apart = on_gpu and (bool(settings.address) or settings.ranks + settings.servers <= torch.cuda.device_count())
+    direct = settings.handover == "direct" or (settings.handover == "auto" and apart and not settings.lora_rank)
+    return Servers(servers, replica, Handover(ranks, replica, settings.exchange, direct), newest, states)
 
 
 def _launcher(role: Role, settings: ShardedSettings) -> Launcher:

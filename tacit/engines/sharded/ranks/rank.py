@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors.torch import save as as_bytes
 from torch.distributed.device_mesh import init_device_mesh
 
 from tacit.core.batch import Batch
@@ -25,6 +24,7 @@ from tacit.engines.local.passes.models import resolve_device
 from tacit.engines.local.passes.packing import buckets, input_lengths
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.sharded.ranks import saving
+from tacit.engines.sharded.ranks.handing import HandsOver
 from tacit.engines.sharded.ranks.learning import ShardedLearning
 from tacit.engines.sharded.ranks.shards import Sharded
 from tacit.engines.sharded.ranks.turns import budget_for, turns
@@ -37,9 +37,10 @@ ONE_PASS = 1 << 60
 """a token budget that never cuts: what is given is one pass"""
 
 
-class Rank:
+class Rank(HandsOver):
     def __init__(self, number: int, host: str):
         """`host`: the address of the machine it is on"""
+        super().__init__()
         self.number, self.host = number, host
         self.sharded: Any = None
         self.adapters: Adapters | None = None
@@ -155,22 +156,6 @@ class Rank:
         for p in frozen.parameters.values():
             p.requires_grad_(False)
         return frozen
-
-    def weights(self, name: str) -> bytes | None:
-        """What a member trains, value head apart, whole and as passes use it; from the first rank."""
-        found = {}
-        for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
-            if not self.number and not own.startswith("value_head."):
-                found[own] = whole.detach().cpu().contiguous()
-        return None if self.number else as_bytes(found)
-
-    def write_weights(self, name: str, path: Path) -> None:
-        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole."""
-        written = self.weights(name)
-        if written is not None:
-            unfinished = path.with_suffix(".unfinished")
-            unfinished.write_bytes(written)
-            unfinished.rename(path)
 
     def digest(self, name: str | None, masters: bool) -> str | None:
         """As the local engine's, of equal weights: however many ranks they are spread over. From the first rank."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tacit.engines.sharded.messages import CALLING_S, Line, Lost, done, told_at_start, written
@@ -29,6 +30,7 @@ class Server:
 
     def __init__(self) -> None:
         self.writer: Any = None
+        self._pair: Any = None
 
     def open(self, told: Opening) -> str:
         """Returns the version of vLLM."""
@@ -36,11 +38,25 @@ class Server:
 
         from tacit.engines.sharded.servers.writer import Writer
 
-        self.writer = Writer(told)
+        self._told, self.writer = told, Writer(told)
         return str(vllm.__version__)
 
     def load(self, member: str, version: int, path: str) -> None:
         self.writer.load(member, version, path)
+
+    def meet(self, place: tuple[str, int]) -> None:
+        """The first rank, who waits at `place`."""
+        import torch
+        from torch.distributed import TCPStore
+
+        from tacit.engines.sharded.pair import PATIENCE, TAKES, Pair
+
+        store = TCPStore(*place, is_master=False, timeout=PATIENCE)
+        self._pair = Pair(store, TAKES, torch.device(self._told.device))
+
+    def take(self, member: str, version: int, told: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
+        """Weights that the first rank gives: their names, shapes and number formats."""
+        self.writer.take(member, version, ((name, self._pair.take(shape, dtype)) for name, shape, dtype in told))
 
     @property
     def busy(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from safetensors.torch import load_file
+import torch
 
 
 class TakesOver:
@@ -12,9 +13,9 @@ class TakesOver:
 
     model_runner: Any
 
-    def take_over(self, path: str) -> None:
-        """The weights in a file, named as transformers names them; a tied head is not among them."""
-        self.model_runner.reload_weights(weights_iterator=iter(load_file(path).items()))
+    def take_over(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Named as transformers names them; a tied head is not among them."""
+        self.model_runner.reload_weights(weights_iterator=iter(weights))
         self._renew_tied_head()
 
     def _renew_tied_head(self) -> None:

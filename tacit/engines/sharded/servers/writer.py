@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from vllm import EngineArgs, LLMEngine, TokensPrompt
 from vllm.lora.request import LoRARequest
@@ -50,18 +53,28 @@ class Writer:
         self._abort([name for name, row in self._rows.items() if row.order.ticket in tickets])
 
     def load(self, member: str, version: int, path: str) -> None:
-        """Take over what was handed over in a file. A completion is written by one version: what is under way begins again."""
-        again = [row.order for row in self._rows.values() if row.order.member == member]
-        self._abort([name for name, row in self._rows.items() if row.order.member == member])
-        if self._told.lora_rank:
+        """Take over what was handed over in a file."""
+        if not self._told.lora_rank:
+            return self.take(member, version, load_file(path).items())
+        with self._beginning_again(member, version):
             old = self._adapters.get(member)
             # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
             self._made += 1
             self._adapters[member] = LoRARequest(f"{member}-{version}-{self._made}", self._made, path)
             if old is not None:
                 self._engine.remove_lora(old.lora_int_id)
-        else:
-            self._engine.collective_rpc("take_over", args=(path,))
+
+    def take(self, member: str, version: int, weights: Iterable[tuple[str, Any]]) -> None:
+        """Take over weights as they come."""
+        with self._beginning_again(member, version):
+            self._engine.collective_rpc("take_over", args=(weights,))
+
+    @contextmanager
+    def _beginning_again(self, member: str, version: int) -> Iterator[None]:
+        """A completion is written by one version: what is under way begins again once the new weights are there."""
+        again = [row.order for row in self._rows.values() if row.order.member == member]
+        self._abort([name for name, row in self._rows.items() if row.order.member == member])
+        yield
         self._engine.reset_prefix_cache()  # what was computed with the old weights
         self._versions[member] = version
         self.add(again)

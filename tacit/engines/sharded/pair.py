@@ -1,0 +1,37 @@
+"""Two processes of which one gives the other tensors: NCCL between GPUs, gloo on CPUs.
+
+A pair has a store of its own and belongs to no other group, so whoever of the two goes takes nobody else along.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = timedelta(seconds=120)
+"""how long one waits for the other, at the meeting and with every tensor"""
+GIVES, TAKES = 0, 1
+
+
+class Pair:
+    def __init__(self, store: Any, own: int, device: torch.device):
+        """`own`: GIVES or TAKES. Both must come."""
+        # A CUDA group wants tensors of its own GPU, a gloo group those of a CPU.
+        make: Any = dist.ProcessGroupNCCL if device.type == "cuda" else dist.ProcessGroupGloo
+        self._group, self._device = make(store, own, 2, PATIENCE), device
+
+    def give(self, tensor: torch.Tensor) -> None:
+        self._wait(self._group.send([tensor.to(self._device)], TAKES, 0))
+
+    def take(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
+        self._wait(self._group.recv([tensor], GIVES, 0))
+        return tensor
+
+    def _wait(self, work: Any) -> None:
+        work.wait()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
