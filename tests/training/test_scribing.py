@@ -80,3 +80,25 @@ def test_what_does_not_fit_is_left_out_and_a_world_without_hindsight_is_told():
     assert shown.too_long == 50 and not pairs
     with pytest.raises(TacitError, match="has no hindsight"):
         show(world=replace(WORLD, hindsight=None), entries=1)
+
+
+HOUSEHOLD = get_environment("alfworld")
+
+
+def test_step_notes_stand_before_the_request_and_the_answer_is_the_experts():
+    tasks = HOUSEHOLD.tasks("train", 6, 0)
+    context = get_method("grpo")(state_block=True, wording="terse", style="bare", history=1).context(HOUSEHOLD)
+
+    def pairs(astray):
+        words, settings = Words(), SupervisedSettings(step_notes=60, astray=astray)
+        shown = scribed(HOUSEHOLD, tasks, context, words, 30, settings, 0)
+        assert shown.episodes == shown.won == 60 and len(shown) > 60
+        return [(words.decode(p), words.decode(c)) for p, c in zip(shown.prompts, shown.completions, strict=True)]
+
+    def agree(found):
+        notes = [prompt.partition("<note>")[2].partition("</note>")[0].split() for prompt, _ in found]
+        assert all(notes) and all(prompt.index("<note>") > 0.3 * len(prompt) for prompt, _ in found), "beside what is seen now"
+        return sum(note == answer.split() for note, (_, answer) in zip(notes, found, strict=True)) / len(found)
+
+    assert agree(pairs(0.0)) > 0.9, "hindsight's own adviser is the expert that is imitated"
+    assert 0.3 < agree(pairs(0.5)) < 0.7
