@@ -22,6 +22,7 @@ from tacit.modules.module import Module, find_modules
 from tacit.modules.players import home_of_modules
 from tacit.modules.prompting import make_context
 from tacit.modules.router import Router
+from tacit.serving.aside import aside
 from tacit.serving.bodies import Bodies
 from tacit.serving.gathering import Gathering
 from tacit.serving.refusals import not_found, unusable
@@ -87,7 +88,7 @@ class Catalogue:
     async def refresh(self) -> Changes:
         """Look at the directories again: new modules are added, changed ones replaced, missing ones taken off."""
         async with self._looking:
-            found, refused = await asyncio.to_thread(self._read)
+            found, refused = await aside(self._read)
             changes = Changes(refused=refused)
             offers = {name: offer for name, offer in self.offers.items() if name in refused}
             for name, (module, world) in found.items():

@@ -19,9 +19,12 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
-from tacit.serving.refusals import Refused
+from tacit.serving.aside import OURS, aside
+from tacit.serving.refusals import STOPPING, Refused, gone
 
 Result = TypeVar("Result")
+STOP_S = 1.0
+"""for a pass of the model to come to its end once the server stops"""
 IDLE_DESKS = 8
 """desks that are kept though nobody waits at them; whoever samples in a way of their own should not leave one each"""
 
@@ -89,20 +92,25 @@ class Gathering:
         self._watch = watch
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self.waiting = 0
+        self._unanswered: set[asyncio.Future[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
         """requests that have no answer yet"""
+        return len(self._unanswered)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"{OURS} model", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """What is under way is given up."""
+        """What is under way is given up. A pass of the model cannot be broken off: one that takes long is left behind."""
         if self._thread is not None:
             self._inbox.put(None)
-            await asyncio.to_thread(self._thread.join)
+            await aside(partial(self._thread.join, STOP_S))
             self._thread = None
+            _settle([(answer, None, Refused(503, STOPPING)) for answer in self._unanswered])
 
     async def sample(self, maker: DeskMaker, sampling: Sampling, request: Request) -> Completion:
         return await self._answered(lambda answer: _Ask(maker, sampling, request, answer))
@@ -112,14 +120,15 @@ class Gathering:
         return await self._answered(lambda answer: _Call(work, answer))
 
     async def _answered(self, made: Callable[[asyncio.Future[Any]], _Ask | _Call]) -> Any:
-        assert self._loop is not None
+        if self._loop is None or self._thread is None:
+            raise Refused(503, STOPPING)
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self.waiting += 1
+        self._unanswered.add(answer)
         try:
             self._inbox.put(made(answer))
             return await answer
         finally:
-            self.waiting -= 1
+            self._unanswered.discard(answer)
 
     def _work(self) -> None:
         while True:
@@ -139,7 +148,8 @@ class Gathering:
                 return True
             wait = False
             if item is None:
-                self._give_up()
+                for desk in list(self._desks.values()):
+                    self._drop(desk)
                 return False
             self._begin(item)
 
@@ -219,24 +229,20 @@ class Gathering:
 
     def forget(self, maker: DeskMaker) -> None:
         """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
-        for desk in [desk for desk in self._desks.values() if desk.owner is maker]:
-            self._drop(desk)
+        given_up = gone("the module was taken off while it was thinking; begin again with what is in its place.")
+        for desk in list(self._desks.values()):
+            asked = list(desk.waiting.values())
+            if desk.owner is maker or any(ask.maker is maker for ask in asked):
+                self._drop(desk)
+                self._deliver([(ask.answer, None, given_up) for ask in asked if ask.maker is maker])
+                for ask in (ask for ask in asked if ask.maker is not maker):
+                    self._begin(ask)  # elsewhere, from its first token
         self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
 
     def _drop(self, desk: _Busy) -> None:
         desk.desk.close()
         self._desks = {key: other for key, other in self._desks.items() if other is not desk}
         self._places = {key: place for key, place in self._places.items() if place.busy is not desk}
-
-    def _give_up(self) -> None:
-        """Nobody is left waiting for an answer that will not come."""
-        lost = [ask.answer for desk in self._desks.values() for ask in desk.waiting.values()]
-        while not self._inbox.empty():
-            item = self._inbox.get()
-            lost += [item.answer] if item is not None else []
-        for desk in list(self._desks.values()):
-            self._drop(desk)
-        self._deliver([(answer, None, Refused(503, "the server is stopping; ask again once it is back.")) for answer in lost])
 
 
 def _settle(answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:

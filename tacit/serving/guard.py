@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tacit.serving.metrics import Metrics
+from tacit.serving.refusals import STOPPING
 from tacit.serving.settings import LOOPBACK, ServingSettings
 
 Message = MutableMapping[str, Any]
@@ -30,13 +31,13 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, begun = time.perf_counter(), 500, False
         headers = {name.lower(): value for name, value in scope["headers"]}
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, begun = message["status"], True
             await send(message)
 
         try:
@@ -53,6 +54,10 @@ class Guard:
                 await answer(sending, 413, f"the request is too large; {self._most} bytes are read here at most.")
                 return
             await self._app(scope, _again(body, receive), sending)
+        except asyncio.CancelledError:  # its time is over: uvicorn cancels what is under way when it has waited long enough
+            if begun:
+                raise
+            await answer(sending, 503, STOPPING)
         finally:
             route = scope.get("route")
             path = getattr(route, "path", "other")

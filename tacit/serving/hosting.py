@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import Environment
 from tacit.rollout.worlds import Broken, InPlace
+from tacit.serving.aside import Aside
 from tacit.serving.catalogue import Offer
 from tacit.serving.refusals import not_found, unusable
 from tacit.serving.session import Session, Turn
@@ -25,17 +26,16 @@ class Hosted:
 
     def __init__(self, world: Environment) -> None:
         self._pool = InPlace(world.make, WORLD_S)
-        self._thread = ThreadPoolExecutor(1, "world")
+        self._thread = Aside()
 
     async def reset(self, task: Task) -> Observation | Broken:
-        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._pool.reset, [task]))[0]
+        return (await self._thread.do(partial(self._pool.reset, [task])))[0]
 
     async def step(self, action: str) -> Transition | Broken:
-        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._pool.step, [(0, action)]))[0]
+        return (await self._thread.do(partial(self._pool.step, [(0, action)])))[0]
 
     def close(self) -> None:
-        self._thread.submit(self._pool.close)
-        self._thread.shutdown(wait=False)
+        self._thread.close(self._pool.close)
 
 
 def task_at(offer: Offer, split: str, number: int, family: str) -> Task:

@@ -1,4 +1,4 @@
-"""Answer requests until told to stop: SIGTERM and ^C let what is under way finish."""
+"""Answer requests until told to stop: SIGTERM and ^C let what is under way finish, within `--stop-s`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from tacit.core.errors import TacitError
 from tacit.serving.guard import App
 from tacit.serving.settings import ServingSettings
 
-GRACE_S = 10
-"""how long requests under way may take once the server is told to stop"""
-
 
 def answer_requests(
     app: App,
@@ -31,7 +28,7 @@ def answer_requests(
     # A malformed request is answered, not logged: whoever sends many must not fill a disk, or a pipe that nobody reads.
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
-        timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=30, backlog=2048,
+        timeout_graceful_shutdown=settings.stop_s, timeout_keep_alive=30, backlog=2048,
     )  # fmt: skip
 
     async def run(listener: socket.socket) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.engines.local.settings import EngineSettings
+from tacit.serving.aside import aside
 from tacit.serving.catalogue import Catalogue, Changes
 from tacit.serving.gathering import Gathering
 from tacit.serving.hosting import open_world_for, task_at
@@ -89,7 +91,7 @@ class Service:
         if not self.settings.worlds:
             raise Refused(403, "no episodes are played here; this server was started without worlds.")
         with self.catalogue.using(offer):  # from here on: what is replaced meanwhile stays until the session is over
-            task = await asyncio.to_thread(task_at, offer, split, number, family)
+            task = await aside(partial(task_at, offer, split, number, family))
             session = self.sessions.begin(offer, task, seed, temperature)
         try:
             await open_world_for(session, self.sessions)

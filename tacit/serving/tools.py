@@ -16,6 +16,7 @@ import tacit
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.serving import hosting
+from tacit.serving.aside import leave
 from tacit.serving.catalogue import Offer
 from tacit.serving.service import Service
 from tacit.serving.session import Session, Turn
@@ -33,7 +34,7 @@ def serve_tools(service: Service) -> int:
             await make_tools(service).run_stdio_async()
 
     asyncio.run(run())
-    return 0
+    return leave(0)
 
 
 def make_tools(service: Service) -> MCPServer[Any]:

@@ -142,6 +142,24 @@ def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
     within(work)
 
 
+def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_else() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine, one, two, first = await begun(gathering)
+        alone = Echo()
+        asked = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2), (alone, 3))]
+        answers = asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        calls = asyncio.gather(*(gathering.call(lambda maker=maker: gathering.forget(maker)) for maker in (one, alone)))
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        lost, kept, also_lost = await asyncio.wait_for(answers, 10)
+        assert kept.text == "two 2" and (await first).text == "one 0"
+        assert all(isinstance(error, Refused) and error.status == 410 for error in (lost, also_lost))
+        await calls
+
+    within(work)
+
+
 def test_a_desk_that_breaks_takes_nobody_elses_answer_along() -> None:
     async def work(gathering: Gathering) -> None:
         good, bad = Echo(), Echo()
@@ -169,6 +187,22 @@ def test_stopping_answers_everybody() -> None:
         told = await asyncio.gather(*answers, *late, return_exceptions=True)
         assert all(isinstance(one, Completion) or (isinstance(one, Refused) and one.status == 503) for one in told)
         assert isinstance(told[-1], Refused)
+
+    within(work)
+
+
+def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
+    async def work(gathering: Gathering) -> None:
+        echo = Echo()
+        echo.held.clear()
+        answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
+        while not echo.batches:
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(gathering.stop(), 10)
+        late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
+        told = await asyncio.wait_for(asyncio.gather(answer, late, return_exceptions=True), 10)
+        assert [type(one) for one in told] == [Refused, Refused] and {one.status for one in told} == {503}
+        echo.held.set()
 
     within(work)
 
