@@ -6,6 +6,7 @@ A session keeps the weights it began with until it is over, whatever happens to 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from tacit.core.method import Context
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.checking import problems
-from tacit.modules.module import Module, find_modules
+from tacit.modules.module import Module, places_of_modules, read_module
 from tacit.modules.players import home_of_modules
 from tacit.modules.prompting import make_context
 from tacit.modules.router import Router
@@ -40,20 +41,7 @@ class Offer:
         """sessions and requests under way"""
 
     def to_json(self) -> dict[str, Any]:
-        module = self.module
-        base = {"model": module.base.model, "fingerprint": module.fingerprint}
-        return {
-            "name": self.name,
-            "world": self.world.name,
-            "skill": module.skill,
-            "families": list(module.families),
-            "digest": module.digest,
-            "tracker": module.tracker,
-            "base": base,
-            "max_steps": module.max_steps,
-            "splits": list(self.world.splits),
-            "scores": {stage: dict(score) for stage, score in module.scores.items()},
-        }
+        return _described(self.module, self.world)
 
 
 @dataclass(frozen=True)
@@ -98,8 +86,8 @@ class Catalogue:
                     continue
                 try:
                     offers[name] = await self._open(name, module, world)
-                except TacitError as error:
-                    changes.refused[name] = str(error)
+                except Exception as error:
+                    changes.refused[name] = _why(error, module.path)
                     if here is not None:
                         offers[name] = here
                     continue
@@ -172,23 +160,24 @@ class Catalogue:
         refused: dict[str, str] = {}
         for place in self._places:
             try:
-                modules = find_modules(home_of_modules(place.expanduser()))
+                directories = places_of_modules(home_of_modules(place.expanduser()))
             except TacitError as error:
                 # Which modules it had is not known any more: all that came from there stay as they are.
                 refused |= {name: str(error) for name, o in self.offers.items() if o.module.path.is_relative_to(place)}
                 refused[str(place)] = str(error)
                 continue
-            for module in modules.values():
-                self._admit(module, found, refused)
+            for directory in directories:
+                try:
+                    self._admit(read_module(directory), found, refused)
+                except Exception as error:  # a manifest may hold anything anywhere
+                    here = [name for name, offer in self.offers.items() if offer.module.path == directory]
+                    refused |= dict.fromkeys(here or [str(directory)], _why(error, directory))
         return found, refused
 
     def _admit(self, module: Module, found: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
-        try:
-            world = open_world(module.world)
-        except TacitError as error:
-            refused[str(module.path)] = str(error)
-            return
+        world = open_world(module.world)
         name = _name(world, module)
+        json.dumps(_described(module, world), ensure_ascii=False, allow_nan=False).encode()  # or nobody could be told of it
         wrong = problems(module, self._base)
         if name in found:
             wrong.append(f"{found[name][0].path} and {module.path} are both modules of skill {name!r}")
@@ -240,3 +229,22 @@ class Catalogue:
 
 def _name(world: Environment, module: Module) -> str:
     return f"{world.name}/{module.skill}"
+
+
+def _why(error: Exception, directory: Path) -> str:
+    return str(error) if isinstance(error, TacitError) else f"{directory} makes no sense: {type(error).__name__}: {error}"
+
+
+def _described(module: Module, world: Environment) -> dict[str, Any]:
+    return {
+        "name": _name(world, module),
+        "world": world.name,
+        "skill": module.skill,
+        "families": list(module.families),
+        "digest": module.digest,
+        "tracker": module.tracker,
+        "base": {"model": module.base.model, "fingerprint": module.fingerprint},
+        "max_steps": module.max_steps,
+        "splits": list(world.splits),
+        "scores": {stage: dict(score) for stage, score in module.scores.items()},
+    }
