@@ -15,8 +15,8 @@ from tacit.serving.refusals import not_found, unusable
 from tacit.serving.session import Session, Turn
 from tacit.serving.sessions import Sessions
 
-MOST_TASKS = 10_000
-"""how far into a split one may ask"""
+MOST_TASKS = 512
+"""how far into a split one may ask: a world makes all tasks before the one that is asked for, a millisecond each"""
 WORLD_S = 30.0
 """a world that takes longer is taken to hang"""
 

@@ -41,6 +41,8 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/sessions", json.dumps({**BEGIN, "world": "nowhere"}), 404, "unknown world 'nowhere'"),
         ("/sessions", json.dumps({**BEGIN, "skill": "cook"}), 404, "unknown module 'cook'"),
         ("/sessions", json.dumps({"goal": "x"}), 422, "one of heat, pick, pick2"),
+        ("/sessions", json.dumps({"skill": "heat", "play": {"number": 512}}), 422, "task 512: tasks are counted from 0 to 511"),
+        ("/sessions", json.dumps({"skill": "heat", "play": {"number": -1}}), 422, "task -1: tasks are counted from 0 to 511"),
         ("/sessions", json.dumps({**BEGIN, "temperature": -1}), 422, "temperature"),
         ("/sessions", '{"goal": "x", "family": "heat", "temperature": NaN}', 422, "temperature"),
         ("/sessions", json.dumps({**BEGIN, "colour": 1}), 422, "colour: Extra inputs"),
