@@ -89,6 +89,8 @@ class Gathering:
         self._inbox: queue.SimpleQueue[_Ask | _Call | None] = queue.SimpleQueue()
         self._desks: dict[tuple[int, Sampling], _Busy] = {}
         self._places: dict[tuple[int, Sampling], _Place] = {}
+        self._at_fault: set[int] = set()
+        """makers that broke a desk by themselves: each has desks of its own until one of them holds"""
         self._watch = watch
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -170,7 +172,7 @@ class Gathering:
         return place
 
     def _find_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        if isinstance(maker, Sharing):
+        if isinstance(maker, Sharing) and id(maker) not in self._at_fault:
             busy = self._desks.get((id(maker.engine), sampling))
             if busy is None and (shared := maker.engine.desk_for_all(sampling)) is not None:
                 busy = self._open(maker.engine, sampling, shared)
@@ -179,8 +181,8 @@ class Gathering:
         return self._own_place(maker, sampling)
 
     def _own_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        desk = maker.desk(sampling)
-        return _Place(maker, self._open(maker, sampling, desk), desk.submit)
+        busy = self._desks.get((id(maker), sampling)) or self._open(maker, sampling, maker.desk(sampling))
+        return _Place(maker, busy, busy.desk.submit)
 
     @staticmethod
     def _hand_in(ask: _Ask, place: _Place) -> None:
@@ -201,18 +203,20 @@ class Gathering:
             if len({id(ask.maker) for ask in lost}) > 1:
                 self._part(lost)
             else:
+                self._at_fault.update(id(ask.maker) for ask in lost)
                 self._deliver([(ask.answer, None, error) for ask in lost])
             return
+        if id(desk.owner) in self._at_fault:
+            self._at_fault.discard(id(desk.owner))
+            self._places = {key: place for key, place in self._places.items() if place.maker is not desk.owner}
         self._deliver([(desk.waiting.pop(ticket).answer, completion, None) for ticket, completion in finished])
 
     def _part(self, asked: Sequence[_Ask]) -> None:
-        """A desk for several broke, and only one of them may be at fault: from now on each has its own."""
+        """A desk for several broke, and only one of them may be at fault: what they asked is written apart. What comes next finds
+        its place as ever."""
         for ask in asked:
-            key = (id(ask.maker), ask.sampling)
             try:
-                if key not in self._places:
-                    self._places[key] = self._own_place(ask.maker, ask.sampling)
-                self._hand_in(ask, self._places[key])
+                self._hand_in(ask, self._own_place(ask.maker, ask.sampling))
             except Exception as error:
                 self._deliver([(ask.answer, None, error)])
 
@@ -223,9 +227,13 @@ class Gathering:
             self._loop.call_soon_threadsafe(_settle, answers)
 
     def _close_idle(self) -> None:
+        """All but a few, and every one that nobody will come to any more: those that had been parted."""
+        places = {id(place.busy) for place in self._places.values()}
         idle = [desk for desk in self._desks.values() if not desk.waiting]
-        for desk in idle[: max(0, len(idle) - IDLE_DESKS)]:
-            self._drop(desk)
+        kept = [desk for desk in idle if id(desk) in places][-IDLE_DESKS:]
+        for desk in idle:
+            if desk not in kept:
+                self._drop(desk)
 
     def forget(self, maker: DeskMaker) -> None:
         """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
@@ -237,6 +245,7 @@ class Gathering:
                 self._deliver([(ask.answer, None, given_up) for ask in asked if ask.maker is maker])
                 for ask in (ask for ask in asked if ask.maker is not maker):
                     self._begin(ask)  # elsewhere, from its first token
+        self._at_fault.discard(id(maker))
         self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
 
     def _drop(self, desk: _Busy) -> None:

@@ -142,6 +142,43 @@ def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
     within(work)
 
 
+def test_who_was_parted_is_written_together_again_but_for_the_one_at_fault() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine, one, two, first = await begun(gathering)
+        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
+        answers = asyncio.gather(first, *rest, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        assert isinstance((await answers)[2], RuntimeError)
+        assert (await gathering.sample(one, Sampling(), request(5))).text == "one 5", "by the desk for both"
+        with pytest.raises(RuntimeError):
+            await gathering.sample(two, Sampling(), request(-2))
+        assert engine.echo.batches[-1] == 1 and engine.asked == 2, "two has a desk of its own while it breaks it"
+        assert (await gathering.sample(two, Sampling(), request(6))).text == "6"
+        assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7", "and none any more once it did not"
+        assert await gathering.call(lambda: len(gathering._desks)) == 1
+
+    within(work)
+
+
+def test_parted_under_a_load_that_never_ends_they_come_together_again() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine, one, two, first = await begun(gathering)
+        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
+        answers = asyncio.gather(first, *rest, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        one.held.clear()  # its own desk stays busy
+        engine.echo.held.set()
+        while not one.batches:
+            await asyncio.sleep(0.01)
+        joined = asyncio.create_task(gathering.sample(one, Sampling(), request(5)))
+        await asyncio.sleep(0.05)
+        one.held.set()
+        assert (await joined).text == "one 5" and (await answers)[1].text == "1"
+
+    within(work)
+
+
 def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_else() -> None:
     async def work(gathering: Gathering) -> None:
         engine, one, two, first = await begun(gathering)
