@@ -212,8 +212,8 @@ class Gathering:
         self._deliver([(desk.waiting.pop(ticket).answer, completion, None) for ticket, completion in finished])
 
     def _part(self, asked: Sequence[_Ask]) -> None:
-        """A desk for several broke, and only one of them may be at fault: what they asked is written apart. What comes next finds
-        its place as ever."""
+        """A desk for several broke, and only one of them may be at fault: what they asked is written apart. Who asks next finds
+        a place as ever."""
         for ask in asked:
             try:
                 self._hand_in(ask, self._own_place(ask.maker, ask.sampling))

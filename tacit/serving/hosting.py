@@ -11,7 +11,7 @@ from tacit.core.world import Environment
 from tacit.rollout.worlds import Broken, InPlace
 from tacit.serving.aside import Aside
 from tacit.serving.catalogue import Offer
-from tacit.serving.refusals import not_found, unusable
+from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.session import Session, Turn
 from tacit.serving.sessions import Sessions
 
@@ -83,7 +83,14 @@ async def step(session: Session, sessions: Sessions, action: str | None) -> Turn
         if isinstance(answer, Broken):
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
-        sessions.told(session, answer)
-        if session.open:
-            sessions.next_turn(session, answer.observation)
+        try:
+            sessions.told(session, answer)
+            if session.open and not sessions.at_limit(session):
+                sessions.next_turn(session, answer.observation)
+        except Refused as error:  # the world will not say it in other words
+            sessions.end(session, "broken", str(error))
+            raise
+        finally:
+            if not session.open:
+                session.final = answer.observation
     return turn

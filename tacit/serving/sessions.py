@@ -134,9 +134,15 @@ class Sessions:
             session.final = transition.observation
             self.end(session, "success" if transition.success else "failure", transition.label)
 
+    def at_limit(self, session: Session) -> bool:
+        """Whether it has had all turns it may have; then it is over."""
+        if len(session.turns) < self._settings.turns:
+            return False
+        self.end(session, "limit", f"{self._settings.turns} turns")
+        return True
+
     def next_turn(self, session: Session, observation: Observation) -> Turn:
-        if len(session.turns) >= self._settings.turns:
-            self.end(session, "limit", f"{self._settings.turns} turns")
+        if self.at_limit(session):
             raise gone(f"session {session.name!r} has had {self._settings.turns} turns, which is all a session may have here.")
         turn = Turn(len(session.turns) + 1, observation, "", "")
         with _reading(session):

@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from served import Served
-
-SLOW_WORLD = """
-import dataclasses, time
-from tacit.environments import get_environment
-
-KNOWN = get_environment("alfworld")
-
-class Slow:
-    def __init__(self):
-        self.world = KNOWN.make()
-
-    def reset(self, task):
-        return self.world.reset(task)
-
-    def step(self, action):
-        time.sleep(60)
-
-    def close(self):
-        self.world.close()
-
-ENVIRONMENT = dataclasses.replace(KNOWN, make=Slow)
-"""
+from served import Served, heat_elsewhere
 
 
 @pytest.fixture
 def slow(modules: Path, tmp_path: Path) -> Path:
     """A module whose own world takes a minute to answer."""
-    (tmp_path / "slow.py").write_text(SLOW_WORLD)
-    shutil.copytree(modules / "heat", tmp_path / "modules" / "heat")
-    manifest = tmp_path / "modules" / "heat" / "module.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": f"{tmp_path}/slow.py:ENVIRONMENT"}))
-    return tmp_path / "modules"
+    return heat_elsewhere(modules, tmp_path, "import time; time.sleep(60)")
 
 
 def test_a_world_that_does_not_answer_holds_up_nobody(slow: Path) -> None:
