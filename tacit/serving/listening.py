@@ -81,9 +81,17 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and not self.should_exit:
             if self._hang_up is not None:
-                with contextlib.suppress(NotImplementedError, AttributeError, ValueError):
-                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._heard, self._hang_up)
+                on_hang_up(self._hang_up)
             self._ready()
 
-    def _heard(self, hang_up: Callable[[], Awaitable[None]]) -> None:
-        self._doing = asyncio.ensure_future(hang_up())
+
+def on_hang_up(work: Callable[[], Awaitable[None]]) -> None:
+    """SIGHUP does this, where there is such a signal, while the event loop runs."""
+    under_way = set()
+
+    def heard() -> None:
+        under_way.add(task := asyncio.ensure_future(work()))
+        task.add_done_callback(under_way.discard)
+
+    with contextlib.suppress(NotImplementedError, AttributeError, ValueError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.serving.app import make_app
 from tacit.serving.aside import leave
+from tacit.serving.catalogue import Changes
 from tacit.serving.listening import answer_requests
 from tacit.serving.service import Service
 from tacit.serving.settings import LOOPBACK
@@ -52,7 +53,10 @@ def serve(service: Service, token: str | None, announce: Callable[[str], None]) 
 
 
 async def _look_again(service: Service) -> None:
-    changes = await service.refresh()
+    say_changes(await service.refresh())
+
+
+def say_changes(changes: Changes) -> None:
     told = [f"{what}: {', '.join(names)}" for what, names in vars(changes).items() if names]
     print("; ".join(told) or "modules are as they were", file=sys.stderr, flush=True)
     for name, why in changes.refused.items():

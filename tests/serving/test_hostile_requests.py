@@ -45,6 +45,8 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/sessions", json.dumps({"skill": "heat", "play": {"number": -1}}), 422, "task -1: tasks are counted from 0 to 511"),
         ("/sessions", json.dumps({**BEGIN, "temperature": -1}), 422, "temperature"),
         ("/sessions", '{"goal": "x", "family": "heat", "temperature": NaN}', 422, "temperature"),
+        ("/sessions", json.dumps({**BEGIN, "temperature": 1e-320}), 422, "too close to 0 to divide by; say 0"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "temperature": 1e-320}), 422, "too close to 0 to divide by; say 0"),
         ("/sessions", json.dumps({**BEGIN, "colour": 1}), 422, "colour: Extra inputs"),
         ("/sessions", '{"goal": "\\ud800", "family": "heat"}', 422, "goal"),
         ("/sessions", '{"goal": ', 422, "it is no JSON (at character"),
