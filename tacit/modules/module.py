@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -213,13 +213,14 @@ def _check_shape(data: dict[str, Any]) -> None:
     for name, kind in SHAPE.items():
         if name in data and not isinstance(data[name], kind):
             raise TypeError(f"{name} is {str(data[name])[:80]!r}, not {' or '.join(k.__name__ for k in kind)}")
-    for name, values, kind in (
-        ("families", data["families"], str),
-        ("files", data["files"].values(), str),
-        ("scores", data["scores"].values(), dict),
-        ("base.model", [data["base"]["model"]], str),
-        ("sampling", [value for name, value in data["sampling"].items() if name != "stop"], int | float),
-    ):
+    inside: Sequence[tuple[str, Iterable[Any], tuple[type, ...]]] = (
+        ("families", data["families"], (str,)),
+        ("files", data["files"].values(), (str,)),
+        ("scores", data["scores"].values(), (dict,)),
+        ("base.model", [data["base"]["model"]], (str,)),
+        ("sampling", [value for name, value in data["sampling"].items() if name != "stop"], (int, float)),
+    )
+    for name, values, kind in inside:
         if wrong := [value for value in values if not isinstance(value, kind)]:
             raise TypeError(f"{name} has {str(wrong[0])[:80]!r} in it")
 

@@ -18,18 +18,22 @@ from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
+from tacit.modules.carrying import Carried, carried_by
 from tacit.modules.checking import problems
+from tacit.modules.drafting.tracker import FencedDraft
 from tacit.modules.module import Module, places_of_modules, read_module
 from tacit.modules.players import home_of_modules
 from tacit.modules.prompting import make_context
 from tacit.modules.router import Router
-from tacit.serving.aside import aside
+from tacit.serving.aside import Aside, aside
 from tacit.serving.bodies import Bodies
 from tacit.serving.gathering import Gathering
 from tacit.serving.refusals import not_found, unusable
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
+
+Agreed = Callable[[str, Carried], bool]
 
 
 class Offer:
@@ -39,6 +43,14 @@ class Offer:
         self.name, self.module, self.world, self.context, self.policy = name, module, world, context, policy
         self.users = 0
         """sessions and requests under way"""
+        self.draft = draft_of(context)
+        """the tracker, where it was drafted"""
+        self.aside = Aside() if self.draft is not None else None
+        """where a draft is asked: behind its fence it may take seconds"""
+
+    def close(self) -> None:
+        if self.aside is not None and self.draft is not None:
+            self.aside.close(self.draft.close)
 
     def to_json(self) -> dict[str, Any]:
         return _described(self.module, self.world)
@@ -63,8 +75,11 @@ class Catalogue:
         engine: EngineSettings | None = None,
         base: str | None = None,
         fallback: str | None = None,
+        agreed: Agreed = lambda name, draft: False,
     ) -> None:
+        """`agreed` shows a draft that a module brings along, and says whether it may be run. It is asked once of each."""
         self._places, self._gathering = list(places), gathering
+        self._agreed, self._drafts = agreed, dict[str, bool]()
         self._engine, self._base, self._fallback = engine or EngineSettings(), base, fallback
         self._bodies = Bodies(self._engine, base)
         self._looking = asyncio.Lock()
@@ -99,6 +114,10 @@ class Catalogue:
             for offer in before.values():
                 await self._retire(offer)
             return changes
+
+    def close(self) -> None:
+        for offer in self.offers.values():
+            offer.close()
 
     def check_fallback(self) -> None:
         if self._fallback is not None and not any(router.fallback for router in self._routers.values()):
@@ -179,6 +198,11 @@ class Catalogue:
         name = _name(world, module)
         json.dumps(_described(module, world), ensure_ascii=False, allow_nan=False).encode()  # or nobody could be told of it
         wrong = problems(module, self._base)
+        if not wrong and not self._may_run(name, draft_of(make_context(module.context, world))):
+            wrong.append(
+                f"module {module.path} brings a draft along, and nobody agreed that it be run. It was shown where this server "
+                "was started: read it, and start it with --yes"
+            )
         if name in found:
             wrong.append(f"{found[name][0].path} and {module.path} are both modules of skill {name!r}")
         held = next((offer.module for offer in self.offers.values() if offer.module.adapter), None) or next(
@@ -193,6 +217,14 @@ class Catalogue:
             refused[name] = "; ".join(wrong)
         else:
             found[name] = module, world
+
+    def _may_run(self, name: str, draft: FencedDraft | None) -> bool:
+        if draft is None:
+            return True
+        carried = carried_by(draft)
+        if carried.own_name not in self._drafts:
+            self._drafts[carried.own_name] = self._agreed(name, carried)
+        return self._drafts[carried.own_name]
 
     async def _open(self, name: str, module: Module, world: Environment) -> Offer:
         policy = await self._gathering.call(lambda: self._bodies.open(module, world))
@@ -220,11 +252,18 @@ class Catalogue:
         if offer.users or offer in self.offers.values():
             return
 
+        offer.close()
+
         def close() -> None:
             self._gathering.forget(offer.policy)
             self._bodies.close(offer.policy)
 
         await self._gathering.call(close)
+
+
+def draft_of(context: Context) -> FencedDraft | None:
+    tracker = getattr(context, "tracker", None)
+    return tracker if isinstance(tracker, FencedDraft) else None
 
 
 def _name(world: Environment, module: Module) -> str:

@@ -61,8 +61,7 @@ async def open_world_for(session: Session, sessions: Sessions) -> None:
     if isinstance(first, Broken):
         sessions.end(session, first.reason.value, first.detail)
         raise unusable(f"the world broke when the task was begun: {first.detail}")
-    sessions.told(session, Transition(first))
-    sessions.next_turn(session, first)
+    await sessions.next_turn(session, first)
 
 
 async def step(session: Session, sessions: Sessions, action: str | None) -> Turn:
@@ -84,9 +83,9 @@ async def step(session: Session, sessions: Sessions, action: str | None) -> Turn
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
         try:
-            sessions.told(session, answer)
+            await sessions.told(session, answer)
             if session.open and not sessions.at_limit(session):
-                sessions.next_turn(session, answer.observation)
+                await sessions.next_turn(session, answer.observation)
         except Refused as error:  # the world will not say it in other words
             sessions.end(session, "broken", str(error))
             raise

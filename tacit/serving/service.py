@@ -12,7 +12,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.engines.local.settings import EngineSettings
 from tacit.serving.aside import aside
-from tacit.serving.catalogue import Catalogue, Changes
+from tacit.serving.catalogue import Agreed, Catalogue, Changes
 from tacit.serving.gathering import Gathering
 from tacit.serving.hosting import open_world_for, task_at
 from tacit.serving.metrics import Metrics
@@ -32,10 +32,12 @@ class Service:
         engine: EngineSettings | None = None,
         base: str | None = None,
         fallback: str | None = None,
+        agreed: Agreed = lambda name, draft: False,
     ) -> None:
+        """`agreed`: as a `Catalogue` asks it."""
         self.settings, self.metrics = settings, Metrics()
         self.gathering = Gathering(self.metrics.batch)
-        self.catalogue = Catalogue(places, self.gathering, engine, base, fallback)
+        self.catalogue = Catalogue(places, self.gathering, engine, base, fallback, agreed)
         self.sessions = Sessions(settings, self.catalogue, self.gathering, self.metrics)
         self.metrics.read_off("sessions_open", "sessions open now", lambda: len(self.sessions))
         self.metrics.read_off("requests_waiting", "requests that wait for the model", lambda: self.gathering.waiting)
@@ -60,6 +62,7 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await tidy
             self.sessions.end_all("the server was stopped")
+            self.catalogue.close()
             await self.gathering.stop()
 
     async def refresh(self) -> Changes:

@@ -102,10 +102,10 @@ class Sessions:
             if transition.observation != turn.observation:
                 raise out_of_turn(f"turn {turn.number} has no action yet; ask for it again with what was seen then.")
             return await self._act(session, turn)
-        self.told(session, transition)
+        await self.told(session, transition)
         if not session.open:
             return None
-        return await self._act(session, self.next_turn(session, transition.observation))
+        return await self._act(session, await self.next_turn(session, transition.observation))
 
     @contextmanager
     def alone(self, session: Session) -> Iterator[None]:
@@ -119,12 +119,11 @@ class Sessions:
             session.acting = False
             session.touched = time.time()
 
-    def told(self, session: Session, transition: Transition) -> None:
+    async def told(self, session: Session, transition: Transition) -> None:
         """What came of the last action, where that is not known yet."""
         if session.unanswered:
             try:
-                with _reading(session):
-                    signals = session.episode.tell(transition)
+                signals = await self._read(session, lambda: session.episode.tell(transition))
             except Refused as error:  # its tracker may have counted half of the turn
                 self.end(session, "broken", str(error))
                 raise
@@ -141,18 +140,31 @@ class Sessions:
         self.end(session, "limit", f"{self._settings.turns} turns")
         return True
 
-    def next_turn(self, session: Session, observation: Observation) -> Turn:
+    async def next_turn(self, session: Session, observation: Observation) -> Turn:
         if self.at_limit(session):
             raise gone(f"session {session.name!r} has had {self._settings.turns} turns, which is all a session may have here.")
         turn = Turn(len(session.turns) + 1, observation, "", "")
-        with _reading(session):
-            request = session.request = session.episode.ask(observation, session.offer.policy)
+        request = session.request = await self._read(session, lambda: session.episode.ask(observation, session.offer.policy))
         assert session.episode.prompt is not None
         turn.prompt, turn.state, turn.prompt_tokens = session.episode.prompt.text, session.episode.block, len(request.prompt)
         if session.turns:  # lists of actions are most of what a turn holds, and nobody chooses from an old one
             session.turns[-1].observation = Observation(session.turns[-1].observation.text)
         session.turns.append(turn)
         return turn
+
+    async def _read(self, session: Session, read: Callable[[], Answer]) -> Answer:
+        """What the wording and the tracker make of something told; a drafted one is asked beside the event loop."""
+        with _explained(session):
+            if session.offer.aside is None:
+                return read()
+            try:
+                async with asyncio.timeout(self._settings.answer_s):
+                    result = await session.offer.aside.do(read)
+            except TimeoutError:
+                raise Refused(504, f"the drafted tracker did not answer within {self._settings.answer_s:g} s.") from None
+            if not session.open:
+                raise gone(f"session {session.name!r} was ended while it was reading.")
+            return result
 
     def acted(self, session: Session, action: str) -> Turn:
         """By hand."""
@@ -204,7 +216,7 @@ class Sessions:
 
 
 @contextmanager
-def _reading(session: Session) -> Iterator[None]:
+def _explained(session: Session) -> Iterator[None]:
     """A wording or tracker that cannot make sense of what was told says nothing about the server: the teller is told."""
     try:
         yield

@@ -94,7 +94,7 @@ def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path
     (shelf / "heat" / "adapter_config.json").write_text("{}")
     assert main(["serve", str(shelf), "--port", "0"]) == 2
     assert "adapter_config.json is damaged" in capsys.readouterr().err
-    assert main(["serve", str(shelf.parent / "nowhere")]) == 2
+    assert main(["serve", str(shelf.parent / "nowhere"), "--port", "0"]) == 2
     assert "there is no directory" in capsys.readouterr().err
     assert main(["serve", str(modules), "--host", "0.0.0.0", "--no-token"]) == 2
     assert "--no-token is for this machine alone" in capsys.readouterr().err
