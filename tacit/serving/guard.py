@@ -23,7 +23,7 @@ OPEN = ("/", "/health")
 
 class Guard:
     def __init__(self, app: App, token: str | None, settings: ServingSettings, metrics: Metrics) -> None:
-        """Without a token only names of this machine are answered, so that no other site's page can ask."""
+        """Without a token only names of this machine are answered, and no page but ours: no other site's can ask."""
         self._app, self._token, self._metrics = app, token, metrics
         self._most, self._patience_s = settings.request_bytes, settings.answer_s
 
@@ -82,6 +82,9 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1")
             if _without_port(host) not in LOOPBACK:
                 return 403, f"without a token only this machine is answered, and the request is for host {host[:80]!r}."
+            origin = headers.get(b"origin", b"").decode("latin-1")
+            if origin and origin.partition("://")[2] != host:
+                return 403, f"a page of {origin[:80]!r} asks, and without a token only this server's own page is answered."
         elif scope["path"] not in OPEN:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not given:

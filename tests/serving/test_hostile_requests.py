@@ -165,3 +165,9 @@ def test_without_a_token_only_this_machine_is_answered(modules) -> None:
         assert server.send("GET", "/modules", token=None)[0] == 200
         status, text = server.send("GET", "/modules", token=None, host="evil.example:80")
         assert status == 403 and "only this machine is answered" in text
+        for origin in ("https://evil.example", "null", f"http://127.0.0.1:{server.port + 1}"):
+            status, text = server.send("POST", "/modules/refresh", token=None, origin=origin, **{"content-type": "text/plain"})
+            assert status == 403 and "a page of" in text
+        for host in ("127.0.0.1", "localhost"):
+            own = f"{host}:{server.port}"
+            assert server.send("POST", "/modules/refresh", token=None, host=own, origin=f"http://{own}")[0] == 200
