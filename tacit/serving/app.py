@@ -89,8 +89,8 @@ def make_app(service: Service, token: str | None) -> App:
 
     @app.get("/health")
     async def health() -> Response:
-        state = {"status": "ok" if service.ready else "starting", "version": tacit.__version__}
-        return JSONResponse(state, 200 if service.ready else 503)
+        status = "starting" if not service.ready else "ok" if service.gathering.alive else "the model's thread has ended"
+        return JSONResponse({"status": status, "version": tacit.__version__}, 200 if status == "ok" else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -23,6 +23,7 @@ from tacit.serving.aside import OURS, aside
 from tacit.serving.refusals import STOPPING, Refused, gone
 
 Result = TypeVar("Result")
+DEAD = "the thread that asks the model has ended by a mistake; start the server again."
 STOP_S = 1.0
 """for a pass of the model to come to its end once the server stops"""
 IDLE_DESKS = 8
@@ -94,12 +95,17 @@ class Gathering:
         self._watch = watch
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._dead = False
         self._unanswered: set[asyncio.Future[Any]] = set()
 
     @property
     def waiting(self) -> int:
         """requests that have no answer yet"""
         return len(self._unanswered)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread is not None and not self._dead
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -112,7 +118,7 @@ class Gathering:
             self._inbox.put(None)
             await aside(partial(self._thread.join, STOP_S))
             self._thread = None
-            _settle([(answer, None, Refused(503, STOPPING)) for answer in self._unanswered])
+            self._refuse_all(Refused(503, STOPPING))
 
     async def sample(self, maker: DeskMaker, sampling: Sampling, request: Request) -> Completion:
         return await self._answered(lambda answer: _Ask(maker, sampling, request, answer))
@@ -124,6 +130,8 @@ class Gathering:
     async def _answered(self, made: Callable[[asyncio.Future[Any]], _Ask | _Call]) -> Any:
         if self._loop is None or self._thread is None:
             raise Refused(503, STOPPING)
+        if self._dead:
+            raise Refused(500, DEAD)
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._unanswered.add(answer)
         try:
@@ -133,6 +141,22 @@ class Gathering:
             self._unanswered.discard(answer)
 
     def _work(self) -> None:
+        try:
+            self._gather()
+        except BaseException:
+            assert self._loop is not None
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._died)
+            raise
+
+    def _died(self) -> None:
+        self._dead = True
+        self._refuse_all(Refused(500, DEAD))
+
+    def _refuse_all(self, refusal: Refused) -> None:
+        _settle([(answer, None, refusal) for answer in self._unanswered])
+
+    def _gather(self) -> None:
         while True:
             busy = [desk for desk in self._desks.values() if desk.waiting]
             if not self._take_in(wait=not busy):

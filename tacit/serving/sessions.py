@@ -90,6 +90,12 @@ class Sessions:
 
     async def _see(self, session: Session, transition: Transition, number: int | None) -> Turn | None:
         turn = session.turns[-1] if session.turns else None
+        again = turn is not None and (number == turn.number if number is not None else not turn.acted)
+        if turn is not None and again and (transition.done or transition.success):
+            raise out_of_turn(
+                f"turn {turn.number} was not told as the end; tell what came of its action as turn {turn.number + 1}, or end "
+                "the session (end)."
+            )
         if turn is not None and number is not None and number == turn.number:
             if transition.observation != turn.observation:
                 raise out_of_turn(f"turn {number} was already told something else; the next one is turn {number + 1}.")

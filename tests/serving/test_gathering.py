@@ -9,11 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from starlette.testclient import TestClient
+
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.rollout.desks import BatchDesk
+from tacit.serving.app import make_app
 from tacit.serving.gathering import IDLE_DESKS, Gathering
 from tacit.serving.refusals import Refused
+from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
 from tacit.serving.settings import ServingSettings
 
@@ -242,6 +246,36 @@ def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
         echo.held.set()
 
     within(work)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
+    async def work(gathering: Gathering) -> None:
+        echo = Echo()
+        echo.held.clear()
+        assert gathering.alive
+        answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
+        while not echo.batches:
+            await asyncio.sleep(0.01)
+        gathering._watch = lambda rows: 1 / 0
+        late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
+        await asyncio.sleep(0.01)
+        echo.held.set()
+        assert (await answer).text == "0"
+        with pytest.raises(Refused, match="has ended") as refused:
+            await asyncio.wait_for(late, 10)
+        assert refused.value.status == 500 and not gathering.alive
+        with pytest.raises(Refused, match="has ended"):
+            await asyncio.wait_for(gathering.sample(echo, Sampling(), request(2)), 10)
+
+    within(work)
+
+
+def test_health_says_that_nobody_asks_the_model() -> None:
+    service = Service([], ServingSettings())
+    service.ready = True
+    answer = TestClient(make_app(service, None), base_url="http://127.0.0.1").get("/health")
+    assert (answer.status_code, answer.json()["status"]) == (503, "the model's thread has ended")
 
 
 def test_too_many_and_too_slow_are_refused() -> None:

@@ -64,7 +64,11 @@ def test_the_same_turn_asked_for_again_has_the_same_answer(server: Served) -> No
         409,
         "turn 3 is out of order; the next one is turn 2.",
     )
+    for end in ("done", "success"):
+        status, message = server.refusal(f"{path}/observe", {"observation": SEEN, "turn": 1, end: True})
+        assert status == 409 and "turn 1 was not told as the end" in message and "as turn 2" in message
     assert server.post(f"{path}/observe", {"observation": "The fridge 1 is closed.", "turn": 2})["turn"] == 2
+    assert server.post(f"{path}/observe", {"observation": SEEN, "turn": 3, "done": True})["outcome"] == "failure"
 
 
 def test_the_end_is_told_and_stays(server: Served) -> None:
