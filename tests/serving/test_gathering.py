@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from starlette.testclient import TestClient
 
 from tacit.core.protocols import Request, Sampling

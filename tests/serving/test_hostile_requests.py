@@ -7,6 +7,7 @@ import random
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -99,19 +100,20 @@ def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
     task = WORLD.tasks_of("seen", 1, 9, ("heat",))[0]
     expected = played(server, task, 4, 3)
     path, world = server.begin(task.goal, "heat", seed=3), WORLD.make()
-    told, actions, before = told_of(world.reset(task)), [], server.complaints
+    told, actions, statuses, before = told_of(world.reset(task)), [], [], server.complaints
     with ThreadPoolExecutor(4) as pool:
         for turn in range(4):
             floods = [pool.submit(flood, server.port, 1000 * turn + i, 625) for i in range(4)]
             actions.append(server.post(f"{path}/observe", told)["action"])
             told = told_of(world.step(actions[-1]).observation)
-            assert all(400 <= status < 500 for done in floods for status in done.result())
+            statuses += [status for done in floods for status in done.result()]
+    assert len(statuses) == 10_000 and all(400 <= status < 500 for status in statuses), Counter(statuses)
     assert actions == expected and server.get("/health")["status"] == "ok"
     assert server.complaints == before, "nobody can fill its log"
 
 
 def flood(port: int, seed: int, count: int) -> list[int]:
-    """The statuses that were answered, of so many malformed requests."""
+    """What each of so many malformed requests was answered with; 0 where it was not."""
     noise, statuses = random.Random(seed), []
     connection: socket.socket | None = None
     for _ in range(count):
@@ -122,8 +124,7 @@ def flood(port: int, seed: int, count: int) -> list[int]:
             answer = read_answer(connection)
         except OSError:
             answer = b""
-        if answer:
-            statuses.append(int(answer.split()[1]))
+        statuses.append(int(answer.split()[1]) if answer else 0)
         if not answer or b"connection: close" in answer.lower():
             connection.close()
             connection = None
