@@ -11,51 +11,22 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, TypeVar
 
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.serving.aside import OURS, aside
-from tacit.serving.refusals import STOPPING, Refused, gone
+from tacit.serving.desks import Answers, Ask, DeskMaker, Desks
+from tacit.serving.refusals import STOPPING, Refused
 
 Result = TypeVar("Result")
 DEAD = "the thread that asks the model has ended by a mistake; start the server again."
 STOP_S = 1.0
 """for a pass of the model to come to its end once the server stops"""
-IDLE_DESKS = 8
-"""desks that are kept though nobody waits at them; whoever samples in a way of their own should not leave one each"""
-
-
-class DeskMaker(Protocol):
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk: ...
-
-
-class DeskForAll(Desk, Protocol):
-    def submit(self, request: Request, whose: str | None = None) -> int: ...
-
-
-class Shared(Protocol):
-    def desk_for_all(self, sampling: Sampling) -> DeskForAll | None: ...
-
-
-@runtime_checkable
-class Sharing(Protocol):
-    """A maker that is one of several over one engine."""
-
-    engine: Shared
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class _Ask:
-    maker: DeskMaker
-    sampling: Sampling
-    request: Request
-    answer: asyncio.Future[Completion]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,35 +35,13 @@ class _Call:
     answer: asyncio.Future[Any]
 
 
-@dataclass(eq=False)
-class _Busy:
-    """A desk and who waits at it."""
-
-    owner: DeskMaker | Shared
-    desk: Desk
-    waiting: dict[int, _Ask] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """Where one maker's requests are handed in."""
-
-    maker: DeskMaker
-    busy: _Busy
-    submit: Callable[[Request], int]
-
-
 class Gathering:
     """`sample` and `call` are for the event loop it was started in; the rest is its own thread's."""
 
     def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
         """`watch` is told how many requests were under way whenever the model goes on."""
-        self._inbox: queue.SimpleQueue[_Ask | _Call | None] = queue.SimpleQueue()
-        self._desks: dict[tuple[int, Sampling], _Busy] = {}
-        self._places: dict[tuple[int, Sampling], _Place] = {}
-        self._at_fault: set[int] = set()
-        """makers that broke a desk by themselves: each has desks of its own until one of them holds"""
-        self._watch = watch
+        self._desks = Desks(self._deliver, watch)
+        self._inbox: queue.SimpleQueue[Ask | _Call | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._dead = False
@@ -121,13 +70,13 @@ class Gathering:
             self._refuse_all(Refused(503, STOPPING))
 
     async def sample(self, maker: DeskMaker, sampling: Sampling, request: Request) -> Completion:
-        return await self._answered(lambda answer: _Ask(maker, sampling, request, answer))
+        return await self._answered(lambda answer: Ask(maker, sampling, request, answer))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Something else that touches the model: between two batches, on its thread."""
         return await self._answered(lambda answer: _Call(work, answer))
 
-    async def _answered(self, made: Callable[[asyncio.Future[Any]], _Ask | _Call]) -> Any:
+    async def _answered(self, made: Callable[[asyncio.Future[Any]], Ask | _Call]) -> Any:
         if self._loop is None or self._thread is None:
             raise Refused(503, STOPPING)
         if self._dead:
@@ -158,12 +107,9 @@ class Gathering:
 
     def _gather(self) -> None:
         while True:
-            busy = [desk for desk in self._desks.values() if desk.waiting]
-            if not self._take_in(wait=not busy):
+            if not self._take_in(wait=not self._desks.busy):
                 return
-            for desk in [desk for desk in self._desks.values() if desk.waiting]:
-                self._go_on(desk)
-            self._close_idle()
+            self._desks.go_on()
 
     def _take_in(self, wait: bool) -> bool:
         """Everything that has arrived; False where it is time to stop."""
@@ -174,111 +120,30 @@ class Gathering:
                 return True
             wait = False
             if item is None:
-                for desk in list(self._desks.values()):
-                    self._drop(desk)
+                self._desks.close()
                 return False
-            self._begin(item)
-
-    def _begin(self, item: _Ask | _Call) -> None:
-        if item.answer.cancelled():
-            return
-        try:
-            if isinstance(item, _Call):
-                self._deliver([(item.answer, item.work(), None)])
-                return
-            self._hand_in(item, self._place(item.maker, item.sampling))
-        except Exception as error:
-            self._deliver([(item.answer, None, error)])
-
-    def _place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        if (place := self._places.get((id(maker), sampling))) is None:
-            place = self._places[id(maker), sampling] = self._find_place(maker, sampling)
-        return place
-
-    def _find_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        if isinstance(maker, Sharing) and id(maker) not in self._at_fault:
-            busy = self._desks.get((id(maker.engine), sampling))
-            if busy is None and (shared := maker.engine.desk_for_all(sampling)) is not None:
-                busy = self._open(maker.engine, sampling, shared)
-            if busy is not None:
-                return _Place(maker, busy, partial(cast(DeskForAll, busy.desk).submit, whose=maker.name))
-        return self._own_place(maker, sampling)
-
-    def _own_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        busy = self._desks.get((id(maker), sampling)) or self._open(maker, sampling, maker.desk(sampling))
-        return _Place(maker, busy, busy.desk.submit)
-
-    @staticmethod
-    def _hand_in(ask: _Ask, place: _Place) -> None:
-        place.busy.waiting[place.submit(ask.request)] = ask
-
-    def _open(self, owner: DeskMaker | Shared, sampling: Sampling, desk: Desk) -> _Busy:
-        busy = self._desks[id(owner), sampling] = _Busy(owner, desk)
-        return busy
-
-    def _go_on(self, desk: _Busy) -> None:
-        self._watch(len(desk.waiting))
-        try:
-            finished = desk.desk.wait()
-        except Exception as error:  # theirs alone: other desks have their own rows
-            lost = list(desk.waiting.values())
-            desk.waiting.clear()
-            self._drop(desk)
-            if len({id(ask.maker) for ask in lost}) > 1:
-                self._part(lost)
-            else:
-                self._at_fault.update(id(ask.maker) for ask in lost)
-                self._deliver([(ask.answer, None, error) for ask in lost])
-            return
-        if id(desk.owner) in self._at_fault:
-            self._at_fault.discard(id(desk.owner))
-            self._places = {key: place for key, place in self._places.items() if place.maker is not desk.owner}
-        self._deliver([(desk.waiting.pop(ticket).answer, completion, None) for ticket, completion in finished])
-
-    def _part(self, asked: Sequence[_Ask]) -> None:
-        """A desk for several broke, and only one of them may be at fault: what they asked is written apart. Who asks next finds
-        a place as ever."""
-        for ask in asked:
+            if item.answer.cancelled():
+                continue
+            if isinstance(item, Ask):
+                self._desks.take(item)
+                continue
             try:
-                self._hand_in(ask, self._own_place(ask.maker, ask.sampling))
+                self._deliver([(item.answer, item.work(), None)])
             except Exception as error:
-                self._deliver([(ask.answer, None, error)])
+                self._deliver([(item.answer, None, error)])
 
-    def _deliver(self, answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    def forget(self, maker: DeskMaker) -> None:
+        """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
+        self._desks.forget(maker)
+
+    def _deliver(self, answers: Answers) -> None:
         """All at once: waking the event loop costs more than what it is told."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop was closed under way; nobody is left to be told
             self._loop.call_soon_threadsafe(_settle, answers)
 
-    def _close_idle(self) -> None:
-        """All but a few, and every one that nobody will come to any more: those that had been parted."""
-        places = {id(place.busy) for place in self._places.values()}
-        idle = [desk for desk in self._desks.values() if not desk.waiting]
-        kept = [desk for desk in idle if id(desk) in places][-IDLE_DESKS:]
-        for desk in idle:
-            if desk not in kept:
-                self._drop(desk)
 
-    def forget(self, maker: DeskMaker) -> None:
-        """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
-        given_up = gone("the module was taken off while it was thinking; begin again with what is in its place.")
-        for desk in list(self._desks.values()):
-            asked = list(desk.waiting.values())
-            if desk.owner is maker or any(ask.maker is maker for ask in asked):
-                self._drop(desk)
-                self._deliver([(ask.answer, None, given_up) for ask in asked if ask.maker is maker])
-                for ask in (ask for ask in asked if ask.maker is not maker):
-                    self._begin(ask)  # elsewhere, from its first token
-        self._at_fault.discard(id(maker))
-        self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
-
-    def _drop(self, desk: _Busy) -> None:
-        desk.desk.close()
-        self._desks = {key: other for key, other in self._desks.items() if other is not desk}
-        self._places = {key: place for key, place in self._places.items() if place.busy is not desk}
-
-
-def _settle(answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+def _settle(answers: Answers) -> None:
     for answer, result, error in answers:
         if answer.done():  # whoever asked has gone
             continue

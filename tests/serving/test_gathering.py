@@ -14,7 +14,8 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.rollout.desks import BatchDesk
 from tacit.serving.app import make_app
-from tacit.serving.gathering import IDLE_DESKS, Gathering
+from tacit.serving.desks import IDLE_DESKS
+from tacit.serving.gathering import Gathering
 from tacit.serving.refusals import Refused
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
@@ -256,7 +257,7 @@ def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
         answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
         while not echo.batches:
             await asyncio.sleep(0.01)
-        gathering._watch = lambda rows: 1 / 0
+        gathering._desks._watch = lambda rows: 1 / 0
         late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
         await asyncio.sleep(0.01)
         echo.held.set()
