@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tacit.assembly.checks import open_world
 from tacit.core.errors import TacitError, unknown
-from tacit.core.method import Context
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import Carried, carried_by
@@ -25,35 +24,16 @@ from tacit.modules.module import Module, places_of_modules, read_module
 from tacit.modules.players import home_of_modules
 from tacit.modules.prompting import make_context
 from tacit.modules.router import Router
-from tacit.serving.aside import Aside, aside
+from tacit.serving.aside import aside
 from tacit.serving.bodies import Bodies
 from tacit.serving.gathering import Gathering
+from tacit.serving.offer import Offer, described, draft_of, name_of
 from tacit.serving.refusals import not_found, unusable
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
 Agreed = Callable[[str, Carried], bool]
-
-
-class Offer:
-    """A module with its weights in memory."""
-
-    def __init__(self, name: str, module: Module, world: Environment, context: Context, policy: LocalPolicy) -> None:
-        self.name, self.module, self.world, self.context, self.policy = name, module, world, context, policy
-        self.users = 0
-        """sessions and requests under way"""
-        self.draft = draft_of(context)
-        """the tracker, where it was drafted"""
-        self.aside = Aside() if self.draft is not None else None
-        """where a draft is asked: behind its fence it may take seconds"""
-
-    def close(self) -> None:
-        if self.aside is not None and self.draft is not None:
-            self.aside.close(self.draft.close)
-
-    def to_json(self) -> dict[str, Any]:
-        return _described(self.module, self.world)
 
 
 @dataclass(frozen=True)
@@ -145,7 +125,7 @@ class Catalogue:
             module = router.choose(family)
         except TacitError as error:
             raise not_found(str(error)) from error
-        return self.offers[_name(router.world, module)]
+        return self.offers[name_of(router.world, module)]
 
     def named(self, name: str) -> Offer:
         """By its whole name, or by its skill where only one world has it."""
@@ -195,8 +175,8 @@ class Catalogue:
 
     def _admit(self, module: Module, found: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
         world = open_world(module.world)
-        name = _name(world, module)
-        json.dumps(_described(module, world), ensure_ascii=False, allow_nan=False).encode()  # or nobody could be told of it
+        name = name_of(world, module)
+        json.dumps(described(module, world), ensure_ascii=False, allow_nan=False).encode()  # or nobody could be told of it
         wrong = problems(module, self._base)
         if not wrong and not self._may_run(name, draft_of(make_context(module.context, world))):
             wrong.append(
@@ -261,29 +241,5 @@ class Catalogue:
         await self._gathering.call(close)
 
 
-def draft_of(context: Context) -> FencedDraft | None:
-    tracker = getattr(context, "tracker", None)
-    return tracker if isinstance(tracker, FencedDraft) else None
-
-
-def _name(world: Environment, module: Module) -> str:
-    return f"{world.name}/{module.skill}"
-
-
 def _why(error: Exception, directory: Path) -> str:
     return str(error) if isinstance(error, TacitError) else f"{directory} makes no sense: {type(error).__name__}: {error}"
-
-
-def _described(module: Module, world: Environment) -> dict[str, Any]:
-    return {
-        "name": _name(world, module),
-        "world": world.name,
-        "skill": module.skill,
-        "families": list(module.families),
-        "digest": module.digest,
-        "tracker": module.tracker,
-        "base": {"model": module.base.model, "fingerprint": module.fingerprint},
-        "max_steps": module.max_steps,
-        "splits": list(world.splits),
-        "scores": {stage: dict(score) for stage, score in module.scores.items()},
-    }

@@ -24,7 +24,7 @@ from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
 from tacit.serving.asked import Number, Seed, Temperature
-from tacit.serving.catalogue import Offer
+from tacit.serving.offer import Offer
 from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time

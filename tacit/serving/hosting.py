@@ -10,7 +10,7 @@ from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import Environment
 from tacit.rollout.worlds import Broken, InPlace
 from tacit.serving.aside import Aside
-from tacit.serving.catalogue import Offer
+from tacit.serving.offer import Offer
 from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.session import Session, Turn
 from tacit.serving.sessions import Sessions

@@ -18,9 +18,10 @@ from typing import TypeVar
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 from tacit.modules.episode import Episode, playing
-from tacit.serving.catalogue import Catalogue, Offer
+from tacit.serving.catalogue import Catalogue
 from tacit.serving.gathering import Gathering
 from tacit.serving.metrics import Metrics
+from tacit.serving.offer import Offer
 from tacit.serving.refusals import Refused, gone, not_found, out_of_turn, too_many, unusable
 from tacit.serving.session import HAND, MODULE, Session, Turn
 from tacit.serving.settings import ServingSettings

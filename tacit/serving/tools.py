@@ -19,8 +19,9 @@ from tacit.core.types import Observation, Transition
 from tacit.serving import hosting
 from tacit.serving.aside import leave
 from tacit.serving.asked import Name, Seed, Text
-from tacit.serving.catalogue import Changes, Offer
+from tacit.serving.catalogue import Changes
 from tacit.serving.listening import on_hang_up
+from tacit.serving.offer import Offer
 from tacit.serving.running import say_changes
 from tacit.serving.service import Service
 from tacit.serving.session import Session, Turn
