@@ -169,8 +169,9 @@ class Desks:
 
     def _close_idle(self) -> None:
         """All but a few, and every one that nobody will come to any more: those that had been parted."""
+        if not (idle := [desk for desk in self._desks.values() if not desk.waiting]):
+            return
         places = {id(place.busy) for place in self._places.values()}
-        idle = [desk for desk in self._desks.values() if not desk.waiting]
         kept = [desk for desk in idle if id(desk) in places][-IDLE_DESKS:]
         for desk in idle:
             if desk not in kept:

@@ -72,7 +72,7 @@ def test_a_draft_that_does_not_come_back_holds_up_nobody_else(taught, tmp_path) 
         time.sleep(0.3)
         began = time.monotonic()
         assert server.get(path)["open"] and server.get("/health")["status"] == "ok"
-        assert time.monotonic() - began < 1, "the draft has two seconds, and nobody else waits for it"
+        assert time.monotonic() - began < 1.5, "the draft has two seconds, and nobody else waits for it"
         status, message = hung.result()
         assert status == 422 and "no answer within 2 s" in message
         assert server.get(path)["outcome"] == "broken"

@@ -24,7 +24,7 @@ def test_a_world_that_does_not_answer_holds_up_nobody(slow: Path) -> None:
         waiting = pool.submit(server.ask, "POST", f"/sessions/{session}/step", {"action": "look"})
         time.sleep(0.5)
         began = time.monotonic()
-        assert server.stop() == 0 and time.monotonic() - began < 6
+        assert server.stop() == 0 and time.monotonic() - began < 15
         status, told = waiting.result()
     assert status == 503 and "the server is stopping" in told["error"]["message"]
 
@@ -37,6 +37,6 @@ def test_a_model_that_is_still_writing_holds_up_nobody(modules: Path) -> None:
         waiting = [pool.submit(server.send, "POST", "/v1/chat/completions", body) for body in asks]
         time.sleep(0.5)
         began = time.monotonic()
-        assert server.stop() == 0 and time.monotonic() - began < 6
+        assert server.stop() == 0 and time.monotonic() - began < 15
         statuses = {answer.result()[0] for answer in waiting}
     assert 503 in statuses and statuses <= {200, 503}
