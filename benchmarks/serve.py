@@ -8,7 +8,7 @@ Each session plays an episode of its own in a household of the client's own, ove
 module, until all together have asked for so many turns. A turn is one request: what is seen goes in, an action comes back.
 `server_cpu_ms` is what a turn takes of the server's processors, which says more than the clock on a machine that others use.
 Every episode that came to its end must be, action for action, what `Agent` does alone with the same goal and seed. Then the
-server is killed in the middle of a load and started again.
+server is killed in the middle of a load and started again. Exits with 1 where an episode differed or somebody was not told.
 
 The modules it makes are adapters of rank 4 on a Llama of 0.15M parameters that has seen demonstrations of all families: they
 write actions of about five tokens, as trained ones do. Client and server share the machine.
@@ -22,6 +22,7 @@ import json
 import shlex
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -141,7 +142,20 @@ async def interrupt(server: Server, modules: Path, parts: list[Part], threads: i
             "exit": ended}  # fmt: skip
 
 
-def main() -> None:
+def faults(found: dict[str, Any], sessions: int) -> list[str]:
+    """What must not be, whatever the machine."""
+    transcripts, killed = found["transcripts"], found["killed"]
+    wrong = {
+        f"{transcripts['differ']} of {transcripts['episodes']} episodes are not what they are alone": transcripts["differ"],
+        "no episode came to its end, so none was compared": not transcripts["episodes"],
+        f"{killed['told']} of {sessions} sessions came to know that the server was killed": killed["told"] != sessions,
+        f"a session of the server before was answered with {killed['old_session']}, not 410": killed["old_session"] != 410,
+        f"told to stop, the server ended with {killed['exit']}": killed["exit"],
+    }
+    return [fault for fault, so in wrong.items() if so]
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modules", type=Path, help="a directory of household modules (default: small ones are made)")
     parser.add_argument("--sessions", type=int, default=64)
@@ -164,10 +178,13 @@ def main() -> None:
     found = json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 3))
     if options.json:
         print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(f"{name:<16} {json.dumps(value)}")
+    else:
+        for name, value in found.items():
+            print(f"{name:<16} {json.dumps(value)}")
+    for fault in (wrong := faults(found, len(parts))):
+        print(fault, file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

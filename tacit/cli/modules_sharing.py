@@ -11,6 +11,7 @@ from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.assembly.recipe import section_options
 from tacit.cli.terminal import ask_yes, make_console, say
 from tacit.core.errors import TacitError
+from tacit.modules.carrying import Carried
 from tacit.modules.installing import Wishes, install
 from tacit.modules.module import MANIFEST, Module, read_module
 from tacit.modules.packing import pack
@@ -87,14 +88,14 @@ def install_module(argv: Sequence[str]) -> int:
     return 0
 
 
-def _agreed(console: Console, module: Module, yes: bool) -> bool:
+def show_draft(console: Console, module: str, draft: Carried) -> None:
     """A draft is somebody's program: it is shown before it is run, here and whenever the module plays."""
-    assert module.draft is not None
-    for name, text in module.draft.files.items():
-        say(
-            console,
-            f"\nmodule {module.skill} brings {name} along, which is run behind a fence whenever it plays:\n",
-            style="bold",
-        )
+    for name, text in draft.files.items():
+        say(console, f"\nmodule {module} brings {name} along, which is run behind a fence whenever it plays:\n", style="bold")
         say(console, text)
+
+
+def _agreed(console: Console, module: Module, yes: bool) -> bool:
+    assert module.draft is not None
+    show_draft(console, module.skill, module.draft)
     return yes or ask_yes("Run this draft behind its fence, now and whenever the module plays?")

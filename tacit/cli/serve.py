@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from tacit.assembly.recipe import section_options
 from tacit.cli.terminal import make_console, say
 from tacit.core.errors import TacitError, install
 from tacit.engines.local.settings import EngineSettings
+from tacit.modules.carrying import Carried
 from tacit.serving.settings import ServingSettings
 
 SUMMARY_LINE = "Serve skill modules: sessions over HTTP, an OpenAI-compatible door, metrics and a page; or tools over MCP."
@@ -26,7 +28,15 @@ def run(argv: Sequence[str]) -> int:
         from tacit.serving.service import Service
     except ImportError as error:
         raise TacitError(f"`tacit serve` needs {error.name}: {install('serve')}.") from error
-    service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback)
+
+    def agreed(name: str, draft: Carried) -> bool:
+        """Standard output may be spoken on, and nobody may be there to be asked when modules are looked for again."""
+        from tacit.cli.modules_sharing import show_draft
+
+        show_draft(make_console(sys.stderr), name, draft)
+        return arguments.yes
+
+    service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, agreed)
     if arguments.mcp:
         from tacit.serving.tools import serve_tools
 
@@ -55,6 +65,7 @@ def make_parser() -> Parser:
     parser.add_argument("--no-token", action="store_true", help="let any program on this machine ask; loopback only")
     parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
     parser.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
+    parser.add_argument("--yes", action="store_true", help="run drafts that modules bring along; they are printed first")
     parser.add_options("server", options_of(ServingSettings, ("serving",)))
     parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in ENGINE])
     return parser

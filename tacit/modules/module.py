@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,14 @@ from tacit.modules.carrying import Carried, make_known, read_carried
 
 MANIFEST = "module.json"
 FORMAT = 1
+SHAPE: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("world", "skill", "wording", "weights", "digest"), (str,)),
+    **dict.fromkeys(("context", "base", "sampling", "scores", "run", "code", "files", "taught", "draft"), (dict,)),
+    "families": (list,),
+    "tracker": (str, type(None)),
+    "max_steps": (int,),
+}
+"""what module.json holds under each name"""
 UNIFIED = "unified"
 """the module that serves every family"""
 
@@ -155,7 +163,7 @@ def read_module(path: Path | str) -> Module:
         found = data["format"]
         if found == FORMAT:
             return _from_json(path, data)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TacitError(
             f"cannot read the module {file}: {type(error).__name__}: {error}. It is damaged or incomplete."
         ) from error
@@ -169,23 +177,27 @@ def is_modules(path: Path) -> bool:
 
 def find_modules(path: Path | str) -> dict[str, Module]:
     """The module that a directory is, or those it holds, by skill."""
-    path = Path(path).expanduser()
-    if (path / MANIFEST).is_file():
-        module = read_module(path)
-        return {module.skill: module}
-    if not path.is_dir():
-        raise TacitError(f"there is no directory {path}.")
     modules: dict[str, Module] = {}
-    for file in sorted(path.glob(f"*/{MANIFEST}")):
-        if file.parent.name.startswith("."):  # being written, or left by a process that was killed while writing
-            continue
-        module = read_module(file.parent)
+    for place in places_of_modules(path):
+        module = read_module(place)
         if module.skill in modules:
             raise TacitError(f"{modules[module.skill].path} and {module.path} are both modules of skill {module.skill!r}.")
         modules[module.skill] = module
-    if not modules:
-        raise TacitError(f"{path} holds no module: neither it nor a directory in it has a {MANIFEST}.")
     return modules
+
+
+def places_of_modules(path: Path | str) -> list[Path]:
+    """The directory itself where it is a module, or those in it that are; nothing of them is read."""
+    path = Path(path).expanduser()
+    if (path / MANIFEST).is_file():
+        return [path]
+    if not path.is_dir():
+        raise TacitError(f"there is no directory {path}.")
+    # One with a dot is being written, or was left by a process that was killed while writing.
+    places = [file.parent for file in sorted(path.glob(f"*/{MANIFEST}")) if not file.parent.name.startswith(".")]
+    if not places:
+        raise TacitError(f"{path} holds no module: neither it nor a directory in it has a {MANIFEST}.")
+    return places
 
 
 def hash_modules(modules: Collection[Module], fallback: str | None = None) -> str:
@@ -196,7 +208,25 @@ def hash_modules(modules: Collection[Module], fallback: str | None = None) -> st
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def _check_shape(data: dict[str, Any]) -> None:
+    """A manifest may be anybody's, and hold anything anywhere."""
+    for name, kind in SHAPE.items():
+        if name in data and not isinstance(data[name], kind):
+            raise TypeError(f"{name} is {str(data[name])[:80]!r}, not {' or '.join(k.__name__ for k in kind)}")
+    inside: Sequence[tuple[str, Iterable[Any], tuple[type, ...]]] = (
+        ("families", data["families"], (str,)),
+        ("files", data["files"].values(), (str,)),
+        ("scores", data["scores"].values(), (dict,)),
+        ("base.model", [data["base"]["model"]], (str,)),
+        ("sampling", [value for name, value in data["sampling"].items() if name != "stop"], (int, float)),
+    )
+    for name, values, kind in inside:
+        if wrong := [value for value in values if not isinstance(value, kind)]:
+            raise TypeError(f"{name} has {str(wrong[0])[:80]!r} in it")
+
+
 def _from_json(path: Path, data: dict[str, Any]) -> Module:
+    _check_shape(data)
     sampling = {**data["sampling"], "stop": tuple(data["sampling"].get("stop", ()))}
     draft = read_carried(path, data["draft"]) if "draft" in data else None
     if draft is not None:

@@ -16,7 +16,7 @@ from tacit.core.protocols import Request
 from tacit.core.seeds import derive
 from tacit.core.types import Prompt
 from tacit.rollout.fitting import encode_action
-from tacit.serving.catalogue import Offer
+from tacit.serving.offer import Offer
 from tacit.serving.service import Service
 from tacit.serving.session import Session, Turn
 from tacit.serving.sessions import answer_in_time

@@ -16,6 +16,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.serving import chat, hosting, page
 from tacit.serving.alternatives import weigh
+from tacit.serving.asked import Name, Number, Seed, Temperature, Text
 from tacit.serving.guard import App, Guard, problem
 from tacit.serving.refusals import Refused
 from tacit.serving.service import Service
@@ -23,11 +24,6 @@ from tacit.serving.session import Session, Turn
 
 KNOWN = ("observation", "actions")
 """of a turn, to whoever has just told it"""
-MOST_CHARACTERS = 16_384
-"""of one text; what a module reads in one turn is bounded by its context, far below this"""
-Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
-Name = Annotated[str, Field(max_length=200)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Asked(BaseModel):
@@ -46,8 +42,8 @@ class Begin(Asked):
     family: Name = ""
     skill: Name = ""
     world: Name = ""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
+    seed: Seed = 0
+    temperature: Temperature | None = None
     data: dict[str, Any] = {}
     """what the world's tracker reads of a task beside its goal, where it does"""
     play: Play | None = None
@@ -93,8 +89,8 @@ def make_app(service: Service, token: str | None) -> App:
 
     @app.get("/health")
     async def health() -> Response:
-        state = {"status": "ok" if service.ready else "starting", "version": tacit.__version__}
-        return JSONResponse(state, 200 if service.ready else 503)
+        status = "starting" if not service.ready else "ok" if service.gathering.alive else "the model's thread has ended"
+        return JSONResponse({"status": status, "version": tacit.__version__}, 200 if status == "ok" else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -6,53 +6,34 @@ A session keeps the weights it began with until it is over, whatever happens to 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tacit.assembly.checks import open_world
 from tacit.core.errors import TacitError, unknown
-from tacit.core.method import Context
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
+from tacit.modules.carrying import Carried, carried_by
 from tacit.modules.checking import problems
-from tacit.modules.module import Module, find_modules
+from tacit.modules.drafting.tracker import FencedDraft
+from tacit.modules.module import Module, places_of_modules, read_module
 from tacit.modules.players import home_of_modules
 from tacit.modules.prompting import make_context
 from tacit.modules.router import Router
+from tacit.serving.aside import aside
 from tacit.serving.bodies import Bodies
 from tacit.serving.gathering import Gathering
+from tacit.serving.offer import Offer, described, draft_of, name_of
 from tacit.serving.refusals import not_found, unusable
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
-
-class Offer:
-    """A module with its weights in memory."""
-
-    def __init__(self, name: str, module: Module, world: Environment, context: Context, policy: LocalPolicy) -> None:
-        self.name, self.module, self.world, self.context, self.policy = name, module, world, context, policy
-        self.users = 0
-        """sessions and requests under way"""
-
-    def to_json(self) -> dict[str, Any]:
-        module = self.module
-        base = {"model": module.base.model, "fingerprint": module.fingerprint}
-        return {
-            "name": self.name,
-            "world": self.world.name,
-            "skill": module.skill,
-            "families": list(module.families),
-            "digest": module.digest,
-            "tracker": module.tracker,
-            "base": base,
-            "max_steps": module.max_steps,
-            "splits": list(self.world.splits),
-            "scores": {stage: dict(score) for stage, score in module.scores.items()},
-        }
+Agreed = Callable[[str, Carried], bool]
 
 
 @dataclass(frozen=True)
@@ -74,8 +55,11 @@ class Catalogue:
         engine: EngineSettings | None = None,
         base: str | None = None,
         fallback: str | None = None,
+        agreed: Agreed = lambda name, draft: False,
     ) -> None:
+        """`agreed` shows a draft that a module brings along, and says whether it may be run. It is asked once of each."""
         self._places, self._gathering = list(places), gathering
+        self._agreed, self._drafts = agreed, dict[str, bool]()
         self._engine, self._base, self._fallback = engine or EngineSettings(), base, fallback
         self._bodies = Bodies(self._engine, base)
         self._looking = asyncio.Lock()
@@ -87,7 +71,7 @@ class Catalogue:
     async def refresh(self) -> Changes:
         """Look at the directories again: new modules are added, changed ones replaced, missing ones taken off."""
         async with self._looking:
-            found, refused = await asyncio.to_thread(self._read)
+            found, refused = await aside(self._read)
             changes = Changes(refused=refused)
             offers = {name: offer for name, offer in self.offers.items() if name in refused}
             for name, (module, world) in found.items():
@@ -97,8 +81,8 @@ class Catalogue:
                     continue
                 try:
                     offers[name] = await self._open(name, module, world)
-                except TacitError as error:
-                    changes.refused[name] = str(error)
+                except Exception as error:
+                    changes.refused[name] = _why(error, module.path)
                     if here is not None:
                         offers[name] = here
                     continue
@@ -110,6 +94,10 @@ class Catalogue:
             for offer in before.values():
                 await self._retire(offer)
             return changes
+
+    def close(self) -> None:
+        for offer in self.offers.values():
+            offer.close()
 
     def check_fallback(self) -> None:
         if self._fallback is not None and not any(router.fallback for router in self._routers.values()):
@@ -137,7 +125,7 @@ class Catalogue:
             module = router.choose(family)
         except TacitError as error:
             raise not_found(str(error)) from error
-        return self.offers[_name(router.world, module)]
+        return self.offers[name_of(router.world, module)]
 
     def named(self, name: str) -> Offer:
         """By its whole name, or by its skill where only one world has it."""
@@ -171,24 +159,30 @@ class Catalogue:
         refused: dict[str, str] = {}
         for place in self._places:
             try:
-                modules = find_modules(home_of_modules(place.expanduser()))
+                directories = places_of_modules(home_of_modules(place.expanduser()))
             except TacitError as error:
                 # Which modules it had is not known any more: all that came from there stay as they are.
                 refused |= {name: str(error) for name, o in self.offers.items() if o.module.path.is_relative_to(place)}
                 refused[str(place)] = str(error)
                 continue
-            for module in modules.values():
-                self._admit(module, found, refused)
+            for directory in directories:
+                try:
+                    self._admit(read_module(directory), found, refused)
+                except Exception as error:  # a manifest may hold anything anywhere
+                    here = [name for name, offer in self.offers.items() if offer.module.path == directory]
+                    refused |= dict.fromkeys(here or [str(directory)], _why(error, directory))
         return found, refused
 
     def _admit(self, module: Module, found: dict[str, tuple[Module, Environment]], refused: dict[str, str]) -> None:
-        try:
-            world = open_world(module.world)
-        except TacitError as error:
-            refused[str(module.path)] = str(error)
-            return
-        name = _name(world, module)
+        world = open_world(module.world)
+        name = name_of(world, module)
+        json.dumps(described(module, world), ensure_ascii=False, allow_nan=False).encode()  # or nobody could be told of it
         wrong = problems(module, self._base)
+        if not wrong and not self._may_run(name, draft_of(make_context(module.context, world))):
+            wrong.append(
+                f"module {module.path} brings a draft along, and nobody agreed that it be run. It was shown where this server "
+                "was started: read it, and start it with --yes"
+            )
         if name in found:
             wrong.append(f"{found[name][0].path} and {module.path} are both modules of skill {name!r}")
         held = next((offer.module for offer in self.offers.values() if offer.module.adapter), None) or next(
@@ -203,6 +197,14 @@ class Catalogue:
             refused[name] = "; ".join(wrong)
         else:
             found[name] = module, world
+
+    def _may_run(self, name: str, draft: FencedDraft | None) -> bool:
+        if draft is None:
+            return True
+        carried = carried_by(draft)
+        if carried.own_name not in self._drafts:
+            self._drafts[carried.own_name] = self._agreed(name, carried)
+        return self._drafts[carried.own_name]
 
     async def _open(self, name: str, module: Module, world: Environment) -> Offer:
         policy = await self._gathering.call(lambda: self._bodies.open(module, world))
@@ -230,6 +232,8 @@ class Catalogue:
         if offer.users or offer in self.offers.values():
             return
 
+        offer.close()
+
         def close() -> None:
             self._gathering.forget(offer.policy)
             self._bodies.close(offer.policy)
@@ -237,5 +241,5 @@ class Catalogue:
         await self._gathering.call(close)
 
 
-def _name(world: Environment, module: Module) -> str:
-    return f"{world.name}/{module.skill}"
+def _why(error: Exception, directory: Path) -> str:
+    return str(error) if isinstance(error, TacitError) else f"{directory} makes no sense: {type(error).__name__}: {error}"

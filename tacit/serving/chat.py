@@ -23,7 +23,8 @@ from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
-from tacit.serving.catalogue import Offer
+from tacit.serving.asked import Number, Seed, Temperature
+from tacit.serving.offer import Offer
 from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
@@ -31,7 +32,6 @@ from tacit.serving.sessions import answer_in_time
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
 MOST_CHOICES = 16
 
 
@@ -58,11 +58,11 @@ class Asked(BaseModel):
     messages: Annotated[list[Said], Field(min_length=1, max_length=1000)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[Number, Field(ge=0, le=100)] = 1.0
+    temperature: Temperature = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Seed | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     logprobs: bool = False
     stream: bool = False

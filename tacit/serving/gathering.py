@@ -11,47 +11,22 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, TypeVar
 
-from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.serving.refusals import Refused
+from tacit.serving.aside import OURS, aside
+from tacit.serving.desks import Answers, Ask, DeskMaker, Desks
+from tacit.serving.refusals import STOPPING, Refused
 
 Result = TypeVar("Result")
-IDLE_DESKS = 8
-"""desks that are kept though nobody waits at them; whoever samples in a way of their own should not leave one each"""
-
-
-class DeskMaker(Protocol):
-    def desk(self, sampling: Sampling, layer: int | None = None) -> Desk: ...
-
-
-class DeskForAll(Desk, Protocol):
-    def submit(self, request: Request, whose: str | None = None) -> int: ...
-
-
-class Shared(Protocol):
-    def desk_for_all(self, sampling: Sampling) -> DeskForAll | None: ...
-
-
-@runtime_checkable
-class Sharing(Protocol):
-    """A maker that is one of several over one engine."""
-
-    engine: Shared
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class _Ask:
-    maker: DeskMaker
-    sampling: Sampling
-    request: Request
-    answer: asyncio.Future[Completion]
+DEAD = "the thread that asks the model has ended by a mistake; start the server again."
+STOP_S = 1.0
+"""for a pass of the model to come to its end once the server stops"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,75 +35,81 @@ class _Call:
     answer: asyncio.Future[Any]
 
 
-@dataclass(eq=False)
-class _Busy:
-    """A desk and who waits at it."""
-
-    owner: DeskMaker | Shared
-    desk: Desk
-    waiting: dict[int, _Ask] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """Where one maker's requests are handed in."""
-
-    maker: DeskMaker
-    busy: _Busy
-    submit: Callable[[Request], int]
-
-
 class Gathering:
     """`sample` and `call` are for the event loop it was started in; the rest is its own thread's."""
 
     def __init__(self, watch: Callable[[int], None] = lambda rows: None) -> None:
         """`watch` is told how many requests were under way whenever the model goes on."""
-        self._inbox: queue.SimpleQueue[_Ask | _Call | None] = queue.SimpleQueue()
-        self._desks: dict[tuple[int, Sampling], _Busy] = {}
-        self._places: dict[tuple[int, Sampling], _Place] = {}
-        self._watch = watch
+        self._desks = Desks(self._deliver, watch)
+        self._inbox: queue.SimpleQueue[Ask | _Call | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self.waiting = 0
+        self._dead = False
+        self._unanswered: set[asyncio.Future[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
         """requests that have no answer yet"""
+        return len(self._unanswered)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread is not None and not self._dead
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"{OURS} model", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """What is under way is given up."""
+        """What is under way is given up. A pass of the model cannot be broken off: one that takes long is left behind."""
         if self._thread is not None:
             self._inbox.put(None)
-            await asyncio.to_thread(self._thread.join)
+            await aside(partial(self._thread.join, STOP_S))
             self._thread = None
+            self._refuse_all(Refused(503, STOPPING))
 
     async def sample(self, maker: DeskMaker, sampling: Sampling, request: Request) -> Completion:
-        return await self._answered(lambda answer: _Ask(maker, sampling, request, answer))
+        return await self._answered(lambda answer: Ask(maker, sampling, request, answer))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Something else that touches the model: between two batches, on its thread."""
         return await self._answered(lambda answer: _Call(work, answer))
 
-    async def _answered(self, made: Callable[[asyncio.Future[Any]], _Ask | _Call]) -> Any:
-        assert self._loop is not None
+    async def _answered(self, made: Callable[[asyncio.Future[Any]], Ask | _Call]) -> Any:
+        if self._loop is None or self._thread is None:
+            raise Refused(503, STOPPING)
+        if self._dead:
+            raise Refused(500, DEAD)
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self.waiting += 1
+        self._unanswered.add(answer)
         try:
             self._inbox.put(made(answer))
             return await answer
         finally:
-            self.waiting -= 1
+            self._unanswered.discard(answer)
 
     def _work(self) -> None:
+        try:
+            self._gather()
+        except BaseException:
+            assert self._loop is not None
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._died)
+            raise
+
+    def _died(self) -> None:
+        self._dead = True
+        self._refuse_all(Refused(500, DEAD))
+
+    def _refuse_all(self, refusal: Refused) -> None:
+        _settle([(answer, None, refusal) for answer in self._unanswered])
+
+    def _gather(self) -> None:
         while True:
-            busy = [desk for desk in self._desks.values() if desk.waiting]
-            if not self._take_in(wait=not busy):
+            if not self._take_in(wait=not self._desks.busy):
                 return
-            for desk in [desk for desk in self._desks.values() if desk.waiting]:
-                self._go_on(desk)
-            self._close_idle()
+            self._desks.go_on()
 
     def _take_in(self, wait: bool) -> bool:
         """Everything that has arrived; False where it is time to stop."""
@@ -139,107 +120,30 @@ class Gathering:
                 return True
             wait = False
             if item is None:
-                self._give_up()
+                self._desks.close()
                 return False
-            self._begin(item)
-
-    def _begin(self, item: _Ask | _Call) -> None:
-        if item.answer.cancelled():
-            return
-        try:
-            if isinstance(item, _Call):
-                self._deliver([(item.answer, item.work(), None)])
-                return
-            self._hand_in(item, self._place(item.maker, item.sampling))
-        except Exception as error:
-            self._deliver([(item.answer, None, error)])
-
-    def _place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        if (place := self._places.get((id(maker), sampling))) is None:
-            place = self._places[id(maker), sampling] = self._find_place(maker, sampling)
-        return place
-
-    def _find_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        if isinstance(maker, Sharing):
-            busy = self._desks.get((id(maker.engine), sampling))
-            if busy is None and (shared := maker.engine.desk_for_all(sampling)) is not None:
-                busy = self._open(maker.engine, sampling, shared)
-            if busy is not None:
-                return _Place(maker, busy, partial(cast(DeskForAll, busy.desk).submit, whose=maker.name))
-        return self._own_place(maker, sampling)
-
-    def _own_place(self, maker: DeskMaker, sampling: Sampling) -> _Place:
-        desk = maker.desk(sampling)
-        return _Place(maker, self._open(maker, sampling, desk), desk.submit)
-
-    @staticmethod
-    def _hand_in(ask: _Ask, place: _Place) -> None:
-        place.busy.waiting[place.submit(ask.request)] = ask
-
-    def _open(self, owner: DeskMaker | Shared, sampling: Sampling, desk: Desk) -> _Busy:
-        busy = self._desks[id(owner), sampling] = _Busy(owner, desk)
-        return busy
-
-    def _go_on(self, desk: _Busy) -> None:
-        self._watch(len(desk.waiting))
-        try:
-            finished = desk.desk.wait()
-        except Exception as error:  # theirs alone: other desks have their own rows
-            lost = list(desk.waiting.values())
-            desk.waiting.clear()
-            self._drop(desk)
-            if len({id(ask.maker) for ask in lost}) > 1:
-                self._part(lost)
-            else:
-                self._deliver([(ask.answer, None, error) for ask in lost])
-            return
-        self._deliver([(desk.waiting.pop(ticket).answer, completion, None) for ticket, completion in finished])
-
-    def _part(self, asked: Sequence[_Ask]) -> None:
-        """A desk for several broke, and only one of them may be at fault: from now on each has its own."""
-        for ask in asked:
-            key = (id(ask.maker), ask.sampling)
+            if item.answer.cancelled():
+                continue
+            if isinstance(item, Ask):
+                self._desks.take(item)
+                continue
             try:
-                if key not in self._places:
-                    self._places[key] = self._own_place(ask.maker, ask.sampling)
-                self._hand_in(ask, self._places[key])
+                self._deliver([(item.answer, item.work(), None)])
             except Exception as error:
-                self._deliver([(ask.answer, None, error)])
+                self._deliver([(item.answer, None, error)])
 
-    def _deliver(self, answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    def forget(self, maker: DeskMaker) -> None:
+        """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
+        self._desks.forget(maker)
+
+    def _deliver(self, answers: Answers) -> None:
         """All at once: waking the event loop costs more than what it is told."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop was closed under way; nobody is left to be told
             self._loop.call_soon_threadsafe(_settle, answers)
 
-    def _close_idle(self) -> None:
-        idle = [desk for desk in self._desks.values() if not desk.waiting]
-        for desk in idle[: max(0, len(idle) - IDLE_DESKS)]:
-            self._drop(desk)
 
-    def forget(self, maker: DeskMaker) -> None:
-        """Close the desks of weights that are about to be given up. On the model's thread: `call` it."""
-        for desk in [desk for desk in self._desks.values() if desk.owner is maker]:
-            self._drop(desk)
-        self._places = {key: place for key, place in self._places.items() if place.maker is not maker}
-
-    def _drop(self, desk: _Busy) -> None:
-        desk.desk.close()
-        self._desks = {key: other for key, other in self._desks.items() if other is not desk}
-        self._places = {key: place for key, place in self._places.items() if place.busy is not desk}
-
-    def _give_up(self) -> None:
-        """Nobody is left waiting for an answer that will not come."""
-        lost = [ask.answer for desk in self._desks.values() for ask in desk.waiting.values()]
-        while not self._inbox.empty():
-            item = self._inbox.get()
-            lost += [item.answer] if item is not None else []
-        for desk in list(self._desks.values()):
-            self._drop(desk)
-        self._deliver([(answer, None, Refused(503, "the server is stopping; ask again once it is back.")) for answer in lost])
-
-
-def _settle(answers: Sequence[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+def _settle(answers: Answers) -> None:
     for answer, result, error in answers:
         if answer.done():  # whoever asked has gone
             continue

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tacit.serving.metrics import Metrics
+from tacit.serving.refusals import STOPPING
 from tacit.serving.settings import LOOPBACK, ServingSettings
 
 Message = MutableMapping[str, Any]
@@ -22,7 +23,7 @@ OPEN = ("/", "/health")
 
 class Guard:
     def __init__(self, app: App, token: str | None, settings: ServingSettings, metrics: Metrics) -> None:
-        """Without a token only names of this machine are answered, so that no other site's page can ask."""
+        """Without a token only names of this machine are answered, and no page but ours: no other site's can ask."""
         self._app, self._token, self._metrics = app, token, metrics
         self._most, self._patience_s = settings.request_bytes, settings.answer_s
 
@@ -30,13 +31,13 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, begun = time.perf_counter(), 500, False
         headers = {name.lower(): value for name, value in scope["headers"]}
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, begun = message["status"], True
             await send(message)
 
         try:
@@ -53,6 +54,10 @@ class Guard:
                 await answer(sending, 413, f"the request is too large; {self._most} bytes are read here at most.")
                 return
             await self._app(scope, _again(body, receive), sending)
+        except asyncio.CancelledError:  # its time is over: uvicorn cancels what is under way when it has waited long enough
+            if begun:
+                raise
+            await answer(sending, 503, STOPPING)
         finally:
             route = scope.get("route")
             path = getattr(route, "path", "other")
@@ -77,6 +82,9 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1")
             if _without_port(host) not in LOOPBACK:
                 return 403, f"without a token only this machine is answered, and the request is for host {host[:80]!r}."
+            origin = headers.get(b"origin", b"").decode("latin-1")
+            if origin and origin.partition("://")[2] != host:
+                return 403, f"a page of {origin[:80]!r} asks, and without a token only this server's own page is answered."
         elif scope["path"] not in OPEN:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not given:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import Environment
 from tacit.rollout.worlds import Broken, InPlace
-from tacit.serving.catalogue import Offer
-from tacit.serving.refusals import not_found, unusable
+from tacit.serving.aside import Aside
+from tacit.serving.offer import Offer
+from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.session import Session, Turn
 from tacit.serving.sessions import Sessions
 
-MOST_TASKS = 10_000
-"""how far into a split one may ask"""
+MOST_TASKS = 512
+"""how far into a split one may ask: a world makes all tasks before the one that is asked for, a millisecond each"""
 WORLD_S = 30.0
 """a world that takes longer is taken to hang"""
 
@@ -25,17 +26,16 @@ class Hosted:
 
     def __init__(self, world: Environment) -> None:
         self._pool = InPlace(world.make, WORLD_S)
-        self._thread = ThreadPoolExecutor(1, "world")
+        self._thread = Aside()
 
     async def reset(self, task: Task) -> Observation | Broken:
-        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._pool.reset, [task]))[0]
+        return (await self._thread.do(partial(self._pool.reset, [task])))[0]
 
     async def step(self, action: str) -> Transition | Broken:
-        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._pool.step, [(0, action)]))[0]
+        return (await self._thread.do(partial(self._pool.step, [(0, action)])))[0]
 
     def close(self) -> None:
-        self._thread.submit(self._pool.close)
-        self._thread.shutdown(wait=False)
+        self._thread.close(self._pool.close)
 
 
 def task_at(offer: Offer, split: str, number: int, family: str) -> Task:
@@ -61,8 +61,7 @@ async def open_world_for(session: Session, sessions: Sessions) -> None:
     if isinstance(first, Broken):
         sessions.end(session, first.reason.value, first.detail)
         raise unusable(f"the world broke when the task was begun: {first.detail}")
-    sessions.told(session, Transition(first))
-    sessions.next_turn(session, first)
+    await sessions.next_turn(session, first)
 
 
 async def step(session: Session, sessions: Sessions, action: str | None) -> Turn:
@@ -83,7 +82,14 @@ async def step(session: Session, sessions: Sessions, action: str | None) -> Turn
         if isinstance(answer, Broken):
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
-        sessions.told(session, answer)
-        if session.open:
-            sessions.next_turn(session, answer.observation)
+        try:
+            await sessions.told(session, answer)
+            if session.open and not sessions.at_limit(session):
+                await sessions.next_turn(session, answer.observation)
+        except Refused as error:  # the world will not say it in other words
+            sessions.end(session, "broken", str(error))
+            raise
+        finally:
+            if not session.open:
+                session.final = answer.observation
     return turn

@@ -1,4 +1,4 @@
-"""Answer requests until told to stop: SIGTERM and ^C let what is under way finish."""
+"""Answer requests until told to stop: SIGTERM and ^C let what is under way finish, within `--stop-s`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from tacit.core.errors import TacitError
 from tacit.serving.guard import App
 from tacit.serving.settings import ServingSettings
 
-GRACE_S = 10
-"""how long requests under way may take once the server is told to stop"""
-
 
 def answer_requests(
     app: App,
@@ -31,7 +28,7 @@ def answer_requests(
     # A malformed request is answered, not logged: whoever sends many must not fill a disk, or a pipe that nobody reads.
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
-        timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=30, backlog=2048,
+        timeout_graceful_shutdown=settings.stop_s, timeout_keep_alive=30, backlog=2048,
     )  # fmt: skip
 
     async def run(listener: socket.socket) -> None:
@@ -84,9 +81,17 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and not self.should_exit:
             if self._hang_up is not None:
-                with contextlib.suppress(NotImplementedError, AttributeError, ValueError):
-                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._heard, self._hang_up)
+                on_hang_up(self._hang_up)
             self._ready()
 
-    def _heard(self, hang_up: Callable[[], Awaitable[None]]) -> None:
-        self._doing = asyncio.ensure_future(hang_up())
+
+def on_hang_up(work: Callable[[], Awaitable[None]]) -> None:
+    """SIGHUP does this, where there is such a signal, while the event loop runs."""
+    under_way = set()
+
+    def heard() -> None:
+        under_way.add(task := asyncio.ensure_future(work()))
+        task.add_done_callback(under_way.discard)
+
+    with contextlib.suppress(NotImplementedError, AttributeError, ValueError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard)

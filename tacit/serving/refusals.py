@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tacit.core.errors import TacitError
 
+STOPPING = "the server is stopping; ask again once it is back."
+"""with status 503"""
+
 
 class Refused(TacitError):
     """`status` is HTTP's; the message names the value and the remedy."""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tacit.core.errors import TacitError
 from tacit.serving.app import make_app
+from tacit.serving.aside import leave
+from tacit.serving.catalogue import Changes
 from tacit.serving.listening import answer_requests
 from tacit.serving.service import Service
 from tacit.serving.settings import LOOPBACK
@@ -47,11 +49,14 @@ def serve(service: Service, token: str | None, announce: Callable[[str], None]) 
     """Until it is told to stop. `announce` is given the address once requests are answered."""
     sys.setswitchinterval(TAKE_TURNS_S)
     app = make_app(service, token)
-    return answer_requests(app, service.settings, announce, service.running(), partial(_look_again, service))
+    return leave(answer_requests(app, service.settings, announce, service.running(), partial(_look_again, service)))
 
 
 async def _look_again(service: Service) -> None:
-    changes = await service.refresh()
+    say_changes(await service.refresh())
+
+
+def say_changes(changes: Changes) -> None:
     told = [f"{what}: {', '.join(names)}" for what, names in vars(changes).items() if names]
     print("; ".join(told) or "modules are as they were", file=sys.stderr, flush=True)
     for name, why in changes.refused.items():

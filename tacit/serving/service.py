@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.engines.local.settings import EngineSettings
-from tacit.serving.catalogue import Catalogue, Changes
+from tacit.serving.aside import aside
+from tacit.serving.catalogue import Agreed, Catalogue, Changes
 from tacit.serving.gathering import Gathering
 from tacit.serving.hosting import open_world_for, task_at
 from tacit.serving.metrics import Metrics
@@ -30,10 +32,12 @@ class Service:
         engine: EngineSettings | None = None,
         base: str | None = None,
         fallback: str | None = None,
+        agreed: Agreed = lambda name, draft: False,
     ) -> None:
+        """`agreed`: as a `Catalogue` asks it."""
         self.settings, self.metrics = settings, Metrics()
         self.gathering = Gathering(self.metrics.batch)
-        self.catalogue = Catalogue(places, self.gathering, engine, base, fallback)
+        self.catalogue = Catalogue(places, self.gathering, engine, base, fallback, agreed)
         self.sessions = Sessions(settings, self.catalogue, self.gathering, self.metrics)
         self.metrics.read_off("sessions_open", "sessions open now", lambda: len(self.sessions))
         self.metrics.read_off("requests_waiting", "requests that wait for the model", lambda: self.gathering.waiting)
@@ -58,6 +62,7 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await tidy
             self.sessions.end_all("the server was stopped")
+            self.catalogue.close()
             await self.gathering.stop()
 
     async def refresh(self) -> Changes:
@@ -89,7 +94,7 @@ class Service:
         if not self.settings.worlds:
             raise Refused(403, "no episodes are played here; this server was started without worlds.")
         with self.catalogue.using(offer):  # from here on: what is replaced meanwhile stays until the session is over
-            task = await asyncio.to_thread(task_at, offer, split, number, family)
+            task = await aside(partial(task_at, offer, split, number, family))
             session = self.sessions.begin(offer, task, seed, temperature)
         try:
             await open_world_for(session, self.sessions)

@@ -10,7 +10,7 @@ from typing import Any
 from tacit.core.protocols import Request
 from tacit.core.types import Observation
 from tacit.modules.episode import Episode
-from tacit.serving.catalogue import Offer
+from tacit.serving.offer import Offer
 
 MODULE, HAND = "module", "hand"
 """who acted"""

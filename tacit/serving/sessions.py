@@ -18,9 +18,10 @@ from typing import TypeVar
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Task, Transition
 from tacit.modules.episode import Episode, playing
-from tacit.serving.catalogue import Catalogue, Offer
+from tacit.serving.catalogue import Catalogue
 from tacit.serving.gathering import Gathering
 from tacit.serving.metrics import Metrics
+from tacit.serving.offer import Offer
 from tacit.serving.refusals import Refused, gone, not_found, out_of_turn, too_many, unusable
 from tacit.serving.session import HAND, MODULE, Session, Turn
 from tacit.serving.settings import ServingSettings
@@ -90,6 +91,12 @@ class Sessions:
 
     async def _see(self, session: Session, transition: Transition, number: int | None) -> Turn | None:
         turn = session.turns[-1] if session.turns else None
+        again = turn is not None and (number == turn.number if number is not None else not turn.acted)
+        if turn is not None and again and (transition.done or transition.success):
+            raise out_of_turn(
+                f"turn {turn.number} was not told as the end; tell what came of its action as turn {turn.number + 1}, or end "
+                "the session (end)."
+            )
         if turn is not None and number is not None and number == turn.number:
             if transition.observation != turn.observation:
                 raise out_of_turn(f"turn {number} was already told something else; the next one is turn {number + 1}.")
@@ -102,10 +109,10 @@ class Sessions:
             if transition.observation != turn.observation:
                 raise out_of_turn(f"turn {turn.number} has no action yet; ask for it again with what was seen then.")
             return await self._act(session, turn)
-        self.told(session, transition)
+        await self.told(session, transition)
         if not session.open:
             return None
-        return await self._act(session, self.next_turn(session, transition.observation))
+        return await self._act(session, await self.next_turn(session, transition.observation))
 
     @contextmanager
     def alone(self, session: Session) -> Iterator[None]:
@@ -119,12 +126,11 @@ class Sessions:
             session.acting = False
             session.touched = time.time()
 
-    def told(self, session: Session, transition: Transition) -> None:
+    async def told(self, session: Session, transition: Transition) -> None:
         """What came of the last action, where that is not known yet."""
         if session.unanswered:
             try:
-                with _reading(session):
-                    signals = session.episode.tell(transition)
+                signals = await self._read(session, lambda: session.episode.tell(transition))
             except Refused as error:  # its tracker may have counted half of the turn
                 self.end(session, "broken", str(error))
                 raise
@@ -134,19 +140,38 @@ class Sessions:
             session.final = transition.observation
             self.end(session, "success" if transition.success else "failure", transition.label)
 
-    def next_turn(self, session: Session, observation: Observation) -> Turn:
-        if len(session.turns) >= self._settings.turns:
-            self.end(session, "limit", f"{self._settings.turns} turns")
+    def at_limit(self, session: Session) -> bool:
+        """Whether it has had all turns it may have; then it is over."""
+        if len(session.turns) < self._settings.turns:
+            return False
+        self.end(session, "limit", f"{self._settings.turns} turns")
+        return True
+
+    async def next_turn(self, session: Session, observation: Observation) -> Turn:
+        if self.at_limit(session):
             raise gone(f"session {session.name!r} has had {self._settings.turns} turns, which is all a session may have here.")
         turn = Turn(len(session.turns) + 1, observation, "", "")
-        with _reading(session):
-            request = session.request = session.episode.ask(observation, session.offer.policy)
+        request = session.request = await self._read(session, lambda: session.episode.ask(observation, session.offer.policy))
         assert session.episode.prompt is not None
         turn.prompt, turn.state, turn.prompt_tokens = session.episode.prompt.text, session.episode.block, len(request.prompt)
         if session.turns:  # lists of actions are most of what a turn holds, and nobody chooses from an old one
             session.turns[-1].observation = Observation(session.turns[-1].observation.text)
         session.turns.append(turn)
         return turn
+
+    async def _read(self, session: Session, read: Callable[[], Answer]) -> Answer:
+        """What the wording and the tracker make of something told; a drafted one is asked beside the event loop."""
+        with _explained(session):
+            if session.offer.aside is None:
+                return read()
+            try:
+                async with asyncio.timeout(self._settings.answer_s):
+                    result = await session.offer.aside.do(read)
+            except TimeoutError:
+                raise Refused(504, f"the drafted tracker did not answer within {self._settings.answer_s:g} s.") from None
+            if not session.open:
+                raise gone(f"session {session.name!r} was ended while it was reading.")
+            return result
 
     def acted(self, session: Session, action: str) -> Turn:
         """By hand."""
@@ -198,7 +223,7 @@ class Sessions:
 
 
 @contextmanager
-def _reading(session: Session) -> Iterator[None]:
+def _explained(session: Session) -> Iterator[None]:
     """A wording or tracker that cannot make sense of what was told says nothing about the server: the teller is told."""
     try:
         yield

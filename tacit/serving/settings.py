@@ -28,6 +28,8 @@ class ServingSettings:
     """a session that nobody has spoken to for so many seconds is ended"""
     answer_s: float = 60.0
     """longest wait for an answer, in seconds"""
+    stop_s: int = 5
+    """told to stop, so many seconds go to requests under way; then they are refused"""
     max_tokens: int = 512
     """most tokens that a chat completion may ask for"""
     request_bytes: int = 262_144
@@ -38,7 +40,7 @@ class ServingSettings:
     """let episodes be played in the modules' own worlds, here"""
 
     def __post_init__(self) -> None:
-        for name in ("sessions", "turns", "waiting", "max_tokens", "request_bytes"):
+        for name in ("sessions", "turns", "waiting", "stop_s", "max_tokens", "request_bytes"):
             if getattr(self, name) < 1:
                 raise TacitError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1.")
         for name in ("idle_s", "answer_s"):

@@ -11,12 +11,18 @@ from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
 
 import tacit
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.serving import hosting
-from tacit.serving.catalogue import Offer
+from tacit.serving.aside import leave
+from tacit.serving.asked import Name, Seed, Text
+from tacit.serving.catalogue import Changes
+from tacit.serving.listening import on_hang_up
+from tacit.serving.offer import Offer
+from tacit.serving.running import say_changes
 from tacit.serving.service import Service
 from tacit.serving.session import Session, Turn
 
@@ -30,26 +36,53 @@ def serve_tools(service: Service) -> int:
 
     async def run() -> None:
         async with service.running():
-            await make_tools(service).run_stdio_async()
+            tools = Tools(service)
+            on_hang_up(tools.look_again)
+            await tools.server.run_stdio_async()
 
     asyncio.run(run())
-    return 0
+    return leave(0)
 
 
-def make_tools(service: Service) -> MCPServer[Any]:
-    server: MCPServer[Any] = MCPServer("tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING")
-    if service.settings.worlds:
-        for offer in service.catalogue.offers.values():
+class Tools:
+    """What is offered now; `service` must be running."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._changed, self._players = service, InMemorySubscriptionBus(), list[str]()
+        self.server: MCPServer[Any] = MCPServer(
+            "tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING", subscriptions=self._changed
+        )
+        for tool in (_begin(service), _observe(service), _end(service)):
+            self.server.add_tool(tool)
+        self.server.add_tool(self.refresh)
+        self._renew()
+
+    async def refresh(self) -> dict[str, Any]:
+        """Look for modules again: new ones become tools, changed ones are replaced, missing ones taken off."""
+        with _explained():
+            return vars(await self._look())
+
+    async def look_again(self) -> None:
+        say_changes(await self._look())
+
+    async def _look(self) -> Changes:
+        changes = await self._service.refresh()
+        self._renew()
+        await self._changed.publish(ToolsListChanged())
+        return changes
+
+    def _renew(self) -> None:
+        while self._players:
+            self.server.remove_tool(self._players.pop())
+        for offer in self._service.catalogue.offers.values() if self._service.settings.worlds else ():
             families = ", ".join(offer.module.families)
             told = f"Play one episode of {offer.world.name} ({offer.world.summary}) until it is over: {families}."
-            server.add_tool(_player(service, offer), _tool_name(offer), description=told)
-    for tool in (_begin(service), _observe(service), _end(service)):
-        server.add_tool(tool)
-    return server
+            self._players.append(_tool_name(offer))
+            self.server.add_tool(_player(self._service, offer), self._players[-1], description=told)
 
 
 def _player(service: Service, offer: Offer) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def play(context: Context, number: int = 0, split: str = "", family: str = "", seed: int = 0) -> dict[str, Any]:
+    async def play(context: Context, number: int = 0, split: Name = "", family: Name = "", seed: Seed = 0) -> dict[str, Any]:
         """`number`: which task of the split, from 0; `split` and `family`: the world's own where they are left out."""
         with _explained():
             session = await service.begin(skill=offer.name, family=family, split=split, number=number, seed=seed)
@@ -65,7 +98,7 @@ def _player(service: Service, offer: Offer) -> Callable[..., Awaitable[dict[str,
 
 
 def _begin(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def begin(goal: str, family: str = "", skill: str = "", seed: int = 0) -> dict[str, Any]:
+    async def begin(goal: Text, family: Name = "", skill: Name = "", seed: Seed = 0) -> dict[str, Any]:
         """Begin an episode in a world of your own. Say which kind of task it is (family) where there is more than one."""
         with _explained():
             session = await service.begin(goal, family=family, skill=skill, seed=seed)
@@ -75,7 +108,7 @@ def _begin(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
 
 
 def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def observe(session: str, observation: str, done: bool = False, success: bool = False) -> dict[str, Any]:
+    async def observe(session: Name, observation: Text, done: bool = False, success: bool = False) -> dict[str, Any]:
         """Say what is seen now, and whether that is the end. Answers with the next action, and with what the module read."""
         with _explained():
             found = service.sessions.still_open(session)
@@ -88,7 +121,7 @@ def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
 
 
 def _end(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def end(session: str, success: bool = False) -> dict[str, Any]:
+    async def end(session: Name, success: bool = False) -> dict[str, Any]:
         """End an episode before its world does."""
         with _explained():
             found = service.sessions.still_open(session)

@@ -16,7 +16,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.desk import PATIENCE
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.sampling.sampler import STOPS_KEPT, LocalSampler
 from tacit.losses.imitation import Imitation
 
 
@@ -138,6 +138,18 @@ def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, 
     LocalSampler(llama, tokenizer, "cpu", max_batch=4).sample(requests, Sampling(temperature=0.8))
     assert max(widths) == 4
     assert len(widths) < 100, "29 short rows in three places, while the long one goes on in the fourth"
+
+
+def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_them(llama, tokenizer):
+    sampler = LocalSampler(llama, tokenizer, "cpu")
+    stops = [("x", str(i)) for i in range(3 * STOPS_KEPT)]
+    first = sampler.stops(stops[0])
+    for stop in stops:
+        sampler.stops(stop)
+    assert len(sampler._stops) == STOPS_KEPT and stops[-1] in sampler._stops
+    again = sampler.stops(stops[0])
+    tokens = np.arange(40)
+    assert again is not first and (again.interesting(tokens) == first.interesting(tokens)).all()
 
 
 def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenizer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,3 +91,36 @@ def played(server: Served, task: Any, steps: int, seed: int, **more: Any) -> lis
 
 def told_of(observation: Observation) -> dict[str, Any]:
     return {"observation": observation.text, "actions": list(observation.actions)}
+
+
+ANOTHER_WORLD = """
+import dataclasses
+from tacit.core.types import Observation, Transition
+from tacit.environments import get_environment
+
+KNOWN = get_environment("alfworld")
+
+class Another:
+    def __init__(self):
+        self.world = KNOWN.make()
+
+    def reset(self, task):
+        return self.world.reset(task)
+
+    def step(self, action):
+        {answers}
+
+    def close(self):
+        self.world.close()
+
+ENVIRONMENT = dataclasses.replace(KNOWN, make=Another)
+"""
+
+
+def heat_elsewhere(modules: Path, place: Path, answers: str) -> Path:
+    """The heat module in a household that answers to every action by this line."""
+    (place / "another.py").write_text(ANOTHER_WORLD.format(answers=answers))
+    shutil.copytree(modules / "heat", place / "modules" / "heat")
+    manifest = place / "modules" / "heat" / "module.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": f"{place}/another.py:ENVIRONMENT"}))
+    return place / "modules"

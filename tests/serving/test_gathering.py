@@ -8,12 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.rollout.desks import BatchDesk
-from tacit.serving.gathering import IDLE_DESKS, Gathering
+from tacit.serving.app import make_app
+from tacit.serving.desks import IDLE_DESKS
+from tacit.serving.gathering import Gathering
 from tacit.serving.refusals import Refused
+from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
 from tacit.serving.settings import ServingSettings
 
@@ -142,6 +146,61 @@ def test_where_one_adapter_breaks_the_others_are_written_without_it() -> None:
     within(work)
 
 
+def test_who_was_parted_is_written_together_again_but_for_the_one_at_fault() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine, one, two, first = await begun(gathering)
+        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
+        answers = asyncio.gather(first, *rest, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        assert isinstance((await answers)[2], RuntimeError)
+        assert (await gathering.sample(one, Sampling(), request(5))).text == "one 5", "by the desk for both"
+        with pytest.raises(RuntimeError):
+            await gathering.sample(two, Sampling(), request(-2))
+        assert engine.echo.batches[-1] == 1 and engine.asked == 2, "two has a desk of its own while it breaks it"
+        assert (await gathering.sample(two, Sampling(), request(6))).text == "6"
+        assert (await gathering.sample(two, Sampling(), request(7))).text == "two 7", "and none any more once it did not"
+        assert await gathering.call(lambda: len(gathering._desks)) == 1
+
+    within(work)
+
+
+def test_parted_under_a_load_that_never_ends_they_come_together_again() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine, one, two, first = await begun(gathering)
+        rest = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, -1))]
+        answers = asyncio.gather(first, *rest, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        one.held.clear()  # its own desk stays busy
+        engine.echo.held.set()
+        while not one.batches:
+            await asyncio.sleep(0.01)
+        joined = asyncio.create_task(gathering.sample(one, Sampling(), request(5)))
+        await asyncio.sleep(0.05)
+        one.held.set()
+        assert (await joined).text == "one 5" and (await answers)[1].text == "1"
+
+    within(work)
+
+
+def test_weights_that_are_given_up_answer_who_waits_for_them_and_hold_up_nobody_else() -> None:
+    async def work(gathering: Gathering) -> None:
+        engine, one, two, first = await begun(gathering)
+        alone = Echo()
+        asked = [gathering.sample(maker, Sampling(), request(n)) for maker, n in ((one, 1), (two, 2), (alone, 3))]
+        answers = asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        calls = asyncio.gather(*(gathering.call(lambda maker=maker: gathering.forget(maker)) for maker in (one, alone)))
+        await asyncio.sleep(0.05)
+        engine.echo.held.set()
+        lost, kept, also_lost = await asyncio.wait_for(answers, 10)
+        assert kept.text == "two 2" and (await first).text == "one 0"
+        assert all(isinstance(error, Refused) and error.status == 410 for error in (lost, also_lost))
+        await calls
+
+    within(work)
+
+
 def test_a_desk_that_breaks_takes_nobody_elses_answer_along() -> None:
     async def work(gathering: Gathering) -> None:
         good, bad = Echo(), Echo()
@@ -171,6 +230,52 @@ def test_stopping_answers_everybody() -> None:
         assert isinstance(told[-1], Refused)
 
     within(work)
+
+
+def test_stopping_does_not_wait_for_a_pass_without_end() -> None:
+    async def work(gathering: Gathering) -> None:
+        echo = Echo()
+        echo.held.clear()
+        answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
+        while not echo.batches:
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(gathering.stop(), 10)
+        late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
+        told = await asyncio.wait_for(asyncio.gather(answer, late, return_exceptions=True), 10)
+        assert [type(one) for one in told] == [Refused, Refused] and {one.status for one in told} == {503}
+        echo.held.set()
+
+    within(work)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_is_known_and_leaves_nobody_waiting() -> None:
+    async def work(gathering: Gathering) -> None:
+        echo = Echo()
+        echo.held.clear()
+        assert gathering.alive
+        answer = asyncio.create_task(gathering.sample(echo, Sampling(), request(0)))
+        while not echo.batches:
+            await asyncio.sleep(0.01)
+        gathering._desks._watch = lambda rows: 1 / 0
+        late = asyncio.create_task(gathering.sample(echo, Sampling(), request(1)))
+        await asyncio.sleep(0.01)
+        echo.held.set()
+        assert (await answer).text == "0"
+        with pytest.raises(Refused, match="has ended") as refused:
+            await asyncio.wait_for(late, 10)
+        assert refused.value.status == 500 and not gathering.alive
+        with pytest.raises(Refused, match="has ended"):
+            await asyncio.wait_for(gathering.sample(echo, Sampling(), request(2)), 10)
+
+    within(work)
+
+
+def test_health_says_that_nobody_asks_the_model() -> None:
+    service = Service([], ServingSettings())
+    service.ready = True
+    answer = TestClient(make_app(service, None), base_url="http://127.0.0.1").get("/health")
+    assert (answer.status_code, answer.json()["status"]) == (503, "the model's thread has ended")
 
 
 def test_too_many_and_too_slow_are_refused() -> None:

@@ -7,6 +7,7 @@ import random
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -41,8 +42,12 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/sessions", json.dumps({**BEGIN, "world": "nowhere"}), 404, "unknown world 'nowhere'"),
         ("/sessions", json.dumps({**BEGIN, "skill": "cook"}), 404, "unknown module 'cook'"),
         ("/sessions", json.dumps({"goal": "x"}), 422, "one of heat, pick, pick2"),
+        ("/sessions", json.dumps({"skill": "heat", "play": {"number": 512}}), 422, "task 512: tasks are counted from 0 to 511"),
+        ("/sessions", json.dumps({"skill": "heat", "play": {"number": -1}}), 422, "task -1: tasks are counted from 0 to 511"),
         ("/sessions", json.dumps({**BEGIN, "temperature": -1}), 422, "temperature"),
         ("/sessions", '{"goal": "x", "family": "heat", "temperature": NaN}', 422, "temperature"),
+        ("/sessions", json.dumps({**BEGIN, "temperature": 1e-320}), 422, "too close to 0 to divide by; say 0"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "temperature": 1e-320}), 422, "too close to 0 to divide by; say 0"),
         ("/sessions", json.dumps({**BEGIN, "colour": 1}), 422, "colour: Extra inputs"),
         ("/sessions", '{"goal": "\\ud800", "family": "heat"}', 422, "goal"),
         ("/sessions", '{"goal": ', 422, "it is no JSON (at character"),
@@ -95,19 +100,20 @@ def test_ten_thousand_malformed_requests_disturb_nobody(server: Served) -> None:
     task = WORLD.tasks_of("seen", 1, 9, ("heat",))[0]
     expected = played(server, task, 4, 3)
     path, world = server.begin(task.goal, "heat", seed=3), WORLD.make()
-    told, actions, before = told_of(world.reset(task)), [], server.complaints
+    told, actions, statuses, before = told_of(world.reset(task)), [], [], server.complaints
     with ThreadPoolExecutor(4) as pool:
         for turn in range(4):
             floods = [pool.submit(flood, server.port, 1000 * turn + i, 625) for i in range(4)]
             actions.append(server.post(f"{path}/observe", told)["action"])
             told = told_of(world.step(actions[-1]).observation)
-            assert all(400 <= status < 500 for done in floods for status in done.result())
+            statuses += [status for done in floods for status in done.result()]
+    assert len(statuses) == 10_000 and all(400 <= status < 500 for status in statuses), Counter(statuses)
     assert actions == expected and server.get("/health")["status"] == "ok"
     assert server.complaints == before, "nobody can fill its log"
 
 
 def flood(port: int, seed: int, count: int) -> list[int]:
-    """The statuses that were answered, of so many malformed requests."""
+    """What each of so many malformed requests was answered with; 0 where it was not."""
     noise, statuses = random.Random(seed), []
     connection: socket.socket | None = None
     for _ in range(count):
@@ -118,8 +124,7 @@ def flood(port: int, seed: int, count: int) -> list[int]:
             answer = read_answer(connection)
         except OSError:
             answer = b""
-        if answer:
-            statuses.append(int(answer.split()[1]))
+        statuses.append(int(answer.split()[1]) if answer else 0)
         if not answer or b"connection: close" in answer.lower():
             connection.close()
             connection = None
@@ -161,3 +166,9 @@ def test_without_a_token_only_this_machine_is_answered(modules) -> None:
         assert server.send("GET", "/modules", token=None)[0] == 200
         status, text = server.send("GET", "/modules", token=None, host="evil.example:80")
         assert status == 403 and "only this machine is answered" in text
+        for origin in ("https://evil.example", "null", f"http://127.0.0.1:{server.port + 1}"):
+            status, text = server.send("POST", "/modules/refresh", token=None, origin=origin, **{"content-type": "text/plain"})
+            assert status == 403 and "a page of" in text
+        for host in ("127.0.0.1", "localhost"):
+            own = f"{host}:{server.port}"
+            assert server.send("POST", "/modules/refresh", token=None, host=own, origin=f"http://{own}")[0] == 200

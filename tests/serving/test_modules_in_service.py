@@ -94,7 +94,7 @@ def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path
     (shelf / "heat" / "adapter_config.json").write_text("{}")
     assert main(["serve", str(shelf), "--port", "0"]) == 2
     assert "adapter_config.json is damaged" in capsys.readouterr().err
-    assert main(["serve", str(shelf.parent / "nowhere")]) == 2
+    assert main(["serve", str(shelf.parent / "nowhere"), "--port", "0"]) == 2
     assert "there is no directory" in capsys.readouterr().err
     assert main(["serve", str(modules), "--host", "0.0.0.0", "--no-token"]) == 2
     assert "--no-token is for this machine alone" in capsys.readouterr().err
@@ -107,3 +107,52 @@ def test_a_server_that_cannot_serve_says_why_and_ends(modules: Path, shelf: Path
 def test_a_taken_port_is_said(modules: Path, server: Served, capsys) -> None:
     assert main(["serve", str(modules), "--port", str(server.port)]) == 2
     assert f"cannot listen on 127.0.0.1 port {server.port}" in capsys.readouterr().err
+
+
+NONSENSE = (
+    '{"format": 1}',
+    "[" * 100_000,
+    {"scores": 5},
+    {"scores": {"rl": 5}},
+    {"scores": {"rl": {"success": float("nan")}}},
+    {"skill": ["heat"]},
+    {"skill": "\ud800"},
+    {"families": [["heat"]]},
+    {"families": 5},
+    {"context": {"kind": [], "wording": {}}},
+    {"context": {"kind": "state_block", "wording": ["terse"], "form": []}},
+    {"base": {"model": 5, "seed": 0, "fingerprint": "x"}},
+    {"sampling": {"temperature": "warm"}},
+    {"max_steps": "many"},
+    {"files": ["x"]},
+    {"files": {"x": 5}},
+    {"world": 5},
+    {"draft": 5},
+    {"draft": {"files": [5], "kind": "tracker", "name": "x", "world": "", "block": ""}},
+)
+
+
+def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules: Path, shelf: Path) -> None:
+    sound = json.loads((modules / "pick" / "module.json").read_text())
+    with served(shelf) as server:
+        put(modules / "pick", shelf / "pick")
+        manifest = shelf / "pick" / "module.json"
+        for wrong in NONSENSE:
+            manifest.write_text(wrong if isinstance(wrong, str) else json.dumps(sound | wrong))
+            changes = server.post("/modules/refresh")
+            assert len(changes["refused"]) == 1 and str(shelf / "pick") in str(changes["refused"]), (wrong, changes)
+            assert [module["name"] for module in server.get("/modules")["modules"]] == ["alfworld/heat"]
+        manifest.write_text(json.dumps(sound))
+        assert server.post("/modules/refresh")["added"] == ["alfworld/pick"]
+        manifest.write_text(json.dumps(sound | {"scores": 5}))
+        assert list(server.post("/modules/refresh")["refused"]) == ["alfworld/pick"]
+        server.begin(GOAL, "pick")
+
+
+def test_a_module_whose_world_cannot_be_opened_any_more_is_served_as_before(modules: Path, shelf: Path) -> None:
+    manifest = shelf / "heat" / "module.json"
+    with served(shelf) as server:
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": "nowhere"}))
+        changes = server.post("/modules/refresh")
+        assert "unknown world 'nowhere'" in changes["refused"]["alfworld/heat"] and not changes["removed"], changes
+        server.begin(GOAL, "heat")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
 import drafts
 import pytest
 from household_logs import household, write_lines
 from served import served
 
 from tacit.cli.main import main
+from tacit.modules.carrying import read_carried
+from tacit.modules.drafting.tracker import DraftedTracker
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +45,52 @@ def taught(tmp_path_factory):
 
 
 def test_it_is_served_with_the_drafts_block(taught) -> None:
-    with served(taught) as server:
+    with served(taught, "--yes") as server:
         path = server.begin("put a bowl in desk.", "pick")
         turn = server.post(f"{path}/observe", {"observation": "You are in a room. You see a desk 1, and a shelf 1."})
         assert turn["state"].startswith("target_object: bowl\ndestination: desk\nholding: nothing") and turn["action"]
         turn = server.post(f"{path}/observe", {"observation": "You arrive at shelf 1. On the shelf 1, you see a bowl 1."})
         assert turn["turn"] == 2 and "target_object: bowl" in turn["state"]
+
+
+def test_a_draft_that_nobody_agreed_to_is_shown_and_not_run(taught, tmp_path, capsys) -> None:
+    assert main(["serve", str(taught), "--port", "0"]) == 2
+    told = capsys.readouterr()
+    assert "brings a draft along, and nobody agreed that it be run" in told.err and "--yes" in told.err
+    assert all(line in told.err for line in drafts.GOOD.splitlines()), "the whole of it was shown"
+    with served(taught, "--yes") as server:
+        assert all(line in server.complaints for line in drafts.GOOD.splitlines())
+
+
+def test_a_draft_that_does_not_come_back_holds_up_nobody_else(taught, tmp_path) -> None:
+    endless = drafts.GOOD.replace("    went = re.match", "    while 'shelf' in observation: pass\n    went = re.match")
+    with served(with_draft(taught, tmp_path / "modules", endless), "--yes") as server, ThreadPoolExecutor(1) as pool:
+        path = server.begin("put a bowl in desk.", "pick")
+        server.post(f"{path}/observe", {"observation": "You are in a room. You see a desk 1."})
+        other = server.begin("put a bowl in desk.", "pick")
+        hung = pool.submit(server.refusal, f"{path}/observe", {"observation": "You arrive at shelf 1."})
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert server.get(path)["open"] and server.get("/health")["status"] == "ok"
+        assert time.monotonic() - began < 1.5, "the draft has two seconds, and nobody else waits for it"
+        status, message = hung.result()
+        assert status == 422 and "no answer within 2 s" in message
+        assert server.get(path)["outcome"] == "broken"
+        assert server.post(f"{other}/observe", {"observation": "You are in a room. You see a desk 1."})["turn"] == 1
+
+
+def with_draft(taught: Path, place: Path, text: str) -> Path:
+    """The module with another draft, as if it had been trained with it."""
+    shutil.copytree(taught, place)
+    manifest = next(place.glob("*/module.json"))
+    told = json.loads(manifest.read_text())
+    draft = replace(read_carried(manifest.parent, told["draft"]), texts=(text,))
+    told |= {"world": draft.world_name, "tracker": DraftedTracker(draft.texts, draft.name).version}
+    for name, written in draft.files.items():
+        (manifest.parent / name).write_text(written)
+        told["files"][name] = hashlib.sha256(written.encode()).hexdigest()
+    manifest.write_text(json.dumps(told))
+    return place
 
 
 @pytest.mark.parametrize("command", [["eval"], ["play", "--policy"]])

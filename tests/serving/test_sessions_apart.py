@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from served import WORLD, Served, played, served
+from served import WORLD, Served, heat_elsewhere, played, served
 
 from tacit.modules import Agent
 
@@ -64,7 +64,11 @@ def test_the_same_turn_asked_for_again_has_the_same_answer(server: Served) -> No
         409,
         "turn 3 is out of order; the next one is turn 2.",
     )
+    for end in ("done", "success"):
+        status, message = server.refusal(f"{path}/observe", {"observation": SEEN, "turn": 1, end: True})
+        assert status == 409 and "turn 1 was not told as the end" in message and "as turn 2" in message
     assert server.post(f"{path}/observe", {"observation": "The fridge 1 is closed.", "turn": 2})["turn"] == 2
+    assert server.post(f"{path}/observe", {"observation": SEEN, "turn": 3, "done": True})["outcome"] == "failure"
 
 
 def test_the_end_is_told_and_stays(server: Served) -> None:
@@ -108,6 +112,19 @@ def test_an_expert_by_hand_wins(server: Served) -> None:
     assert turn["outcome"] == "success" and turn["next"] is None
 
 
+def test_what_a_world_here_says_too_much_of_ends_the_episode_and_leaves_its_transcript(modules: Path, tmp_path: Path) -> None:
+    words = "return Transition(Observation(' '.join(f'x{i}' for i in range(1500))))"
+    with served(heat_elsewhere(modules, tmp_path, words)) as server:
+        path = f"/sessions/{server.post('/sessions', {'skill': 'heat', 'play': {'split': 'seen'}})['session']}"
+        status, message = server.refusal(f"{path}/step", {"action": "look"})
+        assert status == 422 and ("do not fit" in message or "more than the bound" in message)
+        told = server.get(path)
+        assert (told["outcome"], told["note"]) == ("broken", message) and told["final"].startswith("x0 x1 ")
+        assert [(turn["action"], turn["by"]) for turn in told["turns"]] == [("look", "hand")]
+        assert server.refusal(f"{path}/step", {"action": "inventory"})[0] == 410
+        assert server.get(path) == told
+
+
 def test_limits_are_kept_and_said(modules: Path) -> None:
     with served(modules, "--sessions", "2", "--turns", "2", "--idle-s", "1.5", "--kept", "2") as server:
         first, second = server.begin(GOAL, "heat"), server.begin(GOAL, "heat")
@@ -116,6 +133,10 @@ def test_limits_are_kept_and_said(modules: Path) -> None:
             server.post(f"{first}/observe", {"observation": SEEN, "turn": turn})
         status, message = server.refusal(f"{first}/observe", {"observation": SEEN})
         assert status == 410 and "has had 2 turns" in message
+        here = server.post("/sessions", {"skill": "heat", "play": {"split": "seen"}})["session"]
+        assert server.post(f"/sessions/{here}/step", {"action": "look"})["open"]
+        last = server.post(f"/sessions/{here}/step", {"action": "look"})
+        assert (last["turn"], last["outcome"], last["next"]) == (2, "limit", None) and last["final"]
         deadline = time.monotonic() + 30
         while server.get(second)["open"] and time.monotonic() < deadline:
             time.sleep(0.2)

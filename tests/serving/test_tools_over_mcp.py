@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import signal
 import sys
 from pathlib import Path
 
 from mcp import Client, StdioServerParameters
 from served import WORLD
 
+from tacit.engines.local.settings import EngineSettings
 from tacit.modules import Agent
+from tacit.serving.listening import on_hang_up
+from tacit.serving.service import Service
+from tacit.serving.settings import ServingSettings
+from tacit.serving.tools import Tools
 
 
 def test_a_client_has_episodes_played_and_plays_its_own(modules: Path) -> None:
@@ -22,7 +29,7 @@ def test_a_client_has_episodes_played_and_plays_its_own(modules: Path) -> None:
 async def converse(server: StdioServerParameters, modules: Path) -> None:
     async with Client(server, read_timeout_seconds=120) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"alfworld_heat", "alfworld_pick", "begin", "observe", "end"}
+        assert set(tools) == {"alfworld_heat", "alfworld_pick", "begin", "observe", "end", "refresh"}
         assert "until it is over: heat" in tools["alfworld_heat"].description
 
         seen_progress: list[float] = []
@@ -48,3 +55,48 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
         assert refused.is_error and "is over: success" in refused.content[0].text
         refused = await client.call_tool("begin", {"goal": "x", "family": "nope"})
         assert refused.is_error and "unknown family 'nope'" in refused.content[0].text
+
+
+def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path, tmp_path: Path) -> None:
+    shutil.copytree(modules / "heat", tmp_path / "heat")
+
+    async def run() -> None:
+        service = Service([tmp_path], ServingSettings(turns=2), EngineSettings(device="cpu"))
+        async with service.running():
+            tools = Tools(service)
+            on_hang_up(tools.look_again)
+            async with Client(tools.server, read_timeout_seconds=120) as client:
+                await held_to_limits(client)
+                shutil.copytree(modules / "pick", tmp_path / "pick")
+                changes = (await client.call_tool("refresh", {})).structured_content
+                assert changes["added"] == ["alfworld/pick"] and "alfworld_pick" in await listed(client)
+                assert not (await client.call_tool("alfworld_pick", {"split": "seen"})).is_error
+                shutil.rmtree(tmp_path / "pick")
+                os.kill(os.getpid(), signal.SIGHUP)
+                async with asyncio.timeout(60):
+                    while "alfworld_pick" in await listed(client):
+                        await asyncio.sleep(0.05)
+                assert "alfworld_heat" in await listed(client)
+
+    asyncio.run(run())
+
+
+async def held_to_limits(client: Client) -> None:
+    played = (await client.call_tool("alfworld_heat", {"split": "seen"})).structured_content
+    assert played["outcome"] == "limit" and len(played["turns"]) == 2 and played["saw_last"]
+    begun = (await client.call_tool("begin", {"goal": "put a hot mug in cabinet.", "family": "heat"})).structured_content
+    long, seen = "x" * 20_000, {"session": begun["session"], "observation": "You see a fridge 1."}
+    for tool, asked, says in (
+        ("begin", {"goal": long, "family": "heat"}, "at most 16384 characters"),
+        ("begin", {"goal": "x", "family": "heat", "seed": -1}, "greater than or equal to 0"),
+        ("observe", {**seen, "observation": long}, "at most 16384 characters"),
+        ("observe", {**seen, "session": long}, "at most 200 characters"),
+        ("alfworld_heat", {"number": 512}, "tasks are counted from 0 to 511"),
+    ):
+        refused = await client.call_tool(tool, asked)
+        assert refused.is_error and says in refused.content[0].text, (tool, refused)
+    assert not (await client.call_tool("observe", seen)).is_error
+
+
+async def listed(client: Client) -> set[str]:
+    return {tool.name for tool in (await client.list_tools()).tools}

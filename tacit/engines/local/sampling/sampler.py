@@ -23,6 +23,9 @@ from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tacit.engines.local.sampling.rows import Job
 from tacit.engines.local.sampling.stopping import Stops, end_tokens
 
+STOPS_KEPT = 64
+"""sets of stop strings whose ends are remembered, each by a bit for every token of the vocabulary"""
+
 
 class LocalSampler:
     """Samples from a transformers causal LM (or a PeftModel around one).
@@ -164,6 +167,8 @@ class LocalSampler:
 
     def stops(self, stop: tuple[str, ...]) -> Stops:
         if stop not in self._stops:
+            if len(self._stops) >= STOPS_KEPT:  # whoever serves is asked for ever new ones
+                del self._stops[next(iter(self._stops))]
             self._stops[stop] = Stops(self._tokenizer, self._end_tokens, stop, self._vocabulary)
         return self._stops[stop]
 

@@ -1,0 +1,33 @@
+"""What the serving benchmark calls a fault, and ends with 1 for."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+PLACE = Path(__file__).resolve().parents[2] / "benchmarks"
+GOOD = {
+    "transcripts": {"episodes": 504, "distinct": 64, "differ": 0},
+    "killed": {"told": 64, "as": ["IncompleteReadError"], "within_s": 0.004, "old_session": 410, "exit": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "says"),
+    [
+        ("transcripts", {"differ": 2}, "2 of 504 episodes are not what they are alone"),
+        ("transcripts", {"episodes": 0}, "none was compared"),
+        ("killed", {"told": 63}, "63 of 64 sessions came to know"),
+        ("killed", {"old_session": 200}, "was answered with 200, not 410"),
+        ("killed", {"exit": -6}, "the server ended with -6"),
+    ],
+)
+def test_what_must_not_be_is_said(part: str, wrong: dict, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(PLACE), *sys.path])
+    faults = runpy.run_path(str(PLACE / "serve.py"))["faults"]
+    assert faults(GOOD, 64) == []
+    (fault,) = faults({**GOOD, part: {**GOOD[part], **wrong}}, 64)
+    assert says in fault
