@@ -8,8 +8,9 @@ shown, with what the world's own hindsight says of an episode:
     judged     each such note with its task and some success rate: accept it, or reject it where it is another episode's
     entries    the record of an episode as an extractor reads it, and what is to be written down
 
-A share of the notes and entries (`astray`) is that of another episode, and so mostly wrong; the action is the expert's all the same. What is imitated is then that a
-note may be trusted so far and no further, and that entries are no better than that: what helps is left to practice.
+A share of the notes and entries (`astray`) is that of another episode, and so mostly wrong; the action is the expert's all the
+same. What is imitated is then that a note may be trusted so far and no further, and that entries are no better than that: what
+helps is left to practice.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from vllm import EngineArgs, LLMEngine, TokensPrompt
 from vllm.lora.request import LoRARequest
 
+from tacit.engines.local.sampling.sampler import STOPS_KEPT
 from tacit.engines.local.sampling.stopping import Stops
 from tacit.engines.sharded.servers.drawing import LOGPROBS_MODE, OwnDraw, parameters
 from tacit.engines.sharded.servers.orders import Delivery, Opening, Order
@@ -120,6 +121,8 @@ class Writer:
 
     def _stops_of(self, stop: tuple[str, ...]) -> Stops:
         if stop not in self._stops:
+            if len(self._stops) >= STOPS_KEPT:  # whoever serves is asked for ever new ones
+                del self._stops[next(iter(self._stops))]
             self._stops[stop] = Stops(self._tokenizer, self._told.end_tokens, stop, self._vocabulary)
         return self._stops[stop]
 
