@@ -71,6 +71,7 @@ class KeyValueCache:
         shape = (width, capacity, g.kv_heads, g.head_dim)
         self._keys = [k[:size].view(shape) for k, _ in self._memory]
         self._values = [v[:size].view(shape) for _, v in self._memory]
+        self._slots = [(k.flatten(0, 1), v.flatten(0, 1)) for k, v in zip(self._keys, self._values, strict=True)]
         for layer, parts in enumerate(kept):
             for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
                 here.copy_(part)
@@ -121,9 +122,10 @@ class KeyValueCache:
         g, keys, values = self.geometry, self._keys[layer], self._values[layer]
         if self.reads_own_columns:
             return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, g.scale)
-        keys.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, k_BHD)
-        values.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, v_BHD)
-        return attend_last(q_BHD, keys[: step.width, : step.window], values[: step.width, : step.window], step.mask, g.scale)
+        for slots, new in zip(self._slots[layer], (k_BHD, v_BHD), strict=True):
+            slots.index_copy_(0, step.slots, new)
+        shape, strides = (step.width, step.window, g.kv_heads, g.head_dim), keys.stride()
+        return attend_last(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, g.scale)
 
     def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
         """Rows `to` become copies of rows `source`, as far as `columns`."""
