@@ -23,6 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits and keeps memory, here for the peers too)
+
+# isort: split
 import numpy as np
 import torch
 

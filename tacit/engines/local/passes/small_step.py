@@ -1,7 +1,7 @@
 """A decode step in float32 on a CPU, where at a few rows most calls take longer than their arithmetic.
 
-So there are no more calls than the mathematics has operations: every intermediate has its place, and the ways to look at a place
-(as pairs, as heads, as the half that is the gate) are made once for a number of rows, not in every layer of every step.
+So there are no more calls than the mathematics has operations: every intermediate has its place, and the ways to look at a
+place (as pairs, as heads, as the half that is the gate) are made once for a number of rows, not in every layer of every step.
 """
 
 from __future__ import annotations
