@@ -1,6 +1,6 @@
 """The preallocated cache of keys and values that decoding reads, [B, S, heads, head_dim].
 
-In memory a token's features lie together; on a CPU a head's do, which are then read in one go: a third of attention's time less.
+In memory a token's features lie together; on a CPU a head's do, which are then read in one go: a third less time.
 A step writes each row's new token at its own position and reads columns up to a common window, masked per row, with torch's
 fused kernel; on a GPU that has the kernel for it, each row reads its own columns (step_attention).
 """

@@ -184,10 +184,11 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         gradient, (up, sigmoid, activated) = gradients[0], ctx.saved_tensors
-        both = torch.cat([gradient, gradient], dim=-1)
+        both = gradient.new_empty(*gradient.shape[:-1], 2 * gradient.shape[-1])
         for_gate, for_up = both.chunk(2, dim=-1)
-        for_gate.mul_(up).mul_((sigmoid + activated).addcmul_(sigmoid, activated, value=-1))
-        for_up.mul_(activated)
+        slope = (sigmoid + activated).addcmul_(sigmoid, activated, value=-1)
+        torch.mul(slope.mul_(gradient), up, out=for_gate)
+        torch.mul(gradient, activated, out=for_up)
         return both
 
 
