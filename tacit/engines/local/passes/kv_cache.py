@@ -136,7 +136,7 @@ class KeyValueCache:
             if self._by_head:
                 cached.index_put_(step.slots, new)
             else:
-                cached.view(-1, g.kv_heads, g.head_dim).index_copy_(0, *step.slots, new)
+                cached.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots[0], new)
         shape, strides = (step.width, step.window, g.kv_heads, g.head_dim), keys.stride()
         return attend_last(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, g.scale)
 
