@@ -7,7 +7,8 @@ Step: the same rows (ragged prompts and completions), the same policy-gradient l
 all rows into one batch and computes all logits, as a first script would; where that does not fit, into two, four, …, and says
 so. Tokens per second count real tokens, not padding. A peer that fails is reported, and the rest goes on.
 GRPO: 2 prompts × 8 completions of 64 tokens, sampled, rewarded and trained on, without a KL term (TRL's default).
-Both sides use the same threads; TRL has to be installed beside Tacit.
+Both sides use the same threads and the same process; TRL has to be installed beside Tacit. On a machine that others use too,
+--clock cpu counts this process's own seconds, which with one thread are the ones it would take alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits and keeps memory, here for the peers too)
+
+# isort: split
 import numpy as np
 import torch
 
@@ -36,6 +40,7 @@ from tacit.losses.clipped import ClippedSurrogate
 PROMPTS, COMPLETIONS_EACH, NEW_TOKENS = 2, 8, 64
 LR = 1e-6
 WARM_UP = 3
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def world_texts() -> list[str]:
@@ -98,16 +103,17 @@ class PlainStep:
         ((losses * weights_RS[:, 1:].flatten()).sum() / batch.total_tokens).backward()
 
 
-def turns(steps: dict[str, Callable[[], Any]], repeats: int, warm_up: int = WARM_UP) -> dict[str, float | None]:
+def turns(steps: dict[str, Callable[[], Any]], args: argparse.Namespace, warm_up: int = WARM_UP) -> dict[str, float | None]:
     """Median seconds of each; they take turns, so that a busy machine disturbs all alike. None where one does not run."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     failed: set[str] = set()
-    for repeat in range(repeats + warm_up):
+    now = CLOCKS[args.clock]
+    for repeat in range(args.repeats + warm_up):
         for name, step in steps.items():
             if name in failed:
                 continue
             synchronize()
-            start = time.perf_counter()
+            start = now()
             try:
                 step()
                 synchronize()
@@ -117,7 +123,7 @@ def turns(steps: dict[str, Callable[[], Any]], repeats: int, warm_up: int = WARM
                 print(f"{name} does not run here: {type(error).__name__}: {str(error)[:200]}")
                 failed.add(name)
             if repeat >= warm_up:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(now() - start)
     return {name: None if name in failed else statistics.median(values) for name, values in times.items()}
 
 
@@ -138,7 +144,7 @@ def compare_steps(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, An
     batch = ragged_batch(args.rows, args.prompt_tokens, args.new_tokens, policy.engine.model.vocabulary)
     losses = [ClippedSurrogate()]
     plain = PlainStep(plain_model(args.path, policy), batch)
-    seconds = turns({"tacit": lambda: policy.update(batch, losses, LR), "transformers": plain}, args.repeats)
+    seconds = turns({"tacit": lambda: policy.update(batch, losses, LR), "transformers": plain}, args)
     tokens = sum(len(p) + len(c) for p, c in zip(batch.prompts, batch.completions, strict=True))
     ours, theirs = seconds["tacit"], seconds["transformers"]
     return {
@@ -187,18 +193,19 @@ def beside_trl(ours: Callable[[], None], args: argparse.Namespace, prompts: list
     from trl import GRPOConfig, GRPOTrainer
 
     times: dict[str, list[float]] = {"tacit": [], "trl": []}
+    now = CLOCKS[args.clock]
 
     class Turns(TrainerCallback):
         start = 0.0
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             synchronize()
-            times["trl"].append(time.perf_counter() - self.start)
-            start = time.perf_counter()
+            times["trl"].append(now() - self.start)
+            start = now()
             ours()
             synchronize()
-            times["tacit"].append(time.perf_counter() - start)
-            self.start = time.perf_counter()
+            times["tacit"].append(now() - start)
+            self.start = now()
 
     tokenizer: Any = AutoTokenizer.from_pretrained(args.path, padding_side="left")
     tokenizer.chat_template = None
@@ -240,7 +247,7 @@ def compare_grpo(policy: LocalPolicy, args: argparse.Namespace) -> dict[str, Any
             return {"seconds": seconds, "ratio": seconds["trl"] / seconds["tacit"]}
         except Exception as error:
             note = f"trl does not run here: {type(error).__name__}: {str(error)[:200]}"
-    return {"seconds": turns({"tacit": ours}, args.repeats), "ratio": None, "note": note}
+    return {"seconds": turns({"tacit": ours}, args), "ratio": None, "note": note}
 
 
 def parse() -> argparse.Namespace:
@@ -253,6 +260,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 80, help="mean (default %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=32 if gpu else 16, help="mean (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="seconds that count (default %(default)s)")
     parser.add_argument("--compile", action="store_true", help="compile our decoder")
     parser.add_argument("--token-budget", type=int, default=0, help="padded tokens per forward pass of ours (default: auto)")
     parser.add_argument("--only", choices=("step", "grpo"), help="one of the two comparisons")

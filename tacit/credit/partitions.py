@@ -11,6 +11,7 @@ by_cosine      nearby features: BiPACE's Algorithm 1, over any embedder
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -74,28 +75,40 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
         1 − xᵢ·c_k ≤ ε :  join k,  c_k ← normalize(c_k + (xᵢ − c_k) / |M_k|)  with |M_k| counting xᵢ
         otherwise      :  xᵢ begins a part of its own, with c = xᵢ
 
-    Where x is c already, c stays as it is to the last bit; so it does where opposites cancel out and no direction is left.
+    Where x points as c does, c stays as it is; so it does where opposites cancel out and no direction is left. What is kept of
+    a part is no unit vector but u, which points as c does: joining adds to it, u ← u + f · ‖u‖ / (‖f‖ (|M_k| − 1)), and its
+    new length follows from the old one and the cosine.
     """
     check_radius(epsilon)
     if not len(features):
         return np.zeros(0, dtype=np.int64)
-    x_ND = _directions(features)
-    centroids_ND = np.empty_like(x_ND)
+    rows = [np.asarray(feature, np.float32) for feature in features]
+    pointing_ND, added_D = np.empty((len(rows), len(rows[0])), np.float32), np.empty_like(rows[0])
+    inverse_N = np.empty(len(rows), np.float32)  # 1 / ‖u‖
     part: list[int] = []
     members: list[int] = []
-    for x_D in x_ND:
-        cosines_K = centroids_ND[: len(members)] @ x_D
-        k = int(cosines_K.argmax()) if members else 0
-        if members and 1.0 - cosines_K.item(k) <= epsilon + ROUNDING:
+    lengths: list[float] = []  # ‖u‖
+    for f_D, length in zip(rows, _lengths(rows), strict=True):
+        k, cosine = len(members), -np.inf
+        if members:
+            cosines_K = pointing_ND[:k].dot(f_D)
+            cosines_K *= inverse_N[:k]
+            k = int(cosines_K.argmax())
+            cosine = cosines_K.item(k) / length
+        if 1.0 - cosine <= epsilon + ROUNDING:
+            before, u_D = members[k], pointing_ND[k]
             members[k] += 1
-            moved_D = centroids_ND[k] + (1 / members[k]) * (x_D - centroids_ND[k])
-            length = np.sqrt(moved_D @ moved_D)
-            if cosines_K.item(k) < 1.0 and length > 5e-4:
-                centroids_ND[k] = moved_D * (1 / length)
+            grown = math.sqrt(max(0.0, before * before + 2 * before * cosine + 1))  # |M_k| · ‖c + (x − c) / |M_k|‖
+            if cosine < 1.0 and grown > 5e-4 * members[k]:
+                np.multiply(f_D, lengths[k] / (length * before), out=added_D)
+                u_D += added_D
+                lengths[k] *= grown / before
+                inverse_N[k] = 1 / lengths[k]
         else:
             k = len(members)
             members.append(1)
-            centroids_ND[k] = x_D
+            lengths.append(length)
+            pointing_ND[k], inverse_N[k] = f_D, 1 / length
         part.append(k)
     return np.array(part, dtype=np.int64)
 
@@ -105,18 +118,16 @@ def check_radius(epsilon: float) -> None:
         raise TacitError(f"epsilon = {epsilon} is no cosine distance: it must be between 0 (same direction) and 2 (opposite).")
 
 
-def _directions(features: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
-    """x = f / ‖f‖, row by row."""
-    features_ND = np.asarray(features, np.float32)
-    squares_N = np.einsum("nd,nd->n", features_ND, features_ND)
-    wrong = np.flatnonzero(~np.isfinite(squares_N) | (squares_N <= 0.0))
-    if len(wrong):
-        reason = "is all zeros and has no direction" if squares_N[wrong[0]] <= 0.0 else "holds NaN or infinite numbers"
+def _lengths(rows: Sequence[np.ndarray]) -> list[float]:
+    squares = [float(row.dot(row)) for row in rows]
+    wrong = [n for n, square in enumerate(squares) if not 0.0 < square < math.inf]
+    if wrong:
+        reason = "is all zeros and has no direction" if squares[wrong[0]] <= 0.0 else "holds NaN or infinite numbers"
         raise TacitError(
             f"the feature of step {wrong[0]} of a group {reason} ({len(wrong)} such there), so steps cannot be clustered. "
             "Choose another layer or embedder; if the policy has diverged, go back to an earlier checkpoint."
         )
-    return features_ND / np.sqrt(squares_N)[:, None]
+    return [math.sqrt(square) for square in squares]
 
 
 class Partition(Protocol):

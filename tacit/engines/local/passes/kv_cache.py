@@ -1,5 +1,6 @@
-"""The preallocated cache of keys and values that decoding reads: a token's features together, [B, S, heads, head_dim].
+"""The preallocated cache of keys and values that decoding reads, [B, S, heads, head_dim].
 
+In memory a token's features lie together; on a CPU a head's do, which are then read in one go: a third less time.
 A step writes each row's new token at its own position and reads columns up to a common window, masked per row, with torch's
 fused kernel; on a GPU that has the kernel for it, each row reads its own columns (step_attention).
 """
@@ -35,8 +36,8 @@ class Reading:
 
     width: int
     window: int
-    slots: torch.Tensor
-    """where the new features go, in rows of the flattened cache"""
+    slots: tuple[torch.Tensor, ...]
+    """where the new features go: rows and columns, or rows of the flattened cache"""
     mask: torch.Tensor
     positions: torch.Tensor
 
@@ -46,6 +47,7 @@ class KeyValueCache:
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
+        self._by_head = geometry.device.type == "cpu"
         self.width = self.capacity = 0
         self._memory: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._columns = torch.zeros(0, dtype=torch.int32)
@@ -68,15 +70,20 @@ class KeyValueCache:
         if len(self._columns) < capacity:
             self._columns = torch.arange(capacity, dtype=torch.int32, device=g.device)
         self.width, self.capacity = width, capacity
-        shape = (width, capacity, g.kv_heads, g.head_dim)
-        self._keys = [k[:size].view(shape) for k, _ in self._memory]
-        self._values = [v[:size].view(shape) for _, v in self._memory]
+        self._keys = [self._seen(k[:size]) for k, _ in self._memory]
+        self._values = [self._seen(v[:size]) for _, v in self._memory]
         for layer, parts in enumerate(kept):
             for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
                 here.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
         return (self._columns.data_ptr(), *(t.data_ptr() for pair in self._memory for t in pair))
+
+    def _seen(self, memory: torch.Tensor) -> torch.Tensor:
+        g = self.geometry
+        if self._by_head:
+            return memory.view(self.width, g.kv_heads, self.capacity, g.head_dim).transpose(1, 2)
+        return memory.view(self.width, self.capacity, g.kv_heads, g.head_dim)
 
     def _mask(self, positions_B: torch.Tensor, window: int) -> torch.Tensor:
         """[B, W]: 0 up to each row's position, −∞ beyond."""
@@ -100,7 +107,11 @@ class KeyValueCache:
         """Prefilled keys and values end to end, each at its slot of rows × columns; `taken` says which go there, where some go
         to several."""
         for cached, new in ((self._keys[layer], keys_NHD), (self._values[layer], values_NHD)):
-            cached.flatten(0, 1).index_copy_(0, slots_M, new if taken_M is None else new.index_select(0, taken_M))
+            new = new if taken_M is None else new.index_select(0, taken_M)
+            if self._by_head:
+                cached[slots_M // self.capacity, slots_M % self.capacity] = new
+            else:
+                cached.flatten(0, 1).index_copy_(0, slots_M, new)
 
     @property
     def reads_own_columns(self) -> bool:
@@ -111,19 +122,23 @@ class KeyValueCache:
     def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
         """A step in which row i writes at its position and reads up to it, as far as `window` goes."""
         if self.reads_own_columns:
-            return Reading(len(positions_B), window, positions_B, positions_B, positions_B)
+            return Reading(len(positions_B), window, (), positions_B, positions_B)
         rows_B = torch.arange(len(positions_B), device=positions_B.device)
-        slots_B = rows_B * self.capacity + positions_B
-        return Reading(len(positions_B), window, slots_B, self._mask(positions_B, window)[:, None, None], positions_B)
+        slots = (rows_B, positions_B) if self._by_head else (rows_B * self.capacity + positions_B,)
+        return Reading(len(positions_B), window, slots, self._mask(positions_B, window)[:, None, None], positions_B)
 
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
         """Write this step's keys and values, then attend: [B, query heads · head_dim]."""
         g, keys, values = self.geometry, self._keys[layer], self._values[layer]
         if self.reads_own_columns:
             return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, g.scale)
-        keys.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, k_BHD)
-        values.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots, v_BHD)
-        return attend_last(q_BHD, keys[: step.width, : step.window], values[: step.width, : step.window], step.mask, g.scale)
+        for cached, new in ((keys, k_BHD), (values, v_BHD)):
+            if self._by_head:
+                cached.index_put_(step.slots, new)
+            else:
+                cached.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots[0], new)
+        shape, strides = (step.width, step.window, g.kv_heads, g.head_dim), keys.stride()
+        return attend_last(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, g.scale)
 
     def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
         """Rows `to` become copies of rows `source`, as far as `columns`."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.linalg import vector_norm
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from tacit.engines.local.passes.flat import Attention, FlatPack
@@ -73,10 +74,11 @@ class LeanDecoder:
         x_N = _norm(layer.input_layernorm, keys_ND)
         x_Q = x_N if queries_QD is keys_ND else _norm(layer.input_layernorm, queries_QD)
         if x_Q is x_N:
-            projected = _together(x_N, attention.q_proj, attention.k_proj, attention.v_proj)
+            joint = _together(x_N, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, shape)
+            q, k, v = joint.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         else:
-            projected = (attention.q_proj(x_Q), *_together(x_N, attention.k_proj, attention.v_proj))
-        q, k, v = (x.unflatten(-1, shape) for x in projected)
+            q = attention.q_proj(x_Q).unflatten(-1, shape)
+            k, v = _together(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
         if self.has_qk_norm:
             q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
         return _rotate(q, rotation_Q), _rotate(k, rotation_N), v
@@ -100,8 +102,7 @@ class LeanDecoder:
     def _rest(self, layer: Any, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended)
         x = _norm(layer.post_attention_layernorm, hidden)
-        gate, up = _together(x, layer.mlp.gate_proj, layer.mlp.up_proj)
-        return hidden + layer.mlp.down_proj(silu(gate) * up)
+        return hidden + layer.mlp.down_proj(_gated(_together(x, layer.mlp.gate_proj, layer.mlp.up_proj)))
 
     def _rotation(self, positions_N: torch.Tensor) -> torch.Tensor:
         """[N, 1, head_dim / 2] complex: cos + i sin, from the model's own rotary module."""
@@ -137,13 +138,13 @@ class _Rectangle:
         return x if self._slots is None else x.index_select(0, self._slots)
 
 
-def _together(x: torch.Tensor, *modules: Any) -> tuple[torch.Tensor, ...]:
-    """Linear layers that read the same input, as one product where they are plain: fewer and larger matrix products, above
-    all in the backward pass, where the gradients to `x` need not be added up. With adapters each module speaks for itself."""
+def _together(x: torch.Tensor, *modules: Any) -> torch.Tensor:
+    """What linear layers make of the same input, side by side; one product where they are plain: fewer and larger matrix
+    products, above all in the backward pass, where the gradients to `x` need not be added up. With adapters each module speaks
+    for itself."""
     if not all(type(module) is nn.Linear and module.bias is None for module in modules):
-        return tuple(module(x) for module in modules)
-    weights = [module.weight for module in modules]
-    return linear(x, torch.cat(weights)).split([len(w) for w in weights], dim=-1)
+        return torch.cat([module(x) for module in modules], dim=-1)
+    return linear(x, torch.cat([module.weight for module in modules]))
 
 
 def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
@@ -159,6 +160,38 @@ def _rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)
 
 
+def _gated(gate_up: torch.Tensor) -> torch.Tensor:
+    if gate_up.dtype == torch.float32:
+        return _Gated.apply(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)  # torch rounds silu to half precision once
+    return silu(gate) * up
+
+
+class _Gated(torch.autograd.Function):
+    """y = silu(g) · u of [g; u]. The exponential is what costs, so it is kept for the gradient.
+
+    With s = σ(g) and a = g · s = silu(g):  dL/dg = dL/dy · u · (s + a · (1 − s)),  dL/du = dL/dy · a
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        sigmoid = gate.sigmoid()
+        activated = gate * sigmoid
+        ctx.save_for_backward(up, sigmoid, activated)
+        return activated * up
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        gradient, (up, sigmoid, activated) = gradients[0], ctx.saved_tensors
+        both = gradient.new_empty(*gradient.shape[:-1], 2 * gradient.shape[-1])
+        for_gate, for_up = both.chunk(2, dim=-1)
+        slope = (sigmoid + activated).addcmul_(sigmoid, activated, value=-1)
+        torch.mul(slope.mul_(gradient), up, out=for_gate)
+        torch.mul(gradient, activated, out=for_up)
+        return both
+
+
 def _norm(module: Any, x: torch.Tensor) -> torch.Tensor:
     return _RMSNorm.apply(x, module.weight, module.variance_epsilon)
 
@@ -172,7 +205,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         wide = x.float()
-        inverse = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
+        inverse = vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
         normed = (wide * inverse).to(x.dtype)
         ctx.save_for_backward(normed, weight, inverse)
         return normed * weight
@@ -180,12 +213,11 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         gradient, (normed, weight, inverse) = gradients[0], ctx.saved_tensors
-        for_weight = None
-        if ctx.needs_input_grad[1]:
-            for_weight = (gradient * normed).flatten(0, -2).sum(0)
-        scaled, wide = (gradient * weight).float(), normed.float()
-        shared = (scaled * wide).mean(-1, keepdim=True)
-        return torch.addcmul(scaled, wide, shared, value=-1).mul_(inverse).to(normed.dtype), for_weight, None
+        wide, product = normed.float(), gradient.float() * normed
+        for_weight = product.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        shared = (product @ weight.float()).div_(normed.shape[-1]).unsqueeze(-1)
+        scaled = (gradient * weight).float()
+        return scaled.addcmul_(wide, shared, value=-1).mul_(inverse).to(normed.dtype), for_weight, None
 
 
 def _to(array: np.ndarray, device: torch.device) -> torch.Tensor:

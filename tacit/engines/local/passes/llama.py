@@ -26,6 +26,7 @@ from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
 from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
+from tacit.engines.local.passes.small_step import SmallStep
 from tacit.engines.local.passes.ways import CompiledWays, Ways
 
 Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -71,6 +72,7 @@ class LlamaForward:
         self._groups: Groups = ((None, ALL),)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
         self._step_ways: type[Ways] = CompiledWays if compiles else Ways
+        self._small: SmallStep | None = None
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -206,6 +208,9 @@ class LlamaForward:
             tokens_B, positions_B = tokens_B[order[0]], positions_B[order[0]]
         cis_B = self._cis[positions_B, None]
         h = embedding(tokens_B, self._embed.weight)
+        if order is None and self._steps_small():
+            small = self._small_step(len(h))
+            return self.head(small.normed(small(h, self._layers, cis_B, cache, reading), self._norm.weight))
         for depth, block in enumerate(self._layers):
             q, k, v = block.query_key_value(h, cis_B, ways)
             if order is not None:
@@ -214,6 +219,19 @@ class LlamaForward:
             h = block.after_attention(h, attended if order is None else attended[order[0]], ways)
         logits = self.head(self.final_norm(h))
         return logits if order is None else logits[order[1]]
+
+    def _steps_small(self) -> bool:
+        """Whether a step can take place on the spot: plain matrices, adapters merged into them, and nothing beside them."""
+        first = self._layers[0]
+        plain = self.device.type == "cpu" and self.dtype == torch.float32 and first.is_plain
+        return plain and all(projection.is_plain for layer in self._layers for projection in layer.projections)
+
+    def _small_step(self, rows: int) -> SmallStep:
+        if self._small is None or self._small.rows != rows:
+            inner = self._layers[0].gate_up.weight.shape[0] // 2
+            epsilon = float(self._norm.variance_epsilon)
+            self._small = SmallStep(rows, self._embed.weight.shape[1], inner, epsilon, self.geometry)
+        return self._small
 
     def final_norm(self, h: torch.Tensor) -> torch.Tensor:
         return rms_norm(h, h.shape[-1:], self._norm.weight, self._norm.variance_epsilon)
@@ -263,10 +281,14 @@ class _Layer:
         self.down = Projection([mlp.down_proj])
         self.projections = (self.qkv, self.out, self.gate_up, self.down)
         self._activation = silu if mlp.config.hidden_act == "silu" else mlp.act_fn
-        self._input_norm, self._mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
+        self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self._qk_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
         self._qk_weight: torch.Tensor | None = None
         self.refresh()
+
+    @property
+    def is_plain(self) -> bool:
+        return self._qk_norms is None and self._activation is silu
 
     def refresh(self) -> None:
         if self._qk_norms is not None:
@@ -278,14 +300,14 @@ class _Layer:
         return [] if self._qk_norms is None else [norm.weight for norm in self._qk_norms]
 
     def norm_tensors(self) -> list[torch.Tensor]:
-        found = [self._input_norm.weight, self._mlp_norm.weight]
+        found = [self.input_norm.weight, self.mlp_norm.weight]
         return found if self._qk_weight is None else [*found, self._qk_weight]
 
     def query_key_value(
         self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """[..., heads, head_dim] each, rotated."""
-        qkv = self.qkv(ways.normed(h, self._input_norm)).unflatten(-1, (-1, self._dim))
+        qkv = self.qkv(ways.normed(h, self.input_norm)).unflatten(-1, (-1, self._dim))
         qk, v = qkv.split((self._heads + self._kv, self._kv), dim=-2)
         if self._qk_norms is not None and self._qk_weight is not None:
             qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * self._qk_weight
@@ -293,7 +315,7 @@ class _Layer:
         return q, k, v
 
     def key_value(self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways) -> tuple[torch.Tensor, torch.Tensor]:
-        kv = self.qkv.from_feature(self._heads * self._dim)(ways.normed(h, self._input_norm))
+        kv = self.qkv.from_feature(self._heads * self._dim)(ways.normed(h, self.input_norm))
         k, v = kv.unflatten(-1, (-1, self._dim)).split((self._kv, self._kv), dim=-2)
         if self._qk_norms is not None and self._qk_weight is not None:
             k = rms_norm(k, k.shape[-1:], None, self._qk_norms[1].variance_epsilon) * self._qk_weight[self._heads :]
@@ -301,4 +323,4 @@ class _Layer:
 
     def after_attention(self, h: torch.Tensor, attended: torch.Tensor, ways: type[Ways] = Ways) -> torch.Tensor:
         h = self.out.onto(h, attended)
-        return self.down.onto(h, ways.gated(self.gate_up(ways.normed(h, self._mlp_norm)), self._activation))
+        return self.down.onto(h, ways.gated(self.gate_up(ways.normed(h, self.mlp_norm)), self._activation))

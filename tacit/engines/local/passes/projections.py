@@ -64,6 +64,26 @@ class Projection:
         parts = zip(self._now, h.split(self._rows), x.split(self._rows), strict=True)
         return torch.cat([matrix.onto(part, read) for matrix, part, read in parts])
 
+    @property
+    def is_plain(self) -> bool:
+        """whether all rows are read with one matrix and nothing beside it, as `into` and `add_to` need"""
+        return len(self._now) == 1 and self._now[0].lora_A is None
+
+    def into(self, y: torch.Tensor, x: torch.Tensor) -> None:
+        """y becomes what this makes of x, both [rows, features]."""
+        matrix = self._now[0]
+        if matrix.bias is None:
+            torch.mm(x, matrix.turned, out=y)
+        else:
+            torch.addmm(matrix.bias, x, matrix.turned, out=y)
+
+    def add_to(self, h: torch.Tensor, x: torch.Tensor) -> None:
+        """h grows by what this makes of x."""
+        matrix = self._now[0]
+        h.addmm_(x, matrix.turned)
+        if matrix.bias is not None:
+            h.add_(matrix.bias)
+
     def from_feature(self, start: int) -> _Slice:
         """The same projection without its first `start` output features, where all rows are read with one adapter."""
         (matrix,) = self._now
@@ -105,7 +125,7 @@ class _Matrix:
     """What is multiplied with."""
 
     def __init__(self) -> None:
-        self.weight = torch.empty(0)
+        self.weight = self.turned = torch.empty(0)
         self.bias: torch.Tensor | None = None
         self.lora_A: torch.Tensor | None = None
         self.lora_B: torch.Tensor | None = None
@@ -136,6 +156,7 @@ class _Matrix:
             if any(b is not None for b in biases):
                 filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
                 self.bias = _into(self.bias, ordered(torch.cat(filled)))
+        self.turned = self.weight.t()
         adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
         if input_major or not adapters:
             self.lora_A = self.lora_B = None
