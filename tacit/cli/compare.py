@@ -15,12 +15,13 @@ from rich.console import Console
 from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.assembly.recipe import read_document
 from tacit.assembly.recipes import comparison_recipe
-from tacit.cli.terminal import duration, make_console, percent, say, say_pairs, table
+from tacit.cli.terminal import make_console, percent, say, say_pairs, table
 from tacit.comparison.carry_out import Happening, check_stored, status_of
 from tacit.comparison.pages import cells_of, columns, grid_text
 from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.comparison.processes import Processes
 from tacit.comparison.results import Results
+from tacit.core.amounts import duration
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\

@@ -75,18 +75,6 @@ def interval(low_high: Sequence[float]) -> str:
     return f"[{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def duration(seconds: float) -> str:
-    """
-    >>> duration(75)
-    '1 min 15 s'
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
 def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     """The last evaluation of each stage, and the best of practice where it was not the last: (stage, success, interval, n)."""
     last = {e["stage"]: e for e in evaluations}

@@ -187,7 +187,8 @@ def show_header(console: Console, prepared: Prepared) -> None:
 
 
 def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
-    from tacit.cli.terminal import duration, say, say_pairs, score_rows, table
+    from tacit.cli.terminal import say, say_pairs, score_rows, table
+    from tacit.core.amounts import duration
 
     console.print()
     columns = ("stage", "success", "95% interval", "episodes")

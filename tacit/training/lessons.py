@@ -16,7 +16,7 @@ from tacit.training.playground import Playground
 from tacit.training.practice import Practice
 from tacit.training.recordings import imitate_recordings
 from tacit.training.relabelling import Relabelled, keep, kept, play_round, relabel, samples, tasks_of_round
-from tacit.training.reporting import Played, Reporter
+from tacit.training.reporting import Attended, Played
 from tacit.training.scribing import scribed
 from tacit.training.settings import TrainSettings
 
@@ -55,7 +55,7 @@ class Rounds:
     practices: Sequence[Practice]
     playgrounds: Sequence[Playground]
     settings: TrainSettings
-    reporter: Reporter
+    reporter: Attended
 
     def relabelled(self, number: int, begun: bool) -> tuple[Demonstrations, dict[str, float]]:
         """What round `number` (from 1) adds, and its metrics. One that had `begun` before the run was killed is read again: the
@@ -82,6 +82,7 @@ class Rounds:
         tasks = tasks_of_round(practice.course.tasks, chosen.tasks, number, chosen.round_tasks)
         sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=ground.max_tokens)
         seed = derive(self.settings.seed, "relabel", number, ground.name)
-        onlooker = Played(self.reporter, f"round {number}", len(tasks))
+        onlooker = Played(f"round {number}", len(tasks), ground.max_steps, self.policy)
+        self.reporter.going_on(onlooker.line)
         played = play_round(tasks, seed, context, ground.worlds, self.policy, sampling, ground.max_steps, onlooker)
         return relabel(practice.world, played, chosen.expert)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core.amounts import duration
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
 from tacit.core.method import Companion, Method, companions_of, measured_under
@@ -32,7 +33,7 @@ from tacit.training.lessons import Rounds, demonstrated
 from tacit.training.loop import Loop
 from tacit.training.playground import Playground
 from tacit.training.practice import Practice, evaluation_sampling, make_worlds
-from tacit.training.reporting import Played, Reporter
+from tacit.training.reporting import Attended, Played, Reporter
 from tacit.training.settings import TrainSettings
 from tacit.training.statistics import written_first
 from tacit.training.supervised import imitate, imitate_round
@@ -81,7 +82,7 @@ class Trainer:
         self.run, self.policy, self.practices = run, policy, practices
         # an endpoint has no weights to save
         self.beside = {name: other for name, other in (beside or {}).items() if hasattr(other, "save")}
-        self.settings, self.reporter, self._callbacks = settings, reporter, tuple(callbacks)
+        self.settings, self.reporter, self._callbacks = settings, Attended(reporter), tuple(callbacks)
         self.progress = Progress()
         self.watcher = Watcher(run.path)
         self._began = time.monotonic()
@@ -104,7 +105,7 @@ class Trainer:
                 self.reporter.say(f"warning: {practice.course.panel.difference()}")
             for note in practice.course.notes:
                 self.reporter.say(note)
-        with ExitStack() as open_worlds:
+        with self.reporter, ExitStack() as open_worlds:
             self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
@@ -146,6 +147,7 @@ class Trainer:
         if first >= settings.all_steps:
             return
         several = len(self.practices) > 1
+        self.reporter.going_on(lambda silence: f"imitation: still at it, {duration(silence)}")
         shown = Demonstrations.joined(
             [demonstrated(practice, self.policy, seed, several, self.reporter.say) for practice in self.practices]
         )
@@ -166,6 +168,7 @@ class Trainer:
         settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
         ends = {settings.round_begins(number) for number in range(1, settings.rounds + 2)}
+        self.reporter.going_on(lambda silence: f"sft: step {self.progress.step + 1} has taken {duration(silence)}")
         for step, metrics in steps:
             metrics, found = {**metrics, **(found or {})}, None
             self.run.metrics.write("sft", step, metrics)
@@ -195,7 +198,9 @@ class Trainer:
             self.settings.seed,
             schedule.iterations,
             dict(self.progress.drawn),
-            lambda number: Played(self.reporter, f"rl {number}", schedule.groups * schedule.group_size),
+            lambda number: self._watched(
+                f"rl {number}", schedule.groups * schedule.group_size, max(ground.max_steps for ground in self.playgrounds)
+            ),
             bool(self.settings.overlap),
         )
         self._stop_if_no_better()
@@ -246,6 +251,7 @@ class Trainer:
         metrics["tokens_per_s"] = metrics.get("generated_tokens", 0.0) / seconds
         self.run.metrics.write("rl", step, metrics)
         self.reporter.step(step, metrics)
+        self.reporter.going_on(None)
         episodes = [t for g in done.played for t in g.trajectories]
         examples = {"unparsed": written_first(done.played), "crashed": first_crash(episodes)}
         for alarm in self.watcher.see(step, metrics, examples):
@@ -300,8 +306,9 @@ class Trainer:
             chosen.max_steps or practice.world.max_steps,
         )
         rules = Rules(sampling, steps, self.settings.seed, chosen.repeats, condition)
-        onlooker = Played(self.reporter, f"{stage} {step}, {panel.name}", len(panel.tasks) * chosen.repeats)
+        onlooker = self._watched(f"{stage} {step} on {panel.name}", len(panel.tasks) * chosen.repeats, steps)
         score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy, onlooker)
+        self.reporter.going_on(None)
         remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self.run.path}`."
         refuse_if_all_crashed(played, remedy)
         if crashes := describe_crashes(played):
@@ -309,6 +316,11 @@ class Trainer:
         known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         return {"stage": stage, "step": step, **score.to_json(), **known}, played
+
+    def _watched(self, what: str, episodes: int, max_steps: int) -> Played:
+        played = Played(what, episodes, max_steps, self.policy)
+        self.reporter.going_on(played.line)
+        return played
 
     def _is_best(self, step: int) -> bool:
         """Whether practice has been measured at this very step, and never better."""

@@ -126,7 +126,7 @@ def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and
     progress.close()
     first, *rest = console.file.getvalue().splitlines()
     assert first == "first completion, of 3 tokens, which does not parse, cut off at the longest completion: 'I think I'"
-    assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turns, ")
+    assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turn, ")
     assert all(line.endswith("left; 500 out of memory; asked again, 1 of 3 times") for line in rest)
     quick = make_console(io.StringIO())
     EvalProgress(quick, 8).close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from scripted import ScriptedPolicy, make_group, solve_countdown
@@ -14,7 +16,7 @@ from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
 from tacit.runs.watching import ALARMS, Watcher, read_alarms
 from tacit.training.practice import Practice
-from tacit.training.reporting import Played
+from tacit.training.reporting import Attended, Played
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
 
@@ -32,6 +34,9 @@ class Listener:
     def close(self) -> None: ...
     def say(self, text) -> None:
         self.said.append(text)
+
+    def now(self, text) -> None:
+        self.said.append(f"now {text}")
 
 
 def test_a_watcher_says_it_once_and_keeps_it(tmp_path):
@@ -128,16 +133,69 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
     assert read_alarms(tmp_path / "run") == kept
 
 
-def test_episodes_that_take_long_are_told_of_now_and_then():
-    now, listener = [0.0], Listener()
-    played = Played(listener, "rl 1", 4, clock=lambda: now[0])
+def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learned_from():
+    now = [0.0]
+    played = Played("rl 1", 4, 10, clock=lambda: now[0])
     group = make_group([[2, 2], [2, 2]])
-    for second in range(25):
-        now[0] = float(second)
-        played.turn(group.trajectories[0].steps[0].completion, True)
-        if second == 12:
-            played.over(0, group.trajectories[0])
-    assert listener.said == [
-        "rl 1: 0 of 4 episodes are over, 11 turns, 2.2 tok/s",
-        "rl 1: 1 of 4 episodes are over, 21 turns, 2.1 tok/s",
-    ]
+    now[0] = 3.0
+    assert played.line(3.0) == "rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, 3.0 s"
+    played.turn(group.trajectories[0].steps[0].completion, True)
+    assert played.line(0.0) == "rl 1: 0 of 4 episodes, 1 turn, 0.667 tok/s, at most 1 min 57 s left"
+    played.turn(group.trajectories[0].steps[1].completion, True)
+    now[0] = 12.0
+    played.over(0, group.trajectories[0])
+    assert played.line(0.0) == "rl 1: 1 of 4 episodes, 2 turns, 0.333 tok/s, about 36 s left"
+    for place in range(1, 5):  # a selection plays more than was planned
+        played.over(place, group.trajectories[1])
+    assert played.line(0.0) == "rl 1: 5 episodes, 2 turns, 0.333 tok/s"
+    played.all_over()
+    now[0] = 20.0
+    assert played.line(0.0) == "rl 1: learning from 2 turns, 8.0 s"
+
+
+def test_a_run_that_says_nothing_for_a_while_says_what_goes_on():
+    listener = Listener()
+    with Attended(listener, every_s=0.05) as attended:
+        time.sleep(0.2)
+        assert listener.said == [], "nothing goes on that it knows of"
+        attended.going_on(lambda silence: f"{silence:09.4f} s")
+        patience = time.monotonic() + 30
+        while len(listener.said) < 2 and time.monotonic() < patience:
+            time.sleep(0.01)
+    said = list(listener.said)
+    assert len(said) >= 2 and said[0].startswith("now ") and said[-1] > said[0], "longer and longer"
+    time.sleep(0.12)
+    assert listener.said == said, "nobody speaks when it is over"
+
+
+class Slow(ScriptedPolicy):
+    """Writes its first answer when somebody has been told that it is being waited for, and learns as slowly."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(lambda prompt, seed: "<action>reset</action>")
+        self._listener = listener
+
+    def sample(self, *asked, **named):
+        self._wait_for("waiting for the first answer")
+        return super().sample(*asked, **named)
+
+    def update(self, *asked, **named):
+        self._wait_for("learning from")
+        return super().update(*asked, **named)
+
+    def _wait_for(self, words: str) -> None:
+        patience = time.monotonic() + 30
+        while not any(words in text for text in self._listener.said) and time.monotonic() < patience:
+            time.sleep(0.01)
+
+
+def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr("tacit.training.train.Attended", partial(Attended, every_s=0.05))
+    method = GRPO(wording="full", style="tags", schedule=Schedule(groups=2, group_size=2, iterations=1)).build(WORLD)
+    settings = TrainSettings(tasks=8, max_steps=2, evaluation=EvaluationSettings(split="test", tasks=2, untrained=False))
+    listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
+    Trainer(run, Slow(listener), [Practice.of(WORLD, method, settings)], settings, listener).train()
+    run.close()
+    told = [text for text in listener.said if text.startswith("now rl 1: ")]
+    assert told[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
+    assert told[-1].startswith("now rl 1: learning from 8 turns, ")

@@ -27,7 +27,8 @@ def run(argv: Sequence[str]) -> int:
     from tacit.assembly.credit_quality import circumstances, credited_groups, geometries_of
     from tacit.assembly.ground import ground_of
     from tacit.assembly.players import open_target
-    from tacit.cli.terminal import duration, make_console, say
+    from tacit.cli.terminal import make_console, say
+    from tacit.core.amounts import duration
     from tacit.evaluation.credit.agreement import quality
     from tacit.evaluation.credit.estimators import Geometry
     from tacit.evaluation.credit.measured import Measured
