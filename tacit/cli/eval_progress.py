@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tacit.cli.progress import can_redraw, pack
 from tacit.cli.terminal import say
-from tacit.core.amounts import several
+from tacit.core.amounts import number_of
 from tacit.core.types import Completion
 from tacit.rollout.tally import Tally
 
@@ -84,4 +84,4 @@ def describe_completion(what: str, completion: Completion, valid: bool) -> str:
     text = completion.text if len(completion.text) <= SHOWN_CHARACTERS else f"{completion.text[:SHOWN_CHARACTERS]} …"
     parses = "" if valid else ", which does not parse"
     cut = ", cut off at the longest completion" if completion.finish == "length" else ""
-    return f"{what}, of {several(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"
+    return f"{what}, of {number_of(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"

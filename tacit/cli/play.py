@@ -14,6 +14,7 @@ from tacit.assembly.measuring import episode_at
 from tacit.assembly.players import HUMAN
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
 from tacit.cli.terminal import make_console, say
+from tacit.core.amounts import number_of
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
@@ -46,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
     task, name = plan.task, target.route.name(plan.task)
     who = f"{target.label} ({name})" if name else target.label
     say(console, f"{who} plays {task.id}", style="bold")
-    say(console, f"{task.goal}  ({task.family}, at most {target.rules.max_steps} steps)")
+    say(console, f"{task.goal}  ({task.family}, at most {number_of(target.rules.max_steps, 'step')})")
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
     watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
     context, player = target.route.player(name)
@@ -170,7 +171,7 @@ class Listening:
 
 
 def _show_end(console: Console, played: Trajectory) -> None:
-    turns = f"{len(played)} step{'s' if len(played) != 1 else ''}"
+    turns = number_of(len(played), "step")
     if played.success:
         say(console, f"success in {turns}", style="bold green")
         return

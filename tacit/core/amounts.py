@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def several(count: int, one: str, many: str = "") -> str:
+def number_of(count: int, one: str, many: str = "") -> str:
     """
-    >>> several(1, "episode"), several(2, "episode"), several(0, "family", "families"), several(12345, "turn")
+    >>> number_of(1, "episode"), number_of(2, "episode"), number_of(0, "family", "families"), number_of(12345, "turn")
     ('1 episode', '2 episodes', '0 families', '12345 turns')
     """
     return f"{count} {one if count == 1 else many or one + 's'}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from tacit.core.amounts import number_of
 from tacit.core.types import Step, Trajectory
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.evaluation.pictures import Point, Series
@@ -87,7 +88,8 @@ def reading_load(found: Sequence[Episodes]) -> list[Markup]:
         if len(series.points) > 1:
             begun, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
             left = sum(len(r["turns"]) >= last for r in episodes.records)
-            said = f"{episodes.title}: {begun} episodes begin, {left} reach turn {short(last)}; line: mean; band: middle 80%"
+            came = f"of {number_of(begun, 'episode')} {left} came to turn {short(last)}"
+            said = f"{episodes.title}: {came}; line: mean; band: middle 80%"
             charts.append(draw("Prompt tokens by turn", [series], "turn", note=said, floor=0.0))
     return charts
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tacit.core.amounts import number_of
 from tacit.report.known import Known, Scene
 from tacit.report.numbers import count, is_number
 from tacit.report.page import clean
@@ -35,7 +36,7 @@ def viewer(found: Sequence[Episodes], known: Known, most: int) -> dict[str, Any]
     if not chosen:
         return {"lead": f"No trajectories were asked for; {count(total)} can be read."}
     sources = " and ".join(f"{count(len(e.records))} of {e.title}" for e in found)
-    lead = Markup("{} episodes, chosen from {}").format(len(chosen), sources)
+    lead = Markup("{}, chosen from {}").format(number_of(len(chosen), "episode"), sources)
     if total > len(chosen):
         more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
         lead += more.format(count(total - len(chosen)))

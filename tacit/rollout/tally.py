@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tacit.core.amounts import duration, several
+from tacit.core.amounts import duration, number_of
 from tacit.core.types import Completion, Trajectory
 from tacit.rollout.onlookers import Onlooker
 
@@ -39,13 +39,13 @@ class Tally(Onlooker):
     @property
     def played(self) -> str:
         """`31 turns`"""
-        return several(self._turns, "turn")
+        return number_of(self._turns, "turn")
 
     def parts(self) -> list[str]:
         """`2 of 4 episodes`, `31 turns`, `210 tok/s`, `about 3 min 20 s left`"""
         spent, over = self._clock() - self._began, self._before + self._over
         # Where groups are selected by what came out, more may be played than were planned.
-        found = [f"{over} of {several(self._episodes, 'episode')}" if over <= self._episodes else several(over, "episode")]
+        found = [f"{over} of {number_of(self._episodes, 'episode')}" if over <= self._episodes else number_of(over, "episode")]
         found.append(self.played)
         if (written := max(self._written() - self._written_before, self._tokens)) and spent > 0:
             found.append(f"{written / spent:.3g} tok/s")

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tacit.core.amounts import number_of
+
 Record = Mapping[str, Any]
 """the metrics of one iteration; one that lacks a number, or has none that is finite, is passed over"""
 
@@ -136,7 +138,8 @@ def _crashed(records: Sequence[Record], t: Thresholds) -> str:
     crashed, episodes = (records[-1].get(name) or 0 for name in ("crashed", "episodes"))
     if not crashed:
         return ""
-    return f"{crashed:.0f} of {episodes:.0f} episodes ended because the world broke; they count as failures and teach nothing"
+    share = f"{crashed:.0f} of {number_of(round(episodes), 'episode')}"
+    return f"{share} ended because the world broke; they count as failures and teach nothing"
 
 
 def _sampler(records: Sequence[Record], t: Thresholds) -> str:

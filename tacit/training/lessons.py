@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.core.amounts import number_of
 from tacit.core.protocols import Policy, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.runs.directory import Run
@@ -36,12 +37,12 @@ def demonstrated(
         say(f"imitation: {shown}")
         return shown
     tasks = practice.course.tasks[: settings.tasks]
-    say(f"imitation: the expert plays {len(tasks)} tasks{f' of {world.name}' if several else ''}")
+    say(f"imitation: the expert plays {number_of(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")
     if settings.noted or settings.entries:
         more = scribed(world, tasks, context, tokenizer, world.max_steps, settings, seed)
-        say(f"imitation: and {len(more)} samples of how notes are read and entries written")
+        say(f"imitation: and {number_of(len(more), 'sample')} of how notes are read and entries written")
         shown = Demonstrations.joined([shown, more])
     return shown
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.amounts import duration
+from tacit.core.amounts import duration, number_of
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
 from tacit.core.method import Companion, Method, companions_of, measured_under
@@ -236,9 +236,8 @@ class Trainer:
         best = successes.index(max(successes)) if successes else 0
         if len(successes) - 1 - best >= patience:
             self.progress.stopped = "patience"
-            self.reporter.say(
-                f"stopped at rl {self.progress.step}: the last {patience} evaluations are not above {successes[best]:.1%}"
-            )
+            last = f"the last {number_of(patience, 'evaluation')} brought nothing above {successes[best]:.1%}"
+            self.reporter.say(f"stopped at rl {self.progress.step}: {last}")
 
     def _count(self, done: Iteration, step: int, seconds: float) -> None:
         metrics = dict(done.metrics)

@@ -94,7 +94,7 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp
         patch.setattr("tacit.assembly.measuring.code_version", lambda: code)
         assert main([*words, str(place), "--json"]) == 0
         out = capsys.readouterr().out
-        assert f"{before} episodes were played before" in out or f"{before - 1} episodes were played before" in out
+        assert f"played before: {before} episodes" in out or f"played before: {before - 1} episodes" in out
         resumed = json.loads(out.strip().splitlines()[-1])
         whole = measure(capsys, *words[1:], tmp_path / "whole")
     assert kept(place) == 48 and resumed == whole

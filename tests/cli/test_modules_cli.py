@@ -194,7 +194,7 @@ def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path,
     assert len({result["fingerprint"] for result in results}) == 1
     assert len({result["episodes_file"] for result in results}) == len(list(tmp_path.glob("*.json"))) == 2
     assert main([*command, "--engine.device", "cpu", "--engine.max-batch", "3"]) == 0
-    assert "4 episodes were played before" in capsys.readouterr().out, "auto is what it stands for; batching is no matter"
+    assert "played before: 4 episodes" in capsys.readouterr().out, "auto is what it stands for; batching is no matter"
 
 
 def test_eval_of_a_directory_routes_by_family(trained, tmp_path, capsys) -> None:
