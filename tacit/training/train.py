@@ -273,6 +273,8 @@ class Trainer:
             scores.append(score)
             played += episodes
         self.progress.evaluations.append(over_worlds(scores))
+        for alarm in self.watcher.see_measured(self.progress.evaluations):
+            self.reporter.say(f"warning at rl {step}: {alarm}")
         self._record(f"eval-{stage}", step, played)
         total = {"sft": self.settings.sft.all_steps, "rl": self.method.schedule.iterations}.get(stage, 0)
         self._tell(Event("evaluation", stage, step, total, self.progress.evaluations[-1], self.run.path))
@@ -356,7 +358,7 @@ class Trainer:
             if self._is_best(newest.step):  # the killed process may not have got round to saying so
                 self.run.checkpoints.mark_best(newest)
         kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
-        self.watcher.restore([record for record in kept if record["stage"] == "rl"])
+        self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
 
     def _keep_evidence(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
         """The batch and the policy that met, for whoever wants to know why."""

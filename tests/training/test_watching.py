@@ -11,6 +11,7 @@ from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.method import Schedule
 from tacit.environments import get_environment
+from tacit.evaluation.intervals import wilson
 from tacit.methods.grpo import GRPO
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
@@ -72,6 +73,26 @@ def test_a_watcher_resumed_anywhere_ends_with_the_same_file(tmp_path):
         for step, record in enumerate(metrics[cut:], cut + 1):
             resumed.see(step, record)
         assert (place / ALARMS).read_text() == expected
+
+
+def measured(stage: str, step: int, won: int) -> dict:
+    return {"stage": stage, "step": step, "success": won / 128, "interval": list(wilson(won, 128))}
+
+
+def test_an_evaluation_far_below_the_one_before_practice_rings_also_where_a_run_was_resumed(tmp_path):
+    start, fallen = [measured("untrained", 0, 0), measured("sft", 200, 128)], measured("rl", 10, 107)
+    watcher = Watcher(tmp_path)
+    assert not watcher.see_measured([*start, measured("rl", 5, 118)]), "within ten points"
+    (alarm,) = watcher.see_measured([*start, measured("rl", 5, 118), fallen])
+    assert alarm.step == 10 and alarm.message.startswith("success on the panel fell from 100.0% before practice to 83.6%: ")
+    assert not watcher.see_measured([*start, fallen, measured("rl", 15, 0)]), "it is said once"
+    resumed = Watcher(tmp_path)
+    resumed.see(1, {**HEALTHY, "crashed": 1, "episodes": 4})
+    resumed.restore([{"step": 1, **HEALTHY, "crashed": 1, "episodes": 4}], [*start, fallen])
+    assert [found.name for found in read_alarms(tmp_path)] == ["crashed", "measured_fall"]
+    few = {"stage": "rl", "step": 5, "success": 0.8, "interval": [0.3, 0.99]}
+    assert not Watcher(tmp_path).see_measured([*start, few]), "five episodes leave doubt"
+    assert not Watcher(tmp_path).see_measured([fallen]), "nothing was measured before"
 
 
 class Fading(ScriptedPolicy):
