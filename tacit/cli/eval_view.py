@@ -12,7 +12,7 @@ from tacit.assembly.players import Target
 from tacit.cli.eval_progress import describe_completion
 from tacit.cli.terminal import after, interval, percent, say, say_pairs, table
 from tacit.core.amounts import number_of
-from tacit.evaluation.behaviour import Behaviour
+from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.evaluation.tokens import TokenUse
 from tacit.runs.directory import SUMMARY, find_summary
@@ -116,7 +116,7 @@ def _failures(how: Behaviour) -> Pairs:
         return []
     count = how.episodes - how.successes
     ranked = sorted(how.failures.items(), key=lambda item: -item[1])
-    return [("failures", f"{count}: " + ", ".join(f"{label} {percent(share)}" for label, share in ranked))]
+    return [("failures", f"{count}: " + ", ".join(f"{ending_in_words(label)} {percent(share)}" for label, share in ranked))]
 
 
 def _crashes(measured: Measured) -> Pairs:

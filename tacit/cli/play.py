@@ -19,6 +19,7 @@ from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
+from tacit.evaluation.behaviour import ending_in_words
 from tacit.modules.players import open_player
 from tacit.rollout.episodes import SamplingPolicy, rollout
 from tacit.rollout.worlds import Broken, WorldPool
@@ -177,4 +178,4 @@ def _show_end(console: Console, played: Trajectory) -> None:
         return
     # The world's own word for the ending repeats the reason where it has none better.
     detail = f" ({played.detail})" if played.detail and played.detail != played.stop.value else ""
-    say(console, f"no success after {turns}: {played.stop.value}{detail}", style="bold red")
+    say(console, f"no success after {turns}: {ending_in_words(played.stop.value)}{detail}", style="bold red")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tacit.core.amounts import number_of
 from tacit.core.types import Step, Trajectory
-from tacit.evaluation.behaviour import Behaviour, behaviour
+from tacit.evaluation.behaviour import Behaviour, behaviour, ending_in_words
 from tacit.evaluation.pictures import Point, Series
 from tacit.report.charts import draw
 from tacit.report.known import Known
@@ -62,7 +62,7 @@ def conduct(found: Sequence[Episodes], known: Known, notices: list[str]) -> dict
     for title, caption, field, show in BY_NAME:
         columns: list[Mapping[str, Any]] = [getattr(b, field) for b in told]
         names = sorted({name for column in columns for name in column})
-        body = [[n.replace("_", " "), *(show(c.get(n, 0)) if c else NOTHING for c in columns)] for n in names]
+        body = [[ending_in_words(n), *(show(c.get(n, 0)) if c else NOTHING for c in columns)] for n in names]
         tables.append((title, caption, body))
     return {"titles": [episodes.title for episodes in found], "rows": rows, "failures": tables[0], "skills": tables[1:]}
 

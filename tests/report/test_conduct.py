@@ -47,7 +47,7 @@ def test_episodes_of_one_world_keep_their_title(known):
 def test_tasks_that_the_world_does_not_know_are_said(known):
     notices: list[str] = []
     told = conduct([Episodes("rl", 7, [episode(1, False)])], known, notices)
-    assert told["failures"][2] == [["step limit", "100.0%"]]
+    assert told["failures"][2] == [["out of steps", "100.0%"]]
     assert notices == [
         "Some recorded tasks are not this world's any more: its version has changed, so failures are not labelled."
     ]
