@@ -29,7 +29,7 @@ from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.fitting import check_talk
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
+from tacit.runs.directory import SETTINGS, read_settings, runs_below, saved_checkpoints, what_is_there
 from tacit.training.practice import Practice, completion_limit, evaluation_sampling
 
 HUMAN = "human"
@@ -263,7 +263,10 @@ def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
 
 def _needs_world(name: str, said: Said) -> None:
     if ("world",) not in said:
-        raise TacitError(f"{name!r} is no run directory, so the world must be named: add --world (see `tacit list worlds`).")
+        there = what_is_there(Path(name))
+        here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := runs_below(Path())) else ""
+        model = "A model or the expert needs a world: add --world (see `tacit list worlds`)."
+        raise TacitError(f"{name!r} is no run directory: {there} {model}{here}")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,8 +92,12 @@ def test_the_first_help_names_the_commands(capsys):
         (["train", "--method", "dappo"], "error: unknown method 'dappo'. Did you mean 'dapo'?"),
         (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),
         (["train", "--world", "countdown", "--gruops", "1"], "error: unknown flag --gruops. Did you mean --groups?"),
-        (["train", "--resume", "nowhere"], "error: there is no settings.json in nowhere"),
-        (["eval", "tiny"], "error: 'tiny' is no run directory, so the world must be named: add --world"),
+        (["train", "--resume", "nowhere"], "error: nowhere is no run directory: there is nothing of that name."),
+        (["train", "--resume", str(Path(__file__).parent)], f"error: {Path(__file__).parent} is no run directory: it has"),
+        (["train", "--resume", __file__], f"error: {__file__} is no run directory: it is a file."),
+        (["train", "countdown"], "error: `tacit train` does not know what to do with 'countdown'; settings go by flags: see"),
+        (["eval", "runs/nowhere"], "error: 'runs/nowhere' is no run directory: there is nothing of that name. A model or"),
+        (["eval", "tiny"], "error: 'tiny' is no run directory: there is nothing of that name. A model or the expert needs"),
         (["eval"], "error: the following arguments are required: TARGET"),
         (["eval", "expert", "--panel", "countdown/tset/8"], "error: unknown panel 'countdown/tset/8'. Did you mean"),
         (["eval", "expert", "--panel", "test"], "error: --panel 'test' is no panel name"),
@@ -192,3 +197,14 @@ def test_importing_the_command_line_sets_no_environment(monkeypatch):
     before = dict(os.environ)
     main(["--help"])
     assert dict(os.environ) == before
+
+
+def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "settings.json").write_text("{}")
+    assert main(["eval", "runs/three"]) == 2
+    assert capsys.readouterr().err.endswith("(see `tacit list worlds`). Runs here: runs/one, runs/two.\n")
+    assert main(["eval", "runs"]) == 2
+    assert "'runs' is no run directory: it holds runs, though: runs/one, runs/two; name one of them." in capsys.readouterr().err

@@ -130,7 +130,7 @@ def test_nobody_elses_page_can_ask(tmp_path):
     [
         (lambda path: path.write_text("x"), "is a file; name the directory of a run"),
         (lambda path: (path / "photos").mkdir(parents=True), "is neither a run nor a comparison"),
-        (lambda path: write_run(path / "first"), "It holds runs, though: first"),
+        (lambda path: write_run(path / "first"), "place/first; name one of them"),
         (write_comparison, "is a comparison; `tacit report"),
     ],
 )
