@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit.core.amounts import after
+
 PLAIN_WIDTH = 120
 """columns assumed where the output is a file or a pipe"""
 
@@ -84,8 +86,3 @@ def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, st
     if peak is not None and peak["success"] > last["rl"]["success"]:
         rows.append((f"peak, {after(peak)}", peak))
     return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]
-
-
-def after(evaluation: dict[str, Any]) -> str:
-    stage, step = evaluation["stage"], evaluation["step"]
-    return stage if stage == "untrained" else f"after {stage} {step}"

@@ -1,6 +1,9 @@
-"""Amounts as a person says them."""
+"""Amounts and moments as a person says them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 def number_of(count: int, one: str, many: str = "") -> str:
@@ -21,3 +24,9 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def after(evaluation: Mapping[str, Any]) -> str:
+    """When in a run it was: `untrained`, `after sft 200`, `after rl 20`."""
+    stage, step = evaluation["stage"], evaluation["step"]
+    return stage if stage == "untrained" else f"after {stage} {step}"

@@ -86,6 +86,16 @@ def test_importing_it_imports_nothing_heavy():
         tacit.trian  # noqa: B018
 
 
+def test_a_run_says_in_a_line_how_it_ended(run, tmp_path):
+    told = str(run)
+    assert told.startswith(f"{run.path}: success {run.success:.1%} [") and "of 4 episodes after rl 4 on same/test/4" in told
+    assert "; before: untrained " in told and ", after sft 3 " in told and "\n" not in told
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "settings.json").write_text("{}")
+    assert str(tacit.open_run(begun)) == f"{begun}: not finished"
+
+
 def test_a_run_is_the_one_the_command_line_makes(run, tmp_path):
     words = [
         "train",
