@@ -40,15 +40,15 @@ def said_while(say: Callable[[str], None], what: str, how_far: Callable[[], str]
 
 
 class Bar(io.StringIO):
-    """Takes a tqdm bar in place of the terminal, and says its count in words."""
+    """Takes a tqdm bar in place of the terminal, and says its count in words; when it is full, what is done `then`."""
 
-    def __init__(self, things: str) -> None:
+    def __init__(self, things: str, then: str) -> None:
         super().__init__()
-        self._things, self._counted = things, ""
+        self._things, self._then, self._counted = things, then, ""
 
     def write(self, text: str) -> int:
         for done, total in _COUNTED.findall(text):
-            self._counted = f"{done} of {total} {self._things}"
+            self._counted = f"{done} of {total} {self._things}" if done != total else self._then
         return len(text)
 
     def counted(self) -> str:

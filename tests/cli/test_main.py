@@ -190,7 +190,7 @@ def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
     gguf.write_bytes(b"")
     assert main(["prepare", "smollm2", str(tmp_path / "model"), "--gguf", str(gguf)]) == 0
     assert asked == [("SmolLM2-135M-Instruct", tmp_path / "model", gguf)]
-    assert f"--model {tmp_path / 'model'}" in capsys.readouterr().out
+    assert f"--model {tmp_path / 'model'} --world countdown" in capsys.readouterr().out, "it can be typed as it stands"
 
 
 def test_importing_the_command_line_sets_no_environment(monkeypatch):
