@@ -58,6 +58,7 @@ class LiveReporter:
         self._live.refresh()
 
     def say(self, text: str) -> None:
+        self._now = ""
         say(self._console, text, style="yellow" if text.startswith("warning") else "")
 
     def now(self, text: str) -> None:

@@ -69,6 +69,9 @@ def test_what_goes_on_stands_below_the_bar_until_the_next_step():
     reporter.stage("rl", 40, 0)
     reporter.now("rl 1: 1 of 64 episodes")
     assert drawn(reporter, console)[-1] == "rl 1: 1 of 64 episodes"
+    reporter.say("rl 0: success 1.6%")
+    assert "episodes" not in "\n".join(drawn(reporter, console)), "what is over does not go on"
+    reporter.now("rl 1: 2 of 64 episodes")
     reporter.step(1, METRICS)
     assert "episodes" not in "\n".join(drawn(reporter, console))
     reporter.close()
