@@ -102,7 +102,8 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
         for s in plan.starts
     ]
     pairs += [("note", note) for note in plan.notes]
-    say_pairs(console, [*pairs, ("in", str(directory))])
+    pairs += [("in", str(directory)), *(("follow", f"tacit watch {directory / run.place}") for run in wanted[:1])]
+    say_pairs(console, pairs)
     rows = []
     for world in plan.worlds:
         for method in plan.methods:

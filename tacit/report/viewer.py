@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tacit.core.amounts import number_of
+from tacit.evaluation.behaviour import ending_in_words
 from tacit.report.known import Known, Scene
 from tacit.report.numbers import count, is_number
 from tacit.report.page import clean
@@ -76,6 +77,7 @@ def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
         for turn, prompt in zip(turns, prompts, strict=False):  # there may be none
             turn["prompt"] = [[name, kept(text)] for name, text in prompt]
         head = {name: str(record.get(name, "")) for name in ("task", "goal", "score", "stop", "detail", "condition")}
+        head["stop"] = ending_in_words(head["stop"])
         head |= {"from": clean(title), "family": family_of(record), "success": record["success"], "prompts": source}
         episodes.append({**head, "turns": turns, "final": kept(record["saw"])})
     return {"texts": list(texts), "episodes": episodes}

@@ -150,6 +150,7 @@ def test_trajectories_are_chosen_by_family_and_outcome_and_capped(tmp_path):
     run = write_run(tmp_path / "run")
     page = Page(run_page(run, most_trajectories=6))
     chosen = page.blocks["episodes"]["episodes"]
+    assert {e["stop"] for e in chosen} == {"success", "out of steps"}, "in words"
     assert [(e["family"], e["success"]) for e in chosen[:6]] == [
         ("pick", True), ("place", True), ("pick", True), ("pick", False), ("place", False), ("pick", False)
     ]  # fmt: skip
