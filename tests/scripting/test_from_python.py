@@ -216,6 +216,8 @@ def test_a_callback_that_says_something_else_is_refused(tmp_path):
         small(tmp_path / "run", callbacks=lambda event: "enough")
     with pytest.raises(TacitError, match="callbacks = 3 must be functions"):
         small(tmp_path / "other", callbacks=[3])
+    with pytest.raises(TacitError, match="callbacks = 3 must be functions"):
+        small(tmp_path / "other", callbacks=3)
 
 
 def test_methods_as_objects(tmp_path):
