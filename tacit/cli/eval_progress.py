@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,7 @@ from tacit.cli.progress import can_redraw, pack
 from tacit.cli.terminal import say
 from tacit.core.amounts import number_of
 from tacit.core.types import Completion
+from tacit.core.waiting import heard
 from tacit.rollout.tally import Tally
 
 LINE_EVERY_S = 5.0
@@ -66,12 +68,15 @@ class EvalProgress(Tally):
 
     def _tick(self, every_s: float) -> None:
         while not self._closed.wait(every_s):
+            lines = []
             if self._first is not None and not self._shown:
                 self._shown = True
-                say(self._console, describe_completion("first completion", *self._first))
+                lines.append(describe_completion("first completion", *self._first))
             if not self._live:
                 trouble = f"; {self._trouble()}" if self._trouble() else ""
-                say(self._console, f"eval: {', '.join(self.parts())}{trouble}")
+                lines.append(f"eval: {', '.join(self.parts())}{trouble}")
+            if not all(heard(partial(say, self._console), line) for line in lines):
+                return
 
     def _render(self) -> RenderableType:
         width = self._console.width

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 from tacit.core.amounts import duration
-from tacit.core.waiting import EVERY_S
+from tacit.core.waiting import EVERY_S, heard
 from tacit.rollout.tally import Tally
 
 
@@ -98,8 +98,8 @@ class Attended:
             now, going_on = time.monotonic(), self._going_on
             if now >= max(said, self._heard) + self._every_s:
                 said = now
-                if going_on is not None:
-                    self._reporter.now(going_on(now - self._heard))
+                if going_on is not None and not heard(self._reporter.now, going_on(now - self._heard)):
+                    return
 
 
 class Played(Tally):

@@ -10,6 +10,7 @@ from pathlib import Path
 from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.method import Schedule
+from tacit.core.waiting import reminded
 from tacit.environments import get_environment
 from tacit.evaluation.intervals import wilson
 from tacit.methods.grpo import GRPO
@@ -187,6 +188,23 @@ def test_a_run_that_says_nothing_for_a_while_says_what_goes_on():
     assert len(said) >= 2 and said[0].startswith("now ") and said[-1] > said[0], "longer and longer"
     time.sleep(0.12)
     assert listener.said == said, "nobody speaks when it is over"
+
+
+def test_who_speaks_while_one_waits_falls_silent_where_nobody_reads(monkeypatch):
+    """`tacit train | head` ends by what the command itself prints next, without the traceback of a thread."""
+    broken, tries = [], []
+
+    class Gone(Listener):
+        def now(self, text) -> None:
+            tries.append(text)
+            raise BrokenPipeError
+
+    monkeypatch.setattr("threading.excepthook", broken.append)
+    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
+    with Attended(Gone(), every_s=0.02) as attended, reminded(Gone().now, str):
+        attended.going_on(str)
+        time.sleep(0.3)
+    assert len(tries) == 2 and not broken, "each tries once"
 
 
 class Slow(ScriptedPolicy):
