@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 
 import pytest
 from rich.console import Console
 
+from tacit.cli.main import main
 from tacit.cli.progress import LiveReporter, chunks, make_reporter, pack
 from tacit.cli.terminal import make_console, say, say_pairs, score_rows, table
 from tacit.core.amounts import duration
+from tacit.core.errors import TacitError
 from tacit.training.reporting import PlainReporter
 
 METRICS = {"success": 0.4375, "reward": 4.31, "loss": -0.0123, "tokens_per_s": 12345.0, "unwatched": 1.0}
@@ -121,6 +125,22 @@ def test_plain_lines_go_where_the_console_goes():
     reporter.stage("rl", 1, 0)
     reporter.step(1, METRICS)
     assert "rl 1/1  success 43.8%  reward 4.31" in console.file.getvalue()
+
+
+def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch, tmp_path):
+    said = []
+
+    def slowly(self):
+        patience = time.monotonic() + 30
+        while not any(line.startswith("loading") for line in said) and time.monotonic() < patience:
+            time.sleep(0.02)
+            said.extend(capsys.readouterr().out.splitlines())
+        raise TacitError("it broke")
+
+    monkeypatch.setattr("tacit.assembly.toolbox.Toolbox.open", slowly)
+    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
+    assert main(["train", "--world", "countdown", "--model", "tiny-0.5m", "--out", str(tmp_path / "run")]) == 2
+    assert re.fullmatch(r"loading tiny-0.5m, [\d.]+ s", said[-1]) and not (tmp_path / "run").exists()
 
 
 def test_pack():
