@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -161,7 +162,11 @@ def test_a_reader_that_has_read_enough_is_no_error():
 def test_lists(capsys):
     assert main(["list", "worlds", "--world", "countdown"]) == 0
     worlds = " ".join(capsys.readouterr().out.split())
-    assert "countdown" in worlds and "train, test, hard" in worlds and "30 26 solver" in worlds
+    assert (
+        "countdown" in worlds
+        and "yes 30 Countdown-Stepwise:" in worlds
+        and "26 solver train, test, hard three_numbers" in worlds
+    )
     assert main(["list", "methods"]) == 0
     methods = capsys.readouterr().out
     assert all(name in methods for name in METHODS)
@@ -175,6 +180,14 @@ def test_lists(capsys):
 
     panels = capsys.readouterr().out
     assert "countdown/test/128" in panels and Panel.of(ENVIRONMENT, "test", 128).hash in panels
+
+
+def test_what_a_world_is_takes_two_lines_of_a_terminal_at_most(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["list"]) == 0
+    worlds = capsys.readouterr().out.split("Methods")[0].splitlines()[2:]
+    names = [number for number, line in enumerate(worlds) if line[:1].strip()]
+    assert len(names) > 10 and max(after - before for before, after in pairwise(names)) <= 2
 
 
 def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys):
