@@ -16,15 +16,11 @@ from rich.text import Text
 
 from tacit.cli.progress import can_redraw, pack
 from tacit.cli.terminal import say
-from tacit.core.amounts import number_of
-from tacit.core.types import Completion
 from tacit.core.waiting import heard
-from tacit.rollout.tally import Tally
+from tacit.rollout.tally import Tally, describe_completion
 
 LINE_EVERY_S = 5.0
 """between lines where there is no terminal to redraw; none for what is over sooner"""
-SHOWN_CHARACTERS = 300
-"""of the first completion"""
 
 
 class EvalProgress(Tally):
@@ -42,7 +38,6 @@ class EvalProgress(Tally):
         """`policy` may also say its `trouble`."""
         super().__init__(episodes, max_steps, policy, clock)
         self._console = console
-        self._first: tuple[Completion, bool] | None = None
         self._shown = False
         self._live = None
         if can_redraw(console):
@@ -51,11 +46,6 @@ class EvalProgress(Tally):
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, args=(every_s,), daemon=True)
         self._ticker.start()
-
-    def turn(self, completion: Completion, valid: bool) -> None:
-        super().turn(completion, valid)
-        if self._first is None and completion.finish != "unusable":
-            self._first = (completion, valid)
 
     def close(self) -> None:
         self._closed.set()
@@ -69,9 +59,9 @@ class EvalProgress(Tally):
     def _tick(self, every_s: float) -> None:
         while not self._closed.wait(every_s):
             lines = []
-            if self._first is not None and not self._shown:
+            if self.first is not None and not self._shown:
                 self._shown = True
-                lines.append(describe_completion("first completion", *self._first))
+                lines.append(describe_completion("first completion", *self.first))
             if not self._live:
                 trouble = f"; {self._trouble()}" if self._trouble() else ""
                 lines.append(f"eval: {', '.join(self.parts())}{trouble}")
@@ -83,10 +73,3 @@ class EvalProgress(Tally):
         lines = [Text(line, no_wrap=True) for line in pack([*self.parts(), *filter(None, [self._trouble()])], width)]
         bar = ProgressBar(total=max(1, self._episodes), completed=self._before + self._over, width=min(width - 6, 40))
         return Group(bar, *lines) if width >= 16 else Group(*lines)
-
-
-def describe_completion(what: str, completion: Completion, valid: bool) -> str:
-    text = completion.text if len(completion.text) <= SHOWN_CHARACTERS else f"{completion.text[:SHOWN_CHARACTERS]} …"
-    parses = "" if valid else ", which does not parse"
-    cut = ", cut off at the longest completion" if completion.finish == "length" else ""
-    return f"{what}, of {number_of(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"

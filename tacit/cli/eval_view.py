@@ -9,12 +9,12 @@ from rich.table import Table
 
 from tacit.assembly.measuring import Measured
 from tacit.assembly.players import Target
-from tacit.cli.eval_progress import describe_completion
 from tacit.cli.terminal import interval, percent, say, say_pairs, table
 from tacit.core.amounts import after, number_of
 from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.evaluation.tokens import TokenUse
+from tacit.rollout.tally import describe_completion
 from tacit.runs.directory import SUMMARY, find_summary
 
 Pairs = list[tuple[str, str]]

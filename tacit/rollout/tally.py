@@ -11,6 +11,9 @@ from tacit.core.amounts import duration, number_of
 from tacit.core.types import Completion, Trajectory
 from tacit.rollout.onlookers import Onlooker
 
+SHOWN_CHARACTERS = 300
+"""of a completion that is shown"""
+
 
 class Tally(Onlooker):
     """Counts episodes, turns and tokens, and estimates what is left."""
@@ -23,6 +26,8 @@ class Tally(Onlooker):
         self._began = clock()
         self._before, self._over, self._turns, self._turns_of_over, self._tokens = 0, 0, 0, 0, 0
         self._written_before = self._written()
+        self.first: tuple[Completion, bool] | None = None
+        """what was written first, and whether it parsed"""
 
     def begun(self, before: int) -> None:
         """So many episodes were played earlier."""
@@ -31,6 +36,8 @@ class Tally(Onlooker):
     def turn(self, completion: Completion, valid: bool) -> None:
         self._turns += 1
         self._tokens += len(completion.tokens)
+        if self.first is None and completion.finish != "unusable":
+            self.first = (completion, valid)
 
     def over(self, place: int, trajectory: Trajectory) -> None:
         self._over += 1
@@ -67,3 +74,10 @@ class Tally(Onlooker):
 
     def _written(self) -> int:
         return getattr(self._policy, "written_tokens", 0)
+
+
+def describe_completion(what: str, completion: Completion, valid: bool) -> str:
+    text = completion.text if len(completion.text) <= SHOWN_CHARACTERS else f"{completion.text[:SHOWN_CHARACTERS]} …"
+    parses = "" if valid else ", which does not parse"
+    cut = ", cut off at the longest completion" if completion.finish == "length" else ""
+    return f"{what}, of {number_of(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"

@@ -22,6 +22,7 @@ from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules, Told
 from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.rollout.crashes import describe_crashes, first_crash, refuse_if_all_crashed
+from tacit.rollout.tally import describe_completion
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
@@ -85,6 +86,7 @@ class Trainer:
         self.settings, self.reporter, self._callbacks = settings, Attended(reporter), tuple(callbacks)
         self.progress = Progress()
         self.watcher = Watcher(run.path)
+        self._shown = False
         self._began = time.monotonic()
 
     @property
@@ -320,8 +322,15 @@ class Trainer:
 
     def _watched(self, what: str, episodes: int, max_steps: int) -> Played:
         played = Played(what, episodes, max_steps, self.policy)
-        self.reporter.going_on(played.line)
+        self.reporter.going_on(lambda silence: self._first_completion(played) or played.line(silence))
         return played
+
+    def _first_completion(self, played: Played) -> str:
+        """What the policy writes, once in a run that takes long: whoever waits for it wants to have seen it."""
+        if self._shown or played.first is None:
+            return ""
+        self._shown = True
+        return describe_completion("first completion", *played.first)
 
     def _is_best(self, step: int) -> bool:
         """Whether practice has been measured at this very step, and never better."""
