@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tacit.assembly.checks import find_world
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.world import Environment
 from tacit.engines import REGISTRY as ENGINES
@@ -81,7 +82,7 @@ def panels(names: Iterable[str]) -> list[tuple[str, str, str]]:
                 rows.append((f"{name}/{split}", "-", f"not available: {error}"))
                 continue
             usual = ", measured on where none is named" if split == world.panel_split else ""
-            rows.append((panel.name, panel.hash, f"{len(panel.tasks)} tasks of split {split}{usual}"))
+            rows.append((panel.name, panel.hash, f"{number_of(len(panel.tasks), 'task')} of split {split}{usual}"))
     return rows
 
 

@@ -151,7 +151,8 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, left: Sequence[str]) -> NoReturn:
         flag = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
         if flag is None:
-            raise TacitError(f"`tacit {self._command}` does not know what to do with {left[0]!r}.")
+            told = f"`tacit {self._command}` does not know what to do with {left[0]!r}"
+            raise TacitError(f"{told}; settings go by flags: see `tacit {self._command} --help`.")
         near = self.nearest(flag)
         hint = self.explain(flag) or (f"Did you mean {near}?" if near else f"See `tacit {self._command} --help`.")
         raise TacitError(f"unknown flag {flag}. {hint}")

@@ -23,13 +23,15 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.core.world import Environment, Expert
 from tacit.engines.chat.byte_tokens import ByteTokens
+from tacit.engines.models.bases import BASES
+from tacit.engines.models.tiny import TINY_SIZES
 from tacit.evaluation.evaluate import Alone, Route
 from tacit.evaluation.rules import Rules
 from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.fitting import check_talk
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
+from tacit.runs.directory import SETTINGS, read_settings, runs_below, saved_checkpoints, what_is_there
 from tacit.training.practice import Practice, completion_limit, evaluation_sampling
 
 HUMAN = "human"
@@ -263,7 +265,12 @@ def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
 
 def _needs_world(name: str, said: Said) -> None:
     if ("world",) not in said:
-        raise TacitError(f"{name!r} is no run directory, so the world must be named: add --world (see `tacit list worlds`).")
+        if name in (EXPERT, READER, HUMAN, *TINY_SIZES, *BASES):
+            raise TacitError(f"{name!r} can play in any world, so one must be named: add --world (see `tacit list worlds`).")
+        there = what_is_there(Path(name))
+        here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := runs_below(Path())) else ""
+        model = "A model needs a world: add --world (see `tacit list worlds`)."
+        raise TacitError(f"{name!r} is no run directory: {there} {model}{here}")
 
 
 @dataclass(frozen=True)

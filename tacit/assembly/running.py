@@ -9,12 +9,16 @@ from typing import Any
 from tacit.assembly.checks import AGENTS, Prepared, prepare
 from tacit.assembly.players import seated
 from tacit.assembly.recipe import Recipe
+from tacit.core.amounts import duration
 from tacit.core.errors import EngineLost
+from tacit.core.protocols import Policy
+from tacit.core.waiting import reminded
 from tacit.rollout.fitting import check_talk
 from tacit.runs.directory import SETTINGS, Run, read_settings, saved_checkpoints
 from tacit.runs.files import write_json
 from tacit.training.events import Callback
 from tacit.training.overlap import check_overlap
+from tacit.training.practice import Practice
 from tacit.training.reporting import Reporter
 from tacit.training.train import Trainer
 
@@ -52,8 +56,33 @@ def _carry_out(
     callbacks: Sequence[Callback],
     begun: Callable[[], None],
 ) -> dict[str, Any]:
-    recipe = prepared.recipe
-    practices = prepared.practices()
+    recipe, reporter = prepared.recipe, make_reporter()
+    try:
+        with reminded(reporter.now, lambda spent: f"loading {recipe.model}, {duration(spent)}"):
+            policy, practices = _opened(prepared)
+        keep, wandb = recipe.train.keep, recipe.train.wandb
+        run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
+        begun()
+        try:
+            if resume:
+                write_json(recipe.out / SETTINGS, recipe.to_json())
+            trainer = Trainer(run, policy, practices, recipe.train, reporter, prepared.toolbox.policies, callbacks)
+            return trainer.train()
+        except EngineLost as lost:
+            reporter.say(f"warning: {lost} This run tries by itself.")
+            for held in (policy, *prepared.toolbox.policies.values()):
+                if (close := getattr(held, "close", None)) is not None:
+                    close()
+            raise
+        finally:
+            run.close()
+    finally:
+        reporter.close()
+
+
+def _opened(prepared: Prepared) -> tuple[Policy, Sequence[Practice]]:
+    """Who is trained, loaded, and what it practises; refused where the two do not fit."""
+    recipe, practices = prepared.recipe, prepared.practices()
     if recipe.model in AGENTS:
         policy, practice = seated(recipe.model, practices[0])
         practices = (practice,)
@@ -62,21 +91,4 @@ def _carry_out(
     for practice in practices:
         check_talk(practice.method.context, policy)
     check_overlap(recipe.train, policy, practices)
-    keep, wandb = recipe.train.keep, recipe.train.wandb
-    run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
-    begun()
-    reporter = make_reporter()
-    try:
-        if resume:
-            write_json(recipe.out / SETTINGS, recipe.to_json())
-        trainer = Trainer(run, policy, practices, recipe.train, reporter, prepared.toolbox.policies, callbacks)
-        return trainer.train()
-    except EngineLost as lost:
-        reporter.say(f"warning: {lost} This run tries by itself.")
-        for held in (policy, *prepared.toolbox.policies.values()):
-            if (close := getattr(held, "close", None)) is not None:
-                close()
-        raise
-    finally:
-        reporter.close()
-        run.close()
+    return policy, practices

@@ -18,6 +18,7 @@ from tacit.companions.experience.entries import Entry, Usage
 from tacit.companions.experience.exchange import exported, take_in
 from tacit.companions.experience.opening import embedding_named, find_bank, open_bank, read_bank
 from tacit.companions.experience.ranking import ORDERS, ranked
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError, unknown
 from tacit.core.tools import Encode
 from tacit.runs.files import write_text
@@ -136,7 +137,7 @@ def export(argv: Sequence[str]) -> int:
         sys.stdout.write(lines)
         return 0
     write_text(Path(arguments.file), lines)
-    say(make_console(), f"{arguments.file}: {len(bank)} entries")
+    say(make_console(), f"{arguments.file}: {number_of(len(bank), 'entry', 'entries')}")
     return 0
 
 
@@ -158,7 +159,9 @@ def bring_in(argv: Sequence[str]) -> int:
     for number, problem in taken.bad[:MOST_TOLD]:
         say(console, f"{arguments.file}, line {number}: {problem}", "red")
     more = f" ({len(taken.bad) - MOST_TOLD} more)" if len(taken.bad) > MOST_TOLD else ""
-    counts = f"added {taken.added}; {taken.known} were there already; {len(taken.bad)} lines could not be read{more}"
+    counts = (
+        f"added {taken.added}; {taken.known} were there already; {number_of(len(taken.bad), 'line')} could not be read{more}"
+    )
     say(console, f"{counts}. {len(bank)} are in the bank. {GOES_BACK}")
     return 1 if taken.bad else 0
 
@@ -245,9 +248,9 @@ def _show(told: dict[str, Any]) -> None:
                 f"{came}{f' in {where}' if where else ''}, episode seed {origin['episode']}, iteration {origin['step']}",
             ),
             ("state", f"retired: {told['retired']}{after}" if told["retired"] else "living"),
-            ("handed out", f"{counts['retrieved']} times"),
-            ("guided", f"{len(guided)} episodes: {won} won, {len(guided) - won} lost"),
-            ("trained on", f"{counts['trained']} times"),
+            ("handed out", number_of(counts["retrieved"], "time")),
+            ("guided", f"{number_of(len(guided), 'episode')}: {won} won, {len(guided) - won} lost"),
+            ("trained on", number_of(counts["trained"], "time")),
         ],
     )
     for old in told["replaced"]:

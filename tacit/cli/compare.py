@@ -15,12 +15,13 @@ from rich.console import Console
 from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.assembly.recipe import read_document
 from tacit.assembly.recipes import comparison_recipe
-from tacit.cli.terminal import duration, make_console, percent, say, say_pairs, table
+from tacit.cli.terminal import make_console, percent, say, say_pairs, table
 from tacit.comparison.carry_out import Happening, check_stored, status_of
 from tacit.comparison.pages import cells_of, columns, grid_text
 from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.comparison.processes import Processes
 from tacit.comparison.results import Results
+from tacit.core.amounts import duration, number_of
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\
@@ -62,7 +63,11 @@ def run(argv: Sequence[str]) -> int:
     show_tables(console, plan, found)
     say(console, f"table: {directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/")
     if failed:
-        say(console, f"{len(failed)} of {len(wanted)} runs failed; the same command tries them again.", style="bold red")
+        say(
+            console,
+            f"{len(failed)} of {number_of(len(wanted), 'run')} failed; the same command tries them again.",
+            style="bold red",
+        )
     say(console, f"\nNext: tacit report {directory}        writes {directory}/report.html")
     return FAILED if failed else 0
 
@@ -93,10 +98,12 @@ def show_plan(console: Console, plan: Plan, directory: Path, wanted: Sequence[Pl
     pairs = [("methods", ", ".join(plan.methods)), ("worlds", ", ".join(plan.worlds))]
     pairs += [("seeds", ", ".join(map(str, plan.seeds)))]
     pairs += [
-        ("start", f"{s.world}: {s.document['sft']['steps']} steps of imitation, once, seed {s.seed}") for s in plan.starts
+        ("start", f"{s.world}: {number_of(s.document['sft']['steps'], 'step')} of imitation, once, seed {s.seed}")
+        for s in plan.starts
     ]
     pairs += [("note", note) for note in plan.notes]
-    say_pairs(console, [*pairs, ("in", str(directory))])
+    pairs += [("in", str(directory)), *(("follow", f"tacit watch {directory / run.place}") for run in wanted[:1])]
+    say_pairs(console, pairs)
     rows = []
     for world in plan.worlds:
         for method in plan.methods:

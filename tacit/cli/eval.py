@@ -18,7 +18,8 @@ from tacit.assembly.values import from_text
 from tacit.cli.eval_progress import EvalProgress
 from tacit.cli.eval_view import show, show_tokens
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
-from tacit.cli.terminal import duration, make_console, say
+from tacit.cli.terminal import make_console, say
+from tacit.core.amounts import duration
 from tacit.core.errors import TacitError
 from tacit.core.prices import Prices
 from tacit.core.waiting import reminded

@@ -9,11 +9,12 @@ from rich.table import Table
 
 from tacit.assembly.measuring import Measured
 from tacit.assembly.players import Target
-from tacit.cli.eval_progress import describe_completion
-from tacit.cli.terminal import after, interval, percent, say, say_pairs, table
-from tacit.evaluation.behaviour import Behaviour
+from tacit.cli.terminal import interval, percent, say, say_pairs, table
+from tacit.core.amounts import after, number_of
+from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.evaluation.tokens import TokenUse
+from tacit.rollout.tally import describe_completion
 from tacit.runs.directory import SUMMARY, find_summary
 
 Pairs = list[tuple[str, str]]
@@ -49,7 +50,7 @@ def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
         for use in uses
     ]
     console.print()
-    console.print(table(f"Tokens of the same {own.turns} turns", columns, rows, numbers=columns[1:]))
+    console.print(table(f"Tokens of the same {number_of(own.turns, 'turn')}", columns, rows, numbers=columns[1:]))
     say(console, "growth: mean change of a prompt from turn to turn; action: as the context has it written, without reasoning")
 
 
@@ -75,8 +76,12 @@ def _outcomes(score: PanelScore) -> Pairs:
         ("SC@", score.majority_at, score.majority_interval, "most"),
     ):
         for k, share in shares.items():
-            tries = "1 try" if k == 1 else f"{k} tries"
-            pairs += [(f"{name}{k}", f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {tries}")]
+            pairs += [
+                (
+                    f"{name}{k}",
+                    f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {number_of(k, 'try', 'tries')}",
+                )
+            ]
     return pairs
 
 
@@ -111,15 +116,19 @@ def _failures(how: Behaviour) -> Pairs:
         return []
     count = how.episodes - how.successes
     ranked = sorted(how.failures.items(), key=lambda item: -item[1])
-    return [("failures", f"{count}: " + ", ".join(f"{label} {percent(share)}" for label, share in ranked))]
+    return [("failures", f"{count}: " + ", ".join(f"{ending_in_words(label)} {percent(share)}" for label, share in ranked))]
 
 
 def _crashes(measured: Measured) -> Pairs:
     crashed = [t.detail for t in measured.played if t.stop.crashed]
     if not crashed:
         return []
-    what = "episode" if len(crashed) == 1 else "episodes"
-    return [("crashed", f"{len(crashed)} {what} ended because the world broke, counted as failures. The first: {crashed[0]}")]
+    return [
+        (
+            "crashed",
+            f"{number_of(len(crashed), 'episode')} ended because the world broke, counted as failures. The first: {crashed[0]}",
+        )
+    ]
 
 
 def _unparsed(measured: Measured) -> Pairs:
@@ -135,7 +144,7 @@ def _broken(target: Target, score: PanelScore) -> Pairs:
         return []
     first = next(iter(getattr(target.policy, "broken", ())), "")
     why = f" The first: {first}" if first else ""
-    return [("unusable", f"{score.unusable} answers, each a turn that does not parse.{why}")]
+    return [("unusable", f"{number_of(score.unusable, 'answer')}, each a turn that does not parse.{why}")]
 
 
 def _the_run(target: Target, measured: Measured) -> Pairs:

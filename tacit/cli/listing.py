@@ -39,6 +39,11 @@ def run(argv: Sequence[str]) -> int:
         if kind == "worlds":
             for remedy in remedies(worlds):
                 say(console, remedy)
+            if arguments.kind:
+                console.print()
+                console.print(list_parts(worlds))
+            else:
+                say(console, "`tacit list worlds` also names their experts, splits and families.", style="dim")
         if arguments.kind is None:
             console.print()
     if arguments.kind == "recipes":
@@ -49,18 +54,24 @@ def run(argv: Sequence[str]) -> int:
 
 
 def list_worlds(names: Sequence[str]) -> Table:
-    columns = ("world", "what it is", "splits", "families", "steps", "skills", "expert", "ready")
     rows = []
     for name, world in catalogue.find_worlds(names).items():
         if isinstance(world, str):
-            rows.append((name, world, "", "", "", "", "", "no"))
-            continue
-        skills = str(len(world.alphabet.skills)) if world.alphabet else "-"
-        experts = ", ".join(world.experts) or "-"
-        splits, families = ", ".join(world.splits), ", ".join(world.families)
-        ready = "no" if world.remedy else "yes"
-        rows.append((name, world.summary, splits, families, str(world.max_steps), skills, experts, ready))
-    return table("Worlds", columns, rows, numbers=("steps", "skills"))
+            rows.append((name, "no", "", world))
+        else:
+            rows.append((name, "no" if world.remedy else "yes", str(world.max_steps), world.summary))
+    return table("Worlds", ("world", "ready", "steps", "what it is"), rows, numbers=("ready", "steps"))
+
+
+def list_parts(names: Sequence[str]) -> Table:
+    """What a world is divided into, apart from what it is: eight columns in a terminal are none."""
+    rows = []
+    for name, world in catalogue.find_worlds(names).items():
+        if not isinstance(world, str):
+            skills = str(len(world.alphabet.skills)) if world.alphabet else "-"
+            named = (", ".join(some) or "-" for some in (world.experts, world.splits, world.families))
+            rows.append((name, skills, *named))
+    return table("Their parts", ("world", "skills", "expert", "splits", "families"), rows, numbers=("skills",))
 
 
 def remedies(names: Sequence[str]) -> list[str]:

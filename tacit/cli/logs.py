@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tacit.assembly.flags import Parser
 from tacit.cli.terminal import say, table
+from tacit.core.amounts import number_of
 from tacit.modules.logs import Coverage, Logs
 
 MOST_LINES = 40
@@ -37,7 +38,7 @@ def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report:
             f"and {len(logs.unusable) - MOST_LINES} more{f', all of them in {report}' if report else ''}",
             style="yellow",
         )
-    say(console, f"{len(logs.episodes)} episodes can be used, {len(logs.unusable)} lines cannot")
+    say(console, f"{number_of(len(logs.episodes), 'episode')} can be used, {number_of(len(logs.unusable), 'line')} cannot")
     columns = ("family", "episodes", "won", "turns to imitate", "")
     rows = [(c.family, str(c.episodes), str(c.won), str(c.turns), c.remark) for c in covered]
     console.print(table("", columns, rows, numbers=columns[1:4]))

@@ -21,6 +21,7 @@ from tacit.cli.modules_cost import cost
 from tacit.cli.modules_sharing import install_module, pack_module
 from tacit.cli.terminal import interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError, unknown
 from tacit.modules.checking import problems
 from tacit.modules.logs import find_logs
@@ -193,10 +194,12 @@ def show_modules(console: Console, modules: Mapping[str, Module]) -> None:
 def _taught(taught: Mapping[str, Any]) -> str:
     """`taught from 22 logged episodes alone, never practised or played; does as they did at 71.0% of 40 turns kept back`"""
     practised = "then practised" if taught["practised"] else "never practised or played"
-    said = f"taught from {taught['episodes']} logged episodes alone, {practised}"
+    said = f"taught from {number_of(taught['episodes'], 'logged episode')} alone, {practised}"
     if not taught.get("kept_turns"):
         return said
-    return f"{said}; does as they did at {percent(taught['same_action'])} of {taught['kept_turns']} turns kept back"
+    return (
+        f"{said}; does as they did at {percent(taught['same_action'])} of {number_of(taught['kept_turns'], 'turn')} kept back"
+    )
 
 
 def _score(score: Mapping[str, Any] | None) -> str:

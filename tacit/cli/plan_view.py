@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from tacit.assembly.values import to_data
-from tacit.cli.terminal import duration, percent, say, say_pairs, table
+from tacit.cli.terminal import percent, say, say_pairs, table
+from tacit.core.amounts import duration
 from tacit.planning.memory import server_weights, total
 from tacit.planning.plans import Cluster, Plan, divided
 from tacit.planning.remedies import quicker, remedies

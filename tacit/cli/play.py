@@ -14,10 +14,12 @@ from tacit.assembly.measuring import episode_at
 from tacit.assembly.players import HUMAN
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
 from tacit.cli.terminal import make_console, say
+from tacit.core.amounts import number_of
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
+from tacit.evaluation.behaviour import ending_in_words
 from tacit.modules.players import open_player
 from tacit.rollout.episodes import SamplingPolicy, rollout
 from tacit.rollout.worlds import Broken, WorldPool
@@ -46,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
     task, name = plan.task, target.route.name(plan.task)
     who = f"{target.label} ({name})" if name else target.label
     say(console, f"{who} plays {task.id}", style="bold")
-    say(console, f"{task.goal}  ({task.family}, at most {target.rules.max_steps} steps)")
+    say(console, f"{task.goal}  ({task.family}, at most {number_of(target.rules.max_steps, 'step')})")
     delay = arguments.delay if arguments.delay is not None else (0.5 if console.is_terminal and not human else 0.0)
     watch = Watch(make_worlds(target.world, target.recipe.train), console, delay)
     context, player = target.route.player(name)
@@ -170,10 +172,10 @@ class Listening:
 
 
 def _show_end(console: Console, played: Trajectory) -> None:
-    turns = f"{len(played)} step{'s' if len(played) != 1 else ''}"
+    turns = number_of(len(played), "step")
     if played.success:
         say(console, f"success in {turns}", style="bold green")
         return
     # The world's own word for the ending repeats the reason where it has none better.
     detail = f" ({played.detail})" if played.detail and played.detail != played.stop.value else ""
-    say(console, f"no success after {turns}: {played.stop.value}{detail}", style="bold red")
+    say(console, f"no success after {turns}: {ending_in_words(played.stop.value)}{detail}", style="bold red")

@@ -50,7 +50,7 @@ def prepare_packed(name: str, argv: Sequence[str]) -> int:
     if arguments.gguf is not None and not arguments.gguf.is_file():
         raise TacitError(f"--gguf {arguments.gguf}: there is no such file.")
     made = prepare_model(packed, arguments.destination, arguments.gguf, partial(print, flush=True))
-    print(f"ready: tacit train --model {made}")
+    print(f"ready: tacit eval {made} --world countdown --tasks 4\n       tacit train --model {made} --world countdown")
     return 0
 
 
@@ -75,5 +75,5 @@ def prepare_base(argv: Sequence[str]) -> int:
     plan = BasePlan(said.destination, said.size, said.share, said.processes, settings, engine)
     for name, right in make_base(plan, partial(print, flush=True)).items():
         print(f"reads {name}: {100 * right:.1f}% exact")
-    print(f"ready: tacit train --model {plan.destination}")
+    print(f"ready: tacit train --model {plan.destination} --world countdown")
     return 0

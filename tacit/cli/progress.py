@@ -14,7 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli.terminal import duration, say
+from tacit.cli.terminal import say
+from tacit.core.amounts import duration
 from tacit.training.reporting import PlainReporter, Reporter, chunks
 
 RECENT = 20
@@ -35,12 +36,14 @@ class LiveReporter:
         self._console, self._clock = console, clock
         self._name, self._total, self._step = "", 0, 0
         self._metrics: dict[str, float] = {}
+        self._now = ""
         self._ticks: deque[tuple[int, float]] = deque(maxlen=RECENT + 1)
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
         self._live.start()
 
     def stage(self, name: str, total: int, done: int) -> None:
         self._name, self._total, self._step, self._metrics = name, total, done, {}
+        self._now = ""
         self._ticks.clear()
         self._ticks.append((done, self._clock()))
 
@@ -50,12 +53,17 @@ class LiveReporter:
         # A supervised stage counts its tokens but not its speed.
         if "tokens_per_s" not in metrics and "tokens" in metrics and now > last_time:
             metrics = {**metrics, "tokens_per_s": metrics["tokens"] * (step - last_step) / (now - last_time)}
-        self._step, self._metrics = step, metrics
+        self._step, self._metrics, self._now = step, metrics, ""
         self._ticks.append((step, now))
         self._live.refresh()
 
     def say(self, text: str) -> None:
+        self._now = ""
         say(self._console, text, style="yellow" if text.startswith("warning") else "")
+
+    def now(self, text: str) -> None:
+        self._now = text
+        self._live.refresh()
 
     def close(self) -> None:
         self._live.stop()
@@ -68,18 +76,19 @@ class LiveReporter:
         return max(0.0, (now - began) / (last - first) * (self._total - last) - (self._clock() - now))
 
     def _render(self) -> RenderableType:
-        if not self._name:
-            return Text("")
         left, width = self.seconds_left(), self._console.width
+        now = pack(self._now.split(", "), width) if self._now else []
+        if not self._name:
+            return _lines(now)
         counts = [f"{self._step}/{self._total}", *([f"{duration(left)} left"] if left is not None else [])]
         numbers = chunks(self._metrics)
         room = width - len(self._name) - len("  ".join(counts)) - 4
         if room < 10:  # a bar that has no room is left out; the numbers are not
-            return _lines(pack([self._name, *counts, *numbers], width))
+            return _lines([*pack([self._name, *counts, *numbers], width), *now])
         bar = ProgressBar(total=max(1, self._total), completed=self._step, width=min(room, 40))
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(Text(self._name, style="bold"), bar, Text("  ".join(counts), no_wrap=True))
-        return Group(line, _lines(pack(numbers, width)))
+        return Group(line, _lines([*pack(numbers, width), *now]))
 
 
 def _lines(lines: Sequence[str]) -> RenderableType:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit.core.amounts import after
+
 PLAIN_WIDTH = 120
 """columns assumed where the output is a file or a pipe"""
 
@@ -75,18 +77,6 @@ def interval(low_high: Sequence[float]) -> str:
     return f"[{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def duration(seconds: float) -> str:
-    """
-    >>> duration(75)
-    '1 min 15 s'
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
 def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     """The last evaluation of each stage, and the best of practice where it was not the last: (stage, success, interval, n)."""
     last = {e["stage"]: e for e in evaluations}
@@ -96,8 +86,3 @@ def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, st
     if peak is not None and peak["success"] > last["rl"]["success"]:
         rows.append((f"peak, {after(peak)}", peak))
     return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]
-
-
-def after(evaluation: dict[str, Any]) -> str:
-    stage, step = evaluation["stage"], evaluation["step"]
-    return stage if stage == "untrained" else f"after {stage} {step}"

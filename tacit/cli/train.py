@@ -30,6 +30,7 @@ from tacit.assembly.recipe import (
 )
 from tacit.assembly.recipes import run_recipe
 from tacit.assembly.resuming import MAY_CHANGE, is_finished
+from tacit.core.amounts import duration, number_of
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN
 from tacit.evaluation.panels import panel_name
@@ -167,14 +168,23 @@ def show_header(console: Console, prepared: Prepared) -> None:
     if train.sft.all_steps:
         shown = f"recorded in {train.sft.from_}" if train.sft.from_ else "shown by the "
         shown += "" if train.sft.from_ else train.sft.expert or next(iter(worlds[0].experts))
-        pairs.append(("sft", f"{train.sft.steps} steps of {train.sft.batch} turns {shown}, lr {train.sft.lr:g}"))
+        pairs.append(
+            (
+                "sft",
+                f"{number_of(train.sft.steps, 'step')} of {number_of(train.sft.batch, 'turn')} {shown}, lr {train.sft.lr:g}",
+            )
+        )
     if train.sft.rounds:
-        rounds = "1 round" if train.sft.rounds == 1 else f"{train.sft.rounds} rounds"
-        pairs.append(("relabel", f"{rounds} of {train.sft.round_tasks} tasks and {train.sft.round_steps} steps"))
+        rounds = number_of(train.sft.rounds, "round")
+        pairs.append(
+            (
+                "relabel",
+                f"{rounds} of {number_of(train.sft.round_tasks, 'task')} and {number_of(train.sft.round_steps, 'step')}",
+            )
+        )
     if schedule.iterations:
-        size = f"{schedule.groups} tasks × {schedule.group_size} episodes"
-        rounds = "1 iteration" if schedule.iterations == 1 else f"{schedule.iterations} iterations"
-        pairs.append(("rl", f"{rounds} of {size}, lr {schedule.lr:g}"))
+        size = f"{number_of(schedule.groups, 'task')} × {number_of(schedule.group_size, 'episode')}"
+        pairs.append(("rl", f"{number_of(schedule.iterations, 'iteration')} of {size}, lr {schedule.lr:g}"))
     for world, place in zip(worlds, recipe.places, strict=True):
         if not world.playable:
             continue
@@ -187,7 +197,7 @@ def show_header(console: Console, prepared: Prepared) -> None:
 
 
 def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
-    from tacit.cli.terminal import duration, say, say_pairs, score_rows, table
+    from tacit.cli.terminal import say, say_pairs, score_rows, table
 
     console.print()
     columns = ("stage", "success", "95% interval", "episodes")
@@ -202,12 +212,13 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     for alarm in read_alarms(path):
         say(console, f"warning at rl {alarm.step}: {alarm}", style="yellow")
     seed = summary["settings"].get("seed", 0)
+    spent = f"{number_of(summary['episodes'], 'episode')}, {number_of(summary['generated_tokens'], 'token')}"
     say_pairs(
         console,
         [
             *([("panel", f"{summary['panel']} (hash {summary['panel_hash']})")] if measured else []),
             ("seed", str(seed)),
-            ("time", f"{duration(summary['wall_s'])}, {summary['episodes']} episodes, {summary['generated_tokens']} tokens"),
+            ("time", f"{duration(summary['wall_s'])}, {spent}"),
             ("weights", summary["digest"][:16]),
             ("run", str(path)),
         ],

@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
 
     def announce(address: str) -> None:
         for one in runs:
-            say(console, one.name if one.begun else f"{one.name}: not begun yet; it is shown as soon as it begins")
+            say(console, one.name if one.begun else f"{one.path} has not begun yet; it is shown as soon as it begins")
         say(console, f"{address}/\n")
         say(console, "^C stops watching; the runs go on", style="dim")
         if arguments.open:

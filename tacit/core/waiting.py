@@ -13,14 +13,24 @@ EVERY_S = 5.0
 _COUNTED = re.compile(r"(\d+)/(\d+) \[")
 
 
+def heard(say: Callable[[str], None], line: str) -> bool:
+    """Say it from a thread of its own. Where nobody reads any more (`| head`), that is for the command itself to find out, and
+    no error of the thread's."""
+    try:
+        say(line)
+    except BrokenPipeError:
+        return False
+    return True
+
+
 @contextmanager
 def reminded(say: Callable[[str], None], line: Callable[[float], str]) -> Iterator[None]:
     """Every few seconds the `line` for the seconds it has taken; none for what is over sooner."""
     began, over = time.monotonic(), threading.Event()
 
     def remind() -> None:
-        while not over.wait(EVERY_S):
-            say(line(time.monotonic() - began))
+        while not over.wait(EVERY_S) and heard(say, line(time.monotonic() - began)):
+            pass
 
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()
@@ -40,15 +50,15 @@ def said_while(say: Callable[[str], None], what: str, how_far: Callable[[], str]
 
 
 class Bar(io.StringIO):
-    """Takes a tqdm bar in place of the terminal, and says its count in words."""
+    """Takes a tqdm bar in place of the terminal, and says its count in words; when it is full, what is done `then`."""
 
-    def __init__(self, things: str) -> None:
+    def __init__(self, things: str, then: str) -> None:
         super().__init__()
-        self._things, self._counted = things, ""
+        self._things, self._then, self._counted = things, then, ""
 
     def write(self, text: str) -> int:
         for done, total in _COUNTED.findall(text):
-            self._counted = f"{done} of {total} {self._things}"
+            self._counted = f"{done} of {total} {self._things}" if done != total else self._then
         return len(text)
 
     def counted(self) -> str:

@@ -97,6 +97,14 @@ def behaviour(
     )
 
 
+IN_WORDS = {"timeout": "out of steps", "step_limit": "out of steps", "failure": "ended by the world"}
+
+
+def ending_in_words(label: str) -> str:
+    """How people read it; `timeout`, which the papers have in their tables, was no matter of time."""
+    return IN_WORDS.get(label, label.replace("_", " "))
+
+
 def repeated(trajectory: Trajectory) -> list[bool]:
     """For each step, whether its action had been taken before in the episode, well written or not. A turn that did not parse
     counts as unparsed, and not as a repetition besides."""

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel
@@ -125,7 +126,7 @@ class Journal:
             self._append([], newline=not lines[-1].endswith("\n"))
         self.turns.read()
         if found:
-            self.notes.append(f"{len(found)} episodes were played before and are in {self.path}")
+            self.notes.append(f"played before: {number_of(len(found), 'episode')}, in {self.path} (`fresh` plays anew)")
         return found
 
     def write(self, episodes: Sequence[tuple[Place, Trajectory]]) -> None:
@@ -137,9 +138,11 @@ class Journal:
     def finish(self, lost: int) -> None:
         """The panel is played, but for `lost` episodes that will be played again: what they have of turns is left to them."""
         if self.turns.used:
-            self.notes.append(f"{self.turns.used} turns of episodes that were not over had been kept")
+            self.notes.append(f"kept from episodes that were not over: {number_of(self.turns.used, 'turn')}")
         if lost:
-            self.notes.append(f"{lost} episodes that broke off are not kept: the same command plays them again")
+            self.notes.append(
+                f"not kept, since they broke off: {number_of(lost, 'episode')}; the same command plays them again"
+            )
         else:
             self.turns.drop()
 

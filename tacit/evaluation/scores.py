@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core.amounts import number_of
 from tacit.core.prices import Prices
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.intervals import mean_interval, wilson
@@ -101,7 +102,7 @@ class PanelScore:
     def __str__(self) -> str:
         low, high = self.interval
         under = "" if self.condition["name"] == PLAIN.name else f" under condition {self.condition['name']}"
-        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {self.episodes} episodes{under}"
+        return f"{100 * self.success:.1f}% [{100 * low:.1f}, {100 * high:.1f}] of {number_of(self.episodes, 'episode')}{under}"
 
 
 def score_panel(

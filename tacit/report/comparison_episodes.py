@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tacit.core.amounts import number_of
 from tacit.report.comparison_files import Comparison
 from tacit.report.known import Known, known_of
 from tacit.report.numbers import count, is_number
@@ -17,7 +18,7 @@ from tacit.report.viewer import Chosen, embedded
 
 PRACTICE = ("rl",)
 LEAD = Markup(
-    "{} episodes of {}, by the first finished run of every method: tasks of its last evaluation, those first that some methods "
+    "{} of {}, by the first finished run of every method: tasks of its last evaluation, those first that some methods "
     "won and others lost, and the practice in which credit differs most. "
     '<code class="whole">--runs</code> writes a page of every run, with more.'
 )
@@ -43,7 +44,7 @@ def comparison_viewer(found: Comparison, most: int, notices: list[str]) -> dict[
     if not total:
         return {"lead": "No trajectories were recorded, or none can be read."}
     chosen = [episode for played in worlds for episode in wanted(played)[: -(-most // len(worlds))]][:most]
-    return {"lead": LEAD.format(len(chosen), count(total)), "data": embedded(chosen) if chosen else None}
+    return {"lead": LEAD.format(number_of(len(chosen), "episode"), count(total)), "data": embedded(chosen) if chosen else None}
 
 
 def played_in(found: Comparison, world: str, notices: list[str]) -> list[Played]:

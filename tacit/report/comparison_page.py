@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from tacit.core.amounts import number_of
 from tacit.evaluation.pictures import Arrivals, Point, Series, Spread, mean_series
 from tacit.report.charts import arrivals, draw, spreads
 from tacit.report.comparison_episodes import comparison_viewer
@@ -88,7 +89,7 @@ def missing(found: Comparison) -> list[str]:
     for world in found.worlds:
         cells = [cell for cell in found.cells if cell["world"] == world]
         if cells and all(cell["status"] == "missing" for cell in cells):
-            told.append(f"Nothing of {world} was ever begun ({len(cells)} runs).")
+            told.append(f"Nothing of {world} was ever begun ({number_of(len(cells), 'run')}).")
             continue
         absent: dict[str, list[str]] = {}
         for cell in cells:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from tacit.core.amounts import number_of
 from tacit.core.types import Step, Trajectory
-from tacit.evaluation.behaviour import Behaviour, behaviour
+from tacit.evaluation.behaviour import Behaviour, behaviour, ending_in_words
 from tacit.evaluation.pictures import Point, Series
 from tacit.report.charts import draw
 from tacit.report.known import Known
@@ -61,7 +62,7 @@ def conduct(found: Sequence[Episodes], known: Known, notices: list[str]) -> dict
     for title, caption, field, show in BY_NAME:
         columns: list[Mapping[str, Any]] = [getattr(b, field) for b in told]
         names = sorted({name for column in columns for name in column})
-        body = [[n.replace("_", " "), *(show(c.get(n, 0)) if c else NOTHING for c in columns)] for n in names]
+        body = [[ending_in_words(n), *(show(c.get(n, 0)) if c else NOTHING for c in columns)] for n in names]
         tables.append((title, caption, body))
     return {"titles": [episodes.title for episodes in found], "rows": rows, "failures": tables[0], "skills": tables[1:]}
 
@@ -87,7 +88,8 @@ def reading_load(found: Sequence[Episodes]) -> list[Markup]:
         if len(series.points) > 1:
             begun, last = sum(bool(r["turns"]) for r in episodes.records), series.points[-1].x
             left = sum(len(r["turns"]) >= last for r in episodes.records)
-            said = f"{episodes.title}: {begun} episodes begin, {left} reach turn {short(last)}; line: mean; band: middle 80%"
+            came = f"of {number_of(begun, 'episode')} {left} came to turn {short(last)}"
+            said = f"{episodes.title}: {came}; line: mean; band: middle 80%"
             charts.append(draw("Prompt tokens by turn", [series], "turn", note=said, floor=0.0))
     return charts
 

@@ -22,6 +22,11 @@ def count(value: Any) -> str:
     return plain(value, 0)
 
 
+def counted(value: Any, one: str) -> str:
+    """1 turn, 12,345 turns."""
+    return f"{count(value)} {one if value == 1 else one + 's'}"
+
+
 def percent(share: Any, digits: int = 1) -> str:
     return f"{plain(100 * share, digits)}%" if is_number(share) else NOTHING
 

@@ -102,7 +102,7 @@ function liven(root) {
 
   function render() {
     episodeBox.replaceChildren(...filtered().map((i) => {
-      const e = episodes[i], name = `${i + 1}. ${e.success ? "won" : "lost"}, ${e.turns.length} steps: ${many ? e.from + ", " : ""}${e.task}`;
+      const e = episodes[i], name = `${i + 1}. ${e.success ? "won" : "lost"}, ${e.turns.length} step${e.turns.length === 1 ? "" : "s"}: ${many ? e.from + ", " : ""}${e.task}`;
       return make("option", { value: i, selected: i === state.episode ? "" : null }, name);
     }));
     const episode = episodes[state.episode];

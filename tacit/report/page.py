@@ -12,13 +12,13 @@ from typing import Any
 from jinja2 import ChainableUndefined, Environment, PackageLoader
 
 import tacit
-from tacit.report.numbers import count, duration, interval, is_number, percent, plain, points, probability, short
+from tacit.report.numbers import count, counted, duration, interval, is_number, percent, plain, points, probability, short
 
 CONTROL = [code for code in range(32) if chr(code) not in "\t\n\r"]
 INVISIBLE = dict.fromkeys([*CONTROL, *range(0xD800, 0xE000)], "\N{REPLACEMENT CHARACTER}")
 """control characters have no place in HTML, and halves of characters in no file: a terminal's escape sequence in a world's text
 is shown, not obeyed"""
-FUNCTIONS = (count, duration, interval, is_number, percent, plain, points, probability, short, zip)
+FUNCTIONS = (count, counted, duration, interval, is_number, percent, plain, points, probability, short, zip)
 
 
 def clean(value: Any) -> Any:

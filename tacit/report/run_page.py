@@ -11,7 +11,7 @@ from tacit.report.experience import standing_out
 from tacit.report.known import known_of
 from tacit.report.learning_curves import stages_of
 from tacit.report.measures import conditions_of, headline, moment, panels_of
-from tacit.report.numbers import count, duration
+from tacit.report.numbers import counted, duration
 from tacit.report.page import Live, render
 from tacit.report.phrases import phrases_of
 from tacit.report.provenance import name_of, provenance
@@ -48,8 +48,8 @@ def run_page(
     what = f"{method} in {world}, model {model}, seed {run.settings.get('seed')}"
     spent, done = run.summary, ("finished", run.finished)
     told = [
-        ("practised", f"{count(spent.get('episodes'))} episodes", f"{count(spent.get('generated_tokens'))} tokens"),
-        ("time", duration(spent.get("wall_s")), f"{count(spent.get('turns'))} turns"),
+        ("practised", counted(spent.get("episodes"), "episode"), counted(spent.get("generated_tokens"), "token")),
+        ("time", duration(spent.get("wall_s")), counted(spent.get("turns"), "turn")),
     ]
     top = [*headline(panels), *(told if run.finished else [])]
     functions = {"conditions_of": conditions_of, "moment": moment}

@@ -8,6 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tacit.core.amounts import number_of
+from tacit.evaluation.behaviour import ending_in_words
 from tacit.report.known import Known, Scene
 from tacit.report.numbers import count, is_number
 from tacit.report.page import clean
@@ -35,7 +37,7 @@ def viewer(found: Sequence[Episodes], known: Known, most: int) -> dict[str, Any]
     if not chosen:
         return {"lead": f"No trajectories were asked for; {count(total)} can be read."}
     sources = " and ".join(f"{count(len(e.records))} of {e.title}" for e in found)
-    lead = Markup("{} episodes, chosen from {}").format(len(chosen), sources)
+    lead = Markup("{}, chosen from {}").format(number_of(len(chosen), "episode"), sources)
     if total > len(chosen):
         more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
         lead += more.format(count(total - len(chosen)))
@@ -75,6 +77,7 @@ def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
         for turn, prompt in zip(turns, prompts, strict=False):  # there may be none
             turn["prompt"] = [[name, kept(text)] for name, text in prompt]
         head = {name: str(record.get(name, "")) for name in ("task", "goal", "score", "stop", "detail", "condition")}
+        head["stop"] = ending_in_words(head["stop"])
         head |= {"from": clean(title), "family": family_of(record), "success": record["success"], "prompts": source}
         episodes.append({**head, "turns": turns, "final": kept(record["saw"])})
     return {"texts": list(texts), "episodes": episodes}

@@ -10,7 +10,7 @@ from tacit.report.comparison_files import COMPARISON, read_comparison
 from tacit.report.comparison_page import comparison_page
 from tacit.report.run_page import run_page
 from tacit.report.viewer import MOST_TRAJECTORIES
-from tacit.runs.directory import SETTINGS
+from tacit.runs.directory import SETTINGS, runs_below
 from tacit.runs.files import write_text
 
 PAGE = "report.html"
@@ -36,8 +36,10 @@ def write_report(path: Path, out: Path, most_trajectories: int = MOST_TRAJECTORI
 
 
 def neither(path: Path) -> TacitError:
+    if path.is_file():
+        return TacitError(f"{path} is a file; name a run (runs/NAME) or the directory of a comparison.")
     if not path.is_dir():
         return TacitError(f"there is no directory {path}; name a run (runs/NAME) or the directory of a comparison.")
-    inside = sorted(p.parent.name for p in path.glob(f"*/{SETTINGS}"))
-    hint = f"It holds runs, though: {', '.join(inside[:5])}; name one of them." if inside else "`tacit train` makes runs."
+    inside = runs_below(path)
+    hint = f"It holds runs, though: {', '.join(inside)}; name one of them." if inside else "`tacit train` makes runs."
     return TacitError(f"{path} is neither a run nor a comparison: it has no {SETTINGS} and no {COMPARISON}. {hint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.types import Trajectory
 
@@ -13,8 +14,11 @@ def describe_crashes(played: Sequence[Trajectory]) -> str:
     crashed = sum(t.stop.crashed for t in played)
     if not crashed:
         return ""
-    share = f"each of the {len(played)}" if crashed == len(played) else f"{crashed} of {len(played)}"
-    return f"{share} episodes ended because the world broke; the first: {first_crash(played)}"
+    all_of = number_of(len(played), "episode")
+    share = (
+        f"{crashed} of {all_of}" if crashed < len(played) else f"each of the {all_of}" if crashed > 1 else "the only episode"
+    )
+    return f"{share} ended because the world broke; the first: {first_crash(played)}"
 
 
 def first_crash(played: Sequence[Trajectory]) -> str:

@@ -14,5 +14,8 @@ class Onlooker:
     def over(self, place: int, trajectory: Trajectory) -> None:
         """The episode at this place of the plans has ended."""
 
+    def all_over(self) -> None:
+        """Nothing more will be played."""
+
 
 NOBODY = Onlooker()

@@ -4,6 +4,7 @@ the numbers of a run's iterations. They warn, say what helps, and stop nothing.
     unparsed     no completion of an iteration parses
     uncredited   no episode is better or worse than the others of its task, and few succeed: nothing to learn from
     fall         success falls below what it was at the start, by more than chance
+    measured_fall  an evaluation falls below the one before practice, their intervals apart
     entropy      what is left of it at the start falls below a tenth, or it grows threefold
     length       completions grow to more than twice their length at the start, or shrink to less than a third
     repetition   more than half of all actions had been taken before in their episode, and many more than at the start
@@ -23,6 +24,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tacit.core.amounts import number_of
 
 Record = Mapping[str, Any]
 """the metrics of one iteration; one that lacks a number, or has none that is finite, is passed over"""
@@ -59,6 +62,7 @@ class Thresholds:
 
 
 DEFAULTS = Thresholds()
+UNLEARNED = "practice unlearns what was there; a lower --lr or a larger --kl may hold it, and the best checkpoint is kept"
 
 
 @dataclass(frozen=True)
@@ -126,17 +130,27 @@ def _fall(records: Sequence[Record], t: Thresholds) -> str:
     error = math.sqrt(both * (1 - both) * sum(1 / n for n in counts)) if all(counts) else 0.0
     if start - now <= max(t.fall, t.fall_deviations * error):
         return ""
-    return (
-        f"success fell from {start:.0%} at the start to {now:.0%}: practice unlearns what was there; a lower --lr or a larger "
-        "--kl may hold it, and the best checkpoint is kept"
-    )
+    return f"success fell from {start:.0%} at the start to {now:.0%}: {UNLEARNED}"
+
+
+def measured_falls(evaluations: Sequence[Record], t: Thresholds = DEFAULTS) -> list[Alarm]:
+    """The first evaluation of practice that is below the last one before it, where their intervals leave no doubt: what is
+    practised may go well while what is kept back is lost."""
+    before = [e for e in evaluations if e["stage"] != "rl"][-1:]
+    for now in (e for e in evaluations if before and e["stage"] == "rl"):
+        start = before[0]
+        if start["success"] - now["success"] > t.fall and now["interval"][1] < start["interval"][0]:
+            fell = f"success on the panel fell from {start['success']:.1%} before practice to {now['success']:.1%}"
+            return [Alarm("measured_fall", now["step"], f"{fell}: {UNLEARNED}")]
+    return []
 
 
 def _crashed(records: Sequence[Record], t: Thresholds) -> str:
     crashed, episodes = (records[-1].get(name) or 0 for name in ("crashed", "episodes"))
     if not crashed:
         return ""
-    return f"{crashed:.0f} of {episodes:.0f} episodes ended because the world broke; they count as failures and teach nothing"
+    share = f"{crashed:.0f} of {number_of(round(episodes), 'episode')}"
+    return f"{share} ended because the world broke; they count as failures and teach nothing"
 
 
 def _sampler(records: Sequence[Record], t: Thresholds) -> str:

@@ -66,7 +66,29 @@ def saved_checkpoints(path: Path, keep: int = 1) -> Checkpoints:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    return _read(path, SETTINGS, "is it a run directory?")
+    if not (path / SETTINGS).exists():
+        raise TacitError(f"{path} is no run directory: {what_is_there(path)}")
+    return _read(path, SETTINGS, "")
+
+
+MOST_NAMED = 5
+"""runs that a message names"""
+
+
+def what_is_there(path: Path) -> str:
+    """In place of a run, as a sentence; where there are runs below it, they are named."""
+    if path.is_file():
+        return "it is a file."
+    if not path.is_dir():
+        return "there is nothing of that name."
+    inside = runs_below(path)
+    return f"it holds runs, though: {', '.join(inside)}; name one of them." if inside else f"it has no {SETTINGS}."
+
+
+def runs_below(path: Path) -> list[str]:
+    """A few of the runs in this directory, or in the `runs` of it."""
+    found = sorted(p.parent for pattern in ("*", "runs/*") for p in path.glob(f"{pattern}/{SETTINGS}"))
+    return [str(run) for run in found[:MOST_NAMED]]
 
 
 def read_summary(path: Path) -> dict[str, Any]:

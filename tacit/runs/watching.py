@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.runs.alarms import Alarm, alarms_at, first_alarms
+from tacit.runs.alarms import Alarm, alarms_at, first_alarms, measured_falls
 from tacit.runs.files import write_text
 
 ALARMS = "alarms.jsonl"
@@ -23,13 +23,13 @@ class Watcher:
         self._records: list[Mapping[str, Any]] = []
         self._rung: dict[str, Alarm] = {}
 
-    def restore(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Begin again after these iterations."""
+    def restore(self, records: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Begin again after these iterations and evaluations."""
         self._records = list(records)
         examples = {(alarm.name, alarm.step): alarm.example for alarm in read_alarms(self._path.parent)}
         self._rung = {
             alarm.name: replace(alarm, example=examples.get((alarm.name, alarm.step), ""))
-            for alarm in first_alarms(self._records)
+            for alarm in sorted([*first_alarms(self._records), *measured_falls(evaluations)], key=lambda alarm: alarm.step)
         }
         if self._rung or self._path.exists():
             self._write()
@@ -37,8 +37,15 @@ class Watcher:
     def see(self, step: int, metrics: Mapping[str, Any], examples: Mapping[str, str] | None = None) -> list[Alarm]:
         """Alarms that ring for the first time. `examples` are what they would show, by name."""
         self._records.append({"step": step, **metrics})
-        fresh = [alarm for alarm in alarms_at(self._records) if alarm.name not in self._rung]
-        fresh = [replace(alarm, example=(examples or {}).get(alarm.name, "")) for alarm in fresh]
+        found = alarms_at(self._records)
+        return self._ring([replace(alarm, example=(examples or {}).get(alarm.name, "")) for alarm in found])
+
+    def see_measured(self, evaluations: Sequence[Mapping[str, Any]]) -> list[Alarm]:
+        """The same of all evaluations until now."""
+        return self._ring(measured_falls(evaluations))
+
+    def _ring(self, alarms: Sequence[Alarm]) -> list[Alarm]:
+        fresh = [alarm for alarm in alarms if alarm.name not in self._rung]
         if fresh:
             self._rung |= {alarm.name: alarm for alarm in fresh}
             self._write()

@@ -97,7 +97,7 @@ def _told(
 
 
 def listed(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
-    found = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    found = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
     for callback in found:
         if not callable(callback):
             raise TacitError(f"callbacks = {callback!r} must be functions that take an Event.")
@@ -116,5 +116,7 @@ class Silence:
     def step(self, step: int, metrics: dict[str, float]) -> None: ...
 
     def say(self, text: str) -> None: ...
+
+    def now(self, text: str) -> None: ...
 
     def close(self) -> None: ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
@@ -43,8 +44,10 @@ class Demonstrations:
 
     def __str__(self) -> str:
         lost = [f", {self.broken} broke" if self.broken else ""]
-        lost.append(f"; {self.too_long} turns do not fit in the model and are left out" if self.too_long else "")
-        return f"{len(self)} turns of {self.won} won episodes (of {self.episodes}{lost[0]}){lost[1]}"
+        lost.append(
+            f"; left out, since the model cannot read that much: {number_of(self.too_long, 'turn')}" if self.too_long else ""
+        )
+        return f"{number_of(len(self), 'turn')} of {number_of(self.won, 'won episode')} (of {self.episodes}{lost[0]}){lost[1]}"
 
 
 def demonstrate(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tacit.core.amounts import number_of
 from tacit.core.protocols import Policy, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.runs.directory import Run
@@ -16,7 +17,7 @@ from tacit.training.playground import Playground
 from tacit.training.practice import Practice
 from tacit.training.recordings import imitate_recordings
 from tacit.training.relabelling import Relabelled, keep, kept, play_round, relabel, samples, tasks_of_round
-from tacit.training.reporting import Played, Reporter
+from tacit.training.reporting import Attended, Played
 from tacit.training.scribing import scribed
 from tacit.training.settings import TrainSettings
 
@@ -36,12 +37,12 @@ def demonstrated(
         say(f"imitation: {shown}")
         return shown
     tasks = practice.course.tasks[: settings.tasks]
-    say(f"imitation: the expert plays {len(tasks)} tasks{f' of {world.name}' if several else ''}")
+    say(f"imitation: the expert plays {number_of(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")
     if settings.noted or settings.step_notes or settings.entries:
         more = scribed(world, tasks, context, tokenizer, world.max_steps, settings, seed)
-        say(f"imitation: and {len(more)} samples of how notes are read and entries written")
+        say(f"imitation: and {number_of(len(more), 'sample')} of how notes are read and entries written")
         shown = Demonstrations.joined([shown, more])
     return shown
 
@@ -55,7 +56,7 @@ class Rounds:
     practices: Sequence[Practice]
     playgrounds: Sequence[Playground]
     settings: TrainSettings
-    reporter: Reporter
+    reporter: Attended
 
     def relabelled(self, number: int, begun: bool) -> tuple[Demonstrations, dict[str, float]]:
         """What round `number` (from 1) adds, and its metrics. One that had `begun` before the run was killed is read again: the
@@ -82,6 +83,7 @@ class Rounds:
         tasks = tasks_of_round(practice.course.tasks, chosen.tasks, number, chosen.round_tasks)
         sampling = Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=ground.max_tokens)
         seed = derive(self.settings.seed, "relabel", number, ground.name)
-        onlooker = Played(self.reporter, f"round {number}", len(tasks))
+        onlooker = Played(f"round {number}", len(tasks), ground.max_steps, self.policy)
+        self.reporter.going_on(onlooker.line)
         played = play_round(tasks, seed, context, ground.worlds, self.policy, sampling, ground.max_steps, onlooker)
         return relabel(practice.world, played, chosen.expert)

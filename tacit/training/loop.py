@@ -91,6 +91,7 @@ class Loop:
             self.drawn[ground.name] = self.drawn.get(ground.name, 0) + taken
             played.append(here)
             groups.append(sound)
+        onlooker.all_over()
         return Collected(moment, played, groups, time.perf_counter() - began, dict(self.drawn))
 
     def learn(self, collected: Collected) -> Iteration:

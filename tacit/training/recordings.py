@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
@@ -81,17 +82,16 @@ class Reading:
     def notes(self) -> list[str]:
         found = []
         if self.unusable:
-            found.append(f"{len(self.unusable)} lines cannot be used: {_some(self.unusable)}")
+            found.append(f"{number_of(len(self.unusable), 'line')} cannot be used: {_some(self.unusable)}")
         if self.differing:
-            found.append(
-                f"{len(self.differing)} episodes do not come out again and are told as recorded: {_some(self.differing)}"
-            )
+            told = number_of(len(self.differing), "episode")
+            found.append(f"told as recorded, since they do not come out again: {told}, {_some(self.differing)}")
         found.append(
-            f"{self.again} episodes came out again as recorded, {self.unknown} are of tasks this run does not know, "
-            f"{self.lost} were lost and teach nothing"
+            f"{number_of(self.again, 'episode')} came out again as recorded, {self.unknown} are of tasks this run does not "
+            f"know, {self.lost} were lost and teach nothing"
         )
         if self.others:
-            found.append(f"{self.others} episodes are of other families and are left out")
+            found.append(f"left out, since they are of other families: {number_of(self.others, 'episode')}")
         return found
 
 

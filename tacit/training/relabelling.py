@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling, Tokenizer
@@ -79,7 +80,7 @@ class Relabelled:
     def __str__(self) -> str:
         lost = f"; in {len(self.broken)} the expert broke, the first: {self.broken[0]}" if self.broken else ""
         crashed = f"; {text}" if (text := describe_crashes(self.played)) else ""
-        played = f"{len(self.turns)} turns of {len(self.played)} episodes ({self.won} won)"
+        played = f"{number_of(len(self.turns), 'turn')} of {number_of(len(self.played), 'episode')} ({self.won} won)"
         return f"{played}, the expert would have done the same in {self.agreement:.1%}{lost}{crashed}"
 
 

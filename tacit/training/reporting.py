@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
-from tacit.core.types import Completion, Trajectory
-from tacit.rollout.onlookers import Onlooker
+from tacit.core.amounts import duration
+from tacit.core.waiting import EVERY_S, heard
+from tacit.rollout.tally import Tally
 
 
 class Reporter(Protocol):
@@ -19,6 +21,10 @@ class Reporter(Protocol):
     def step(self, step: int, metrics: dict[str, float]) -> None: ...
 
     def say(self, text: str) -> None: ...
+
+    def now(self, text: str) -> None:
+        """What goes on at this moment, where nothing else was said for a while."""
+        ...
 
     def close(self) -> None: ...
 
@@ -40,9 +46,12 @@ class PlainReporter:
             return
         self._last = now
         left = (now - self._began) / max(1, step - self._done) * (self._total - step)
-        self._say(f"{self._name} {step}/{self._total}  {describe(metrics)}  {left:.0f} s left")
+        self._say(f"{self._name} {step}/{self._total}  {describe(metrics)}  {duration(left)} left")
 
     def say(self, text: str) -> None:
+        self._say(text)
+
+    def now(self, text: str) -> None:
         self._say(text)
 
     def close(self) -> None:
@@ -52,29 +61,63 @@ class PlainReporter:
         print(text, file=self._out, flush=True)
 
 
-class Played(Onlooker):
-    """Says now and then how far episodes have come, where they take so long that somebody may wonder."""
+class Attended:
+    """A reporter that is not silent for long: where nothing has been said for a while, it says what goes on."""
+
+    def __init__(self, reporter: Reporter, every_s: float = EVERY_S) -> None:
+        self._reporter, self._every_s, self._over = reporter, every_s, threading.Event()
+        self._going_on: Callable[[float], str] | None = None
+        self._heard = time.monotonic()
+        self.stage, self.now, self.close = reporter.stage, reporter.now, reporter.close
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        self._heard = time.monotonic()
+        self._reporter.step(step, metrics)
+
+    def say(self, text: str) -> None:
+        self._heard = time.monotonic()
+        self._reporter.say(text)
+
+    def going_on(self, line: Callable[[float], str] | None) -> None:
+        """What to say from here on where it takes long, given the seconds of silence until then; None has nothing to say."""
+        self._going_on = line
+
+    def __enter__(self) -> Attended:
+        self._over.clear()
+        self._thread = threading.Thread(target=self._attend, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *broken: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _attend(self) -> None:
+        said = self._heard
+        while not self._over.wait(max(0.01, max(said, self._heard) + self._every_s - time.monotonic())):
+            now, going_on = time.monotonic(), self._going_on
+            if now >= max(said, self._heard) + self._every_s:
+                said = now
+                if going_on is not None and not heard(self._reporter.now, going_on(now - self._heard)):
+                    return
+
+
+class Played(Tally):
+    """What there is to say of episodes while they are played, and then while they are learned from."""
 
     def __init__(
-        self, reporter: Reporter, what: str, total: int, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+        self, what: str, total: int, max_steps: int = 0, policy: Any = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._reporter, self._what, self._total, self._every_s, self._clock = reporter, what, total, every_s, clock
-        self._over = self._turns = self._tokens = 0
-        self._began = self._said = clock()
+        super().__init__(total, max_steps, policy, clock)
+        self._what, self._ended = what, 0.0
 
-    def turn(self, completion: Completion, valid: bool) -> None:
-        self._turns += 1
-        self._tokens += len(completion.tokens)
-        now = self._clock()
-        if now - self._said >= self._every_s:
-            self._said = now
-            speed = self._tokens / (now - self._began)
-            self._reporter.say(
-                f"{self._what}: {self._over} of {self._total} episodes are over, {self._turns} turns, {speed:.3g} tok/s"
-            )
+    def all_over(self) -> None:
+        self._ended = self._clock()
 
-    def over(self, place: int, trajectory: Trajectory) -> None:
-        self._over += 1
+    def line(self, silence: float) -> str:
+        if not self._ended:
+            return f"{self._what}: {', '.join(self.parts())}"
+        return f"{self._what}: learning from {self.played}, {duration(self._clock() - self._ended)}"
 
 
 SHOWN = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.core.amounts import duration, number_of
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
 from tacit.core.method import Companion, Method, companions_of, measured_under
@@ -21,6 +22,7 @@ from tacit.evaluation.panels import Panel
 from tacit.evaluation.rules import Rules, Told
 from tacit.evaluation.scores import final_and_peak, over_worlds
 from tacit.rollout.crashes import describe_crashes, first_crash, refuse_if_all_crashed
+from tacit.rollout.tally import describe_completion
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
 from tacit.runs.files import write_directory, write_json
@@ -32,7 +34,7 @@ from tacit.training.lessons import Rounds, demonstrated
 from tacit.training.loop import Loop
 from tacit.training.playground import Playground
 from tacit.training.practice import Practice, evaluation_sampling, make_worlds
-from tacit.training.reporting import Played, Reporter
+from tacit.training.reporting import Attended, Played, Reporter
 from tacit.training.settings import TrainSettings
 from tacit.training.statistics import written_first
 from tacit.training.supervised import imitate, imitate_round
@@ -81,9 +83,10 @@ class Trainer:
         self.run, self.policy, self.practices = run, policy, practices
         # an endpoint has no weights to save
         self.beside = {name: other for name, other in (beside or {}).items() if hasattr(other, "save")}
-        self.settings, self.reporter, self._callbacks = settings, reporter, tuple(callbacks)
+        self.settings, self.reporter, self._callbacks = settings, Attended(reporter), tuple(callbacks)
         self.progress = Progress()
         self.watcher = Watcher(run.path)
+        self._shown = False
         self._began = time.monotonic()
 
     @property
@@ -104,7 +107,7 @@ class Trainer:
                 self.reporter.say(f"warning: {practice.course.panel.difference()}")
             for note in practice.course.notes:
                 self.reporter.say(note)
-        with ExitStack() as open_worlds:
+        with self.reporter, ExitStack() as open_worlds:
             self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
@@ -146,6 +149,7 @@ class Trainer:
         if first >= settings.all_steps:
             return
         several = len(self.practices) > 1
+        self.reporter.going_on(lambda silence: f"imitation: still at it, {duration(silence)}")
         shown = Demonstrations.joined(
             [demonstrated(practice, self.policy, seed, several, self.reporter.say) for practice in self.practices]
         )
@@ -166,6 +170,7 @@ class Trainer:
         settings = self.settings.sft
         every = max(1, self.settings.checkpoint_every * SFT_STEPS_PER_CHECKPOINT)
         ends = {settings.round_begins(number) for number in range(1, settings.rounds + 2)}
+        self.reporter.going_on(lambda silence: f"sft: step {self.progress.step + 1} has taken {duration(silence)}")
         for step, metrics in steps:
             metrics, found = {**metrics, **(found or {})}, None
             self.run.metrics.write("sft", step, metrics)
@@ -195,7 +200,9 @@ class Trainer:
             self.settings.seed,
             schedule.iterations,
             dict(self.progress.drawn),
-            lambda number: Played(self.reporter, f"rl {number}", schedule.groups * schedule.group_size),
+            lambda number: self._watched(
+                f"rl {number}", schedule.groups * schedule.group_size, max(ground.max_steps for ground in self.playgrounds)
+            ),
             bool(self.settings.overlap),
         )
         self._stop_if_no_better()
@@ -231,9 +238,8 @@ class Trainer:
         best = successes.index(max(successes)) if successes else 0
         if len(successes) - 1 - best >= patience:
             self.progress.stopped = "patience"
-            self.reporter.say(
-                f"stopped at rl {self.progress.step}: the last {patience} evaluations are not above {successes[best]:.1%}"
-            )
+            last = f"the last {number_of(patience, 'evaluation')} brought nothing above {successes[best]:.1%}"
+            self.reporter.say(f"stopped at rl {self.progress.step}: {last}")
 
     def _count(self, done: Iteration, step: int, seconds: float) -> None:
         metrics = dict(done.metrics)
@@ -246,6 +252,7 @@ class Trainer:
         metrics["tokens_per_s"] = metrics.get("generated_tokens", 0.0) / seconds
         self.run.metrics.write("rl", step, metrics)
         self.reporter.step(step, metrics)
+        self.reporter.going_on(None)
         episodes = [t for g in done.played for t in g.trajectories]
         examples = {"unparsed": written_first(done.played), "crashed": first_crash(episodes)}
         for alarm in self.watcher.see(step, metrics, examples):
@@ -268,6 +275,8 @@ class Trainer:
             scores.append(score)
             played += episodes
         self.progress.evaluations.append(over_worlds(scores))
+        for alarm in self.watcher.see_measured(self.progress.evaluations):
+            self.reporter.say(f"warning at rl {step}: {alarm}")
         self._record(f"eval-{stage}", step, played)
         total = {"sft": self.settings.sft.all_steps, "rl": self.method.schedule.iterations}.get(stage, 0)
         self._tell(Event("evaluation", stage, step, total, self.progress.evaluations[-1], self.run.path))
@@ -300,8 +309,9 @@ class Trainer:
             chosen.max_steps or practice.world.max_steps,
         )
         rules = Rules(sampling, steps, self.settings.seed, chosen.repeats, condition)
-        onlooker = Played(self.reporter, f"{stage} {step}, {panel.name}", len(panel.tasks) * chosen.repeats)
+        onlooker = self._watched(f"{stage} {step} on {panel.name}", len(panel.tasks) * chosen.repeats, steps)
         score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy, onlooker)
+        self.reporter.going_on(None)
         remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self.run.path}`."
         refuse_if_all_crashed(played, remedy)
         if crashes := describe_crashes(played):
@@ -309,6 +319,18 @@ class Trainer:
         known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
         self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
         return {"stage": stage, "step": step, **score.to_json(), **known}, played
+
+    def _watched(self, what: str, episodes: int, max_steps: int) -> Played:
+        played = Played(what, episodes, max_steps, self.policy)
+        self.reporter.going_on(lambda silence: self._first_completion(played) or played.line(silence))
+        return played
+
+    def _first_completion(self, played: Played) -> str:
+        """What the policy writes, once in a run that takes long: whoever waits for it wants to have seen it."""
+        if self._shown or played.first is None:
+            return ""
+        self._shown = True
+        return describe_completion("first completion", *played.first)
 
     def _is_best(self, step: int) -> bool:
         """Whether practice has been measured at this very step, and never better."""
@@ -345,7 +367,7 @@ class Trainer:
             if self._is_best(newest.step):  # the killed process may not have got round to saying so
                 self.run.checkpoints.mark_best(newest)
         kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
-        self.watcher.restore([record for record in kept if record["stage"] == "rl"])
+        self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
 
     def _keep_evidence(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
         """The batch and the policy that met, for whoever wants to know why."""

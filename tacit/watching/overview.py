@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.evaluation.pictures import Series
 from tacit.report.charts import draw
@@ -39,8 +40,8 @@ def overview_page(runs: Sequence[Watched], links: Sequence[str], most: int, live
         "watch",
         notices,
         live,
-        title=f"{len(runs)} runs",
-        name=f"{len(runs)} runs",
+        title=number_of(len(runs), "run"),
+        name=number_of(len(runs), "run"),
         what=f"{finished} finished",
         names=[Markup('<a href="{}">{}</a>').format(link, run.name) for run, link in zip(runs, links, strict=True)],
         rows=_rows(found),

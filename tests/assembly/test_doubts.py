@@ -22,6 +22,13 @@ def test_a_policy_from_scratch_with_nothing_to_imitate_and_a_language_models_lea
     assert "tiny-base has never been shown what to do" in doubts("--model", "tiny-base")
 
 
+def test_a_language_model_that_would_imitate_at_the_rate_of_a_tiny_policy():
+    notes = doubts("--model", "owner/language-model", "--sft.steps", "60", "--iterations", "0")
+    assert "sft.lr = 0.001 is meant for policies of a million parameters" in notes and "try --sft.lr 1e-4" in notes
+    assert "sft.lr" not in doubts("--model", "owner/language-model", "--sft.steps", "60", "--sft.lr", "1e-4")
+    assert "sft.lr" not in doubts("--model", "owner/language-model") + doubts("--model", "tiny-base", "--sft.steps", "60")
+
+
 def test_settings_that_learn_are_not_doubted():
     assert not {"imitates", "hardly"} & set(doubts("--model", "tiny", "--sft.steps", "300", "--lr", "3e-4").split())
     assert "hardly" not in doubts("--model", "owner/language-model")

@@ -237,4 +237,4 @@ def test_play_yourself(capsys, monkeypatch):
     assert "op(+, " in listed and "stopped." in listed
     action = next(line for line in listed.splitlines() if line.startswith("op(*, "))
     assert f"  1 > {action}" in typed("", action) and "stopped." in typed(action)
-    assert "no success after 2 steps: step_limit" in typed(action, "nonsense")
+    assert "no success after 2 steps: out of steps" in typed(action, "nonsense")

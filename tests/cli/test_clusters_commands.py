@@ -20,6 +20,7 @@ from tacit.assembly.known_base import calibration_place, known_base
 from tacit.assembly.players import open_target
 from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.credit.embedders import ActorHidden, HashNgram
 from tacit.credit.radius import search_radius
@@ -99,7 +100,7 @@ def test_its_clusters_can_be_looked_at(trained, capsys):
     first = shown.split("part 0:")[1].split("part 1:")[0]
     seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
     told = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
-    assert seen == set(told) and f"{len(told)} steps, {len(seen)} observations" in first
+    assert seen == set(told) and f"{number_of(len(told), 'step')}, {number_of(len(seen), 'observation')}, " in first
     assert main(["inspect", "clusters", str(trained / "run"), "--iteration", "1", "--group", "0", "--json"]) == 0
     recorded = json.loads(capsys.readouterr().out)
     assert recorded["by"] == "recorded" and recorded["file"].endswith("rl-000001.jsonl.gz")

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp
         patch.setattr("tacit.assembly.measuring.code_version", lambda: code)
         assert main([*words, str(place), "--json"]) == 0
         out = capsys.readouterr().out
-        assert f"{before} episodes were played before" in out or f"{before - 1} episodes were played before" in out
+        assert f"played before: {before} episodes" in out or f"played before: {before - 1} episodes" in out
         resumed = json.loads(out.strip().splitlines()[-1])
         whole = measure(capsys, *words[1:], tmp_path / "whole")
     assert kept(place) == 48 and resumed == whole
@@ -149,7 +150,8 @@ def test_a_result_says_all_it_was_measured_with(run, capsys, tmp_path):
     read, written = (12 * result[f"episode_{kind}_tokens"] for kind in ("prompt", "completion"))
     assert result["cost"] == pytest.approx((2 * read + 10 * written) / 1e6) and "cost" in out
     assert set(result["families"]) == {"three_numbers", "four_numbers"} and "three_numbers" in out and "macro" in out
-    assert result["behaviour"]["episodes"] == 12 and "failures" in out and "its final" in out
+    assert result["behaviour"]["episodes"] == 12 and "its final" in out
+    assert re.search(r"failures +\d+: (out of steps|stuck) \d", out), "not timeout, which was no matter of time"
 
 
 def test_a_checkpoint_by_its_directory(run, capsys):

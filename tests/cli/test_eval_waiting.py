@@ -67,11 +67,11 @@ def test_unusable_answers_are_counted_and_their_episodes_played_again(capsys, tm
         assert evaluate(server, tmp_path, "--concurrency", "1") == 0
         out = capsys.readouterr().out
         assert json.loads(out.splitlines()[-1])["unusable"] == 1
-        assert "1 answers, each a turn that does not parse. The first: the answer is not JSON" in out
-        assert "1 episodes that broke off are not kept" in out
+        assert "1 answer, each a turn that does not parse. The first: the answer is not JSON" in out
+        assert "not kept, since they broke off: 1 episode;" in out
         assert evaluate(server, tmp_path, "--concurrency", "1") == 0
     out = capsys.readouterr().out
-    assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "3 episodes were played before" in out
+    assert json.loads(out.splitlines()[-1])["unusable"] == 0 and "played before: 3 episodes" in out
 
 
 def test_where_nothing_parses_one_completion_is_shown(capsys, tmp_path):
@@ -126,7 +126,7 @@ def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and
     progress.close()
     first, *rest = console.file.getvalue().splitlines()
     assert first == "first completion, of 3 tokens, which does not parse, cut off at the longest completion: 'I think I'"
-    assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turns, ")
+    assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turn, ")
     assert all(line.endswith("left; 500 out of memory; asked again, 1 of 3 times") for line in rest)
     quick = make_console(io.StringIO())
     EvalProgress(quick, 8).close()

@@ -7,6 +7,8 @@ import os
 import resource
 import subprocess
 import sys
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -91,8 +93,13 @@ def test_the_first_help_names_the_commands(capsys):
         (["train", "--method", "dappo"], "error: unknown method 'dappo'. Did you mean 'dapo'?"),
         (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),
         (["train", "--world", "countdown", "--gruops", "1"], "error: unknown flag --gruops. Did you mean --groups?"),
-        (["train", "--resume", "nowhere"], "error: there is no settings.json in nowhere"),
-        (["eval", "tiny"], "error: 'tiny' is no run directory, so the world must be named: add --world"),
+        (["train", "--resume", "nowhere"], "error: nowhere is no run directory: there is nothing of that name."),
+        (["train", "--resume", str(Path(__file__).parent)], f"error: {Path(__file__).parent} is no run directory: it has"),
+        (["train", "--resume", __file__], f"error: {__file__} is no run directory: it is a file."),
+        (["train", "countdown"], "error: `tacit train` does not know what to do with 'countdown'; settings go by flags: see"),
+        (["eval", "runs/nowhere"], "error: 'runs/nowhere' is no run directory: there is nothing of that name. A model"),
+        (["eval", "tiny"], "error: 'tiny' can play in any world, so one must be named: add --world"),
+        (["eval", "expert"], "error: 'expert' can play in any world, so one must be named: add --world"),
         (["eval"], "error: the following arguments are required: TARGET"),
         (["eval", "expert", "--panel", "countdown/tset/8"], "error: unknown panel 'countdown/tset/8'. Did you mean"),
         (["eval", "expert", "--panel", "test"], "error: --panel 'test' is no panel name"),
@@ -155,7 +162,11 @@ def test_a_reader_that_has_read_enough_is_no_error():
 def test_lists(capsys):
     assert main(["list", "worlds", "--world", "countdown"]) == 0
     worlds = " ".join(capsys.readouterr().out.split())
-    assert "countdown" in worlds and "train, test, hard" in worlds and "30 26 solver" in worlds
+    assert (
+        "countdown" in worlds
+        and "yes 30 Countdown-Stepwise:" in worlds
+        and "26 solver train, test, hard three_numbers" in worlds
+    )
     assert main(["list", "methods"]) == 0
     methods = capsys.readouterr().out
     assert all(name in methods for name in METHODS)
@@ -169,6 +180,14 @@ def test_lists(capsys):
 
     panels = capsys.readouterr().out
     assert "countdown/test/128" in panels and Panel.of(ENVIRONMENT, "test", 128).hash in panels
+
+
+def test_what_a_world_is_takes_two_lines_of_a_terminal_at_most(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["list"]) == 0
+    worlds = capsys.readouterr().out.split("Methods")[0].splitlines()[2:]
+    names = [number for number, line in enumerate(worlds) if line[:1].strip()]
+    assert len(names) > 10 and max(after - before for before, after in pairwise(names)) <= 2
 
 
 def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys):
@@ -185,10 +204,21 @@ def test_prepare_calls_the_engine(monkeypatch, capsys, tmp_path):
     gguf.write_bytes(b"")
     assert main(["prepare", "smollm2", str(tmp_path / "model"), "--gguf", str(gguf)]) == 0
     assert asked == [("SmolLM2-135M-Instruct", tmp_path / "model", gguf)]
-    assert f"--model {tmp_path / 'model'}" in capsys.readouterr().out
+    assert f"--model {tmp_path / 'model'} --world countdown" in capsys.readouterr().out, "it can be typed as it stands"
 
 
 def test_importing_the_command_line_sets_no_environment(monkeypatch):
     before = dict(os.environ)
     main(["--help"])
     assert dict(os.environ) == before
+
+
+def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "settings.json").write_text("{}")
+    assert main(["eval", "runs/three"]) == 2
+    assert capsys.readouterr().err.endswith("(see `tacit list worlds`). Runs here: runs/one, runs/two.\n")
+    assert main(["eval", "runs"]) == 2
+    assert "'runs' is no run directory: it holds runs, though: runs/one, runs/two; name one of them." in capsys.readouterr().err

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 
 import pytest
 from rich.console import Console
 
+from tacit.cli.main import main
 from tacit.cli.progress import LiveReporter, chunks, make_reporter, pack
-from tacit.cli.terminal import duration, make_console, say, say_pairs, score_rows, table
+from tacit.cli.terminal import make_console, say, say_pairs, score_rows, table
+from tacit.core.amounts import duration
+from tacit.core.errors import TacitError
 from tacit.training.reporting import PlainReporter
 
 METRICS = {"success": 0.4375, "reward": 4.31, "loss": -0.0123, "tokens_per_s": 12345.0, "unwatched": 1.0}
@@ -61,9 +66,25 @@ def test_the_pace_of_a_resumed_stage_counts_only_its_own_steps():
     reporter.close()
 
 
+def test_what_goes_on_stands_below_the_bar_until_the_next_step():
+    reporter, console = make_live(40, [0.0, 10.0, 10.0])
+    reporter.now("rl 1: 0 of 64 episodes, 12 turns, 210 tok/s, at most 3 min 20 s left")
+    assert drawn(reporter, console) == ["rl 1: 0 of 64 episodes  12 turns", "210 tok/s  at most 3 min 20 s left"]
+    reporter.stage("rl", 40, 0)
+    reporter.now("rl 1: 1 of 64 episodes")
+    assert drawn(reporter, console)[-1] == "rl 1: 1 of 64 episodes"
+    reporter.say("rl 0: success 1.6%")
+    assert "episodes" not in "\n".join(drawn(reporter, console)), "what is over does not go on"
+    reporter.now("rl 1: 2 of 64 episodes")
+    reporter.step(1, METRICS)
+    assert "episodes" not in "\n".join(drawn(reporter, console))
+    reporter.close()
+    assert "of 64 episodes" not in console.file.getvalue().splitlines()[-1], "no line of its own is left behind"
+
+
 def test_the_time_left_is_unknown_before_the_first_step():
     reporter, console = make_live(80, [0.0])
-    assert drawn(reporter, console) == [""]
+    assert drawn(reporter, console) == []
     reporter.stage("sft", 10, 0)
     assert reporter.seconds_left() is None
     assert drawn(reporter, console)[0].endswith("0/10")
@@ -104,6 +125,22 @@ def test_plain_lines_go_where_the_console_goes():
     reporter.stage("rl", 1, 0)
     reporter.step(1, METRICS)
     assert "rl 1/1  success 43.8%  reward 4.31" in console.file.getvalue()
+
+
+def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch, tmp_path):
+    said = []
+
+    def slowly(self):
+        patience = time.monotonic() + 30
+        while not any(line.startswith("loading") for line in said) and time.monotonic() < patience:
+            time.sleep(0.02)
+            said.extend(capsys.readouterr().out.splitlines())
+        raise TacitError("it broke")
+
+    monkeypatch.setattr("tacit.assembly.toolbox.Toolbox.open", slowly)
+    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
+    assert main(["train", "--world", "countdown", "--model", "tiny-0.5m", "--out", str(tmp_path / "run")]) == 2
+    assert re.fullmatch(r"loading tiny-0.5m, [\d.]+ s", said[-1]) and not (tmp_path / "run").exists()
 
 
 def test_pack():

@@ -202,6 +202,7 @@ def test_a_dry_run_touches_nothing(file, tmp_path, capsys):
     assert main(["compare", str(file), "--out", str(tmp_path / "none"), "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "same: 50 steps of imitation, once, seed 0" in printed and not (tmp_path / "none").exists()
+    assert f"tacit watch {tmp_path / 'none' / 'runs'}/" in printed, "where its runs will lie"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tacit.assembly.checks import prepare
+from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
+from tacit.cli.train import glance, make_parser
 from tacit.engines import get_engine
 from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
@@ -44,6 +47,15 @@ def written(tmp_path: Path, monkeypatch) -> Path:
 
 def train(*flags: str) -> int:
     return main(["train", "--config", "small.toml", *flags])
+
+
+def test_no_command_of_the_page_is_one_that_hardly_learns(written: Path) -> None:
+    commands = re.findall(r"^    tacit train (.*?)(?: +#.*)?$", PAGE.read_text(), re.MULTILINE)
+    own = [command.split() for command in commands if "my_package" not in command]
+    assert len(own) == 5
+    for words in own:
+        _, said = make_parser(*glance(words)).parse(words)
+        assert not [note for note in prepare(Recipe.resolve(None, said)).recipe.notes if "hardly" in note], words
 
 
 def test_the_world_plays(written: Path, capsys) -> None:

@@ -124,6 +124,10 @@ def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: py
                 time.sleep(0.02)
                 if "tensors read" in said[-1]:
                     break
+            bar.write("1500/1500 [00:30<00:00]")
+            patience = time.monotonic() + 30
+            while "1500" in said[-1] and time.monotonic() < patience:
+                time.sleep(0.02)
         directory.mkdir()
 
     monkeypatch.setattr(waiting, "EVERY_S", 0.02)
@@ -132,6 +136,7 @@ def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: py
     prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append)
     assert said[0] == "turning model.gguf into a checkpoint"
     assert any(re.fullmatch(r"  \d+ of 1500 tensors read, \d+ s", line) for line in said[1:])
+    assert re.fullmatch(r"  all tensors read; making and writing the model, \d+ s", said[-1]), "and not that all are still read"
 
 
 def test_something_is_said_while_a_package_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

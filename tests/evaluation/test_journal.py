@@ -87,7 +87,7 @@ def test_what_is_complete_is_not_played_again_and_more_repeats_only_add(tmp_path
     journal = Journal(tmp_path, MEASURED)
     again, policy = play(journal, repeats=1)
     assert policy.asked == [] and table(again) == table(first)
-    assert journal.notes == [f"10 episodes were played before and are in {journal.path}"]
+    assert journal.notes == [f"played before: 10 episodes, in {journal.path} (`fresh` plays anew)"]
     more, policy = play(Journal(tmp_path, MEASURED), repeats=2)
     assert table(more) == table(play()[0]) and sum(len(a) for a in policy.asked) < sum(len(a) for a in play()[1].asked)
     fewer, policy = play(Journal(tmp_path, MEASURED), repeats=1)
@@ -205,7 +205,7 @@ def test_an_episode_with_an_unusable_answer_is_counted_and_never_kept(tmp_path):
     played, _ = play(journal, Failing(stumble_through_countdown))
     lost = [t for t in played if t.unusable]
     assert len(lost) == 2 and score_panel(PANEL, played, RULES).to_json()["unusable"] == sum(len(t) for t in lost)
-    assert journal.notes == ["2 episodes that broke off are not kept: the same command plays them again"]
+    assert journal.notes == ["not kept, since they broke off: 2 episodes; the same command plays them again"]
     repaired, policy = play(Journal(tmp_path, MEASURED))
     assert answers(policy) == sum(len(t) for t in repaired if t.task == PANEL.tasks[1])
     assert table(repaired) == table(play()[0])

@@ -25,7 +25,8 @@ def records(known: Known, world: str) -> list[dict]:
 
 
 def test_episodes_of_several_worlds_are_several_columns_with_their_own_labels(known):
-    mixed = [*records(known, "countdown"), *records(known, "cooking")]
+    stuck = [{**record, "stop": "failure", "detail": "stuck"} for record in records(known, "countdown")]
+    mixed = [*stuck, *records(known, "cooking")]
     parted = by_world([Episodes("rl", 7, mixed)], known)
     assert [(e.title, len(e.records)) for e in parted] == [
         ("training, iteration 7, countdown", 5),
@@ -36,7 +37,7 @@ def test_episodes_of_several_worlds_are_several_columns_with_their_own_labels(kn
     assert told["titles"] == [e.title for e in parted] and not notices
     title, _, rows = told["failures"]
     assert title == "why episodes failed" and all(len(row) == 3 for row in rows)
-    assert not any(row[0] == "step limit" for row in rows), "labels are the worlds'"
+    assert ["stuck", "100.0%", "0.0%"] in rows, "the label is the world's, which only ended it for the rollout"
 
 
 def test_episodes_of_one_world_keep_their_title(known):
@@ -47,7 +48,7 @@ def test_episodes_of_one_world_keep_their_title(known):
 def test_tasks_that_the_world_does_not_know_are_said(known):
     notices: list[str] = []
     told = conduct([Episodes("rl", 7, [episode(1, False)])], known, notices)
-    assert told["failures"][2] == [["step limit", "100.0%"]]
+    assert told["failures"][2] == [["out of steps", "100.0%"]]
     assert notices == [
         "Some recorded tasks are not this world's any more: its version has changed, so failures are not labelled."
     ]

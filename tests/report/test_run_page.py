@@ -150,6 +150,7 @@ def test_trajectories_are_chosen_by_family_and_outcome_and_capped(tmp_path):
     run = write_run(tmp_path / "run")
     page = Page(run_page(run, most_trajectories=6))
     chosen = page.blocks["episodes"]["episodes"]
+    assert {e["stop"] for e in chosen} == {"success", "out of steps"}, "in words"
     assert [(e["family"], e["success"]) for e in chosen[:6]] == [
         ("pick", True), ("place", True), ("pick", True), ("pick", False), ("place", False), ("pick", False)
     ]  # fmt: skip
@@ -259,16 +260,19 @@ def test_the_command_writes_it(tmp_path, capsys):
     [
         (["nowhere"], "there is no directory nowhere"),
         (["EMPTY"], "is neither a run nor a comparison: it has no settings.json and no comparison.json. `tacit train`"),
-        (["ABOVE"], "It holds runs, though: run; name one of them."),
+        (["ABOVE"], "It holds runs, though: above/runs/run; name one of them."),
+        (["RUNS"], "It holds runs, though: above/runs/run; name one of them."),
+        (["FILE"], "a.txt is a file; name a run"),
         (["RUN", "--trajectories", "-1"], "--trajectories must not be negative"),
         (["RUN", "--out", "nowhere/at/all.html"], "there is no directory nowhere/at"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, capsys, words, reason):
     monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "above" / "run")
+    write_run(tmp_path / "above" / "runs" / "run")
+    (tmp_path / "a.txt").write_text("")
     (tmp_path / "empty").mkdir()
-    places = {"EMPTY": "empty", "ABOVE": "above", "RUN": "above/run"}
+    places = {"EMPTY": "empty", "ABOVE": "above", "RUNS": "above/runs", "RUN": "above/runs/run", "FILE": "a.txt"}
     assert main(["report", *(places.get(word, word) for word in words)]) == 2
     assert reason in capsys.readouterr().err
 

@@ -25,7 +25,9 @@ def page_of(server, path="/runs/0") -> Page:
 def test_a_run_is_followed_from_before_it_begins_to_its_end_and_nothing_is_written_into_it(tmp_path):
     run = tmp_path / "run"
     with watching(run) as server:
-        assert server.said == ["run: not begun yet; it is shown as soon as it begins"]
+        assert server.said == [f"{run} has not begun yet; it is shown as soon as it begins"], (
+            "where, so that a slip can be seen"
+        )
         assert "There is no directory" in page_of(server).text
         run.mkdir()
         (run / ".lock").touch()
@@ -130,7 +132,7 @@ def test_nobody_elses_page_can_ask(tmp_path):
     [
         (lambda path: path.write_text("x"), "is a file; name the directory of a run"),
         (lambda path: (path / "photos").mkdir(parents=True), "is neither a run nor a comparison"),
-        (lambda path: write_run(path / "first"), "It holds runs, though: first"),
+        (lambda path: write_run(path / "first"), "place/first; name one of them"),
         (write_comparison, "is a comparison; `tacit report"),
     ],
 )

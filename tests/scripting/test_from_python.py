@@ -86,6 +86,16 @@ def test_importing_it_imports_nothing_heavy():
         tacit.trian  # noqa: B018
 
 
+def test_a_run_says_in_a_line_how_it_ended(run, tmp_path):
+    told = str(run)
+    assert told.startswith(f"{run.path}: success {run.success:.1%} [") and "of 4 episodes after rl 4 on same/test/4" in told
+    assert "; before: untrained " in told and ", after sft 3 " in told and "\n" not in told
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "settings.json").write_text("{}")
+    assert str(tacit.open_run(begun)) == f"{begun}: not finished"
+
+
 def test_a_run_is_the_one_the_command_line_makes(run, tmp_path):
     words = [
         "train",
@@ -206,6 +216,8 @@ def test_a_callback_that_says_something_else_is_refused(tmp_path):
         small(tmp_path / "run", callbacks=lambda event: "enough")
     with pytest.raises(TacitError, match="callbacks = 3 must be functions"):
         small(tmp_path / "other", callbacks=[3])
+    with pytest.raises(TacitError, match="callbacks = 3 must be functions"):
+        small(tmp_path / "other", callbacks=3)
 
 
 def test_methods_as_objects(tmp_path):

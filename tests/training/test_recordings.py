@@ -82,7 +82,8 @@ def test_what_does_not_come_out_again_is_counted_and_told_as_recorded(tmp_path):
     words = Words()
     shown, notes = imitate_recordings(write(tmp_path / "e.jsonl", other, unwon), WORLD, TASKS, BLOCK, words, 1000)
     assert (
-        notes[0] == "2 episodes do not come out again and are told as recorded: line 1, turn 2; line 2, which is not won here"
+        notes[0]
+        == "told as recorded, since they do not come out again: 2 episodes, line 1, turn 2; line 2, which is not won here"
     )
     assert any("unicorn" in words.decode(prompt) for prompt in shown.prompts) and shown.won == 2
 
@@ -114,7 +115,7 @@ def test_as_many_as_asked_for_and_of_the_families_trained_on(tmp_path):
     shown, notes = read(file, families=(TASKS[0].family,))
     own = [task for task in TASKS if task.family == TASKS[0].family]
     assert same(shown, demonstrate(WORLD, own, LISTED, Words(), 50))
-    assert f"{8 - len(own)} episodes are of other families" in notes
+    assert f"left out, since they are of other families: {8 - len(own)} episodes" in notes
 
 
 @pytest.mark.parametrize("lines", [(), ("nonsense",), ({**episode(TASKS[0]), "success": False},)])

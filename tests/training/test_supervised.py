@@ -131,7 +131,7 @@ def test_turns_that_do_not_fit_in_the_model_are_left_out_and_counted():
     limit = lengths[len(lengths) // 2]
     short = demonstrate(WORLD, TASKS, TERSE, Words(limit), max_steps=30)
     assert len(short) == sum(length <= limit for length in lengths) == len(whole) - short.too_long
-    assert str(short).endswith(f"(of 20); {short.too_long} turns do not fit in the model and are left out")
+    assert str(short).endswith(f"(of 20); left out, since the model cannot read that much: {short.too_long} turns")
     with pytest.raises(TacitError, match=f"none of the {len(whole)} turns .* fits in the model's 3 tokens"):
         demonstrate(WORLD, TASKS, TERSE, Words(3), max_steps=30)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.method import Schedule
+from tacit.core.waiting import reminded
 from tacit.environments import get_environment
+from tacit.evaluation.intervals import wilson
 from tacit.methods.grpo import GRPO
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
 from tacit.runs.watching import ALARMS, Watcher, read_alarms
 from tacit.training.practice import Practice
-from tacit.training.reporting import Played
+from tacit.training.reporting import Attended, Played
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
 
@@ -32,6 +36,9 @@ class Listener:
     def close(self) -> None: ...
     def say(self, text) -> None:
         self.said.append(text)
+
+    def now(self, text) -> None:
+        self.said.append(f"now {text}")
 
 
 def test_a_watcher_says_it_once_and_keeps_it(tmp_path):
@@ -67,6 +74,26 @@ def test_a_watcher_resumed_anywhere_ends_with_the_same_file(tmp_path):
         for step, record in enumerate(metrics[cut:], cut + 1):
             resumed.see(step, record)
         assert (place / ALARMS).read_text() == expected
+
+
+def measured(stage: str, step: int, won: int) -> dict:
+    return {"stage": stage, "step": step, "success": won / 128, "interval": list(wilson(won, 128))}
+
+
+def test_an_evaluation_far_below_the_one_before_practice_rings_also_where_a_run_was_resumed(tmp_path):
+    start, fallen = [measured("untrained", 0, 0), measured("sft", 200, 128)], measured("rl", 10, 107)
+    watcher = Watcher(tmp_path)
+    assert not watcher.see_measured([*start, measured("rl", 5, 118)]), "within ten points"
+    (alarm,) = watcher.see_measured([*start, measured("rl", 5, 118), fallen])
+    assert alarm.step == 10 and alarm.message.startswith("success on the panel fell from 100.0% before practice to 83.6%: ")
+    assert not watcher.see_measured([*start, fallen, measured("rl", 15, 0)]), "it is said once"
+    resumed = Watcher(tmp_path)
+    resumed.see(1, {**HEALTHY, "crashed": 1, "episodes": 4})
+    resumed.restore([{"step": 1, **HEALTHY, "crashed": 1, "episodes": 4}], [*start, fallen])
+    assert [found.name for found in read_alarms(tmp_path)] == ["crashed", "measured_fall"]
+    few = {"stage": "rl", "step": 5, "success": 0.8, "interval": [0.3, 0.99]}
+    assert not Watcher(tmp_path).see_measured([*start, few]), "five episodes leave doubt"
+    assert not Watcher(tmp_path).see_measured([fallen]), "nothing was measured before"
 
 
 class Fading(ScriptedPolicy):
@@ -128,16 +155,88 @@ def test_where_nothing_parses_one_completion_is_shown_and_kept_also_when_the_run
     assert read_alarms(tmp_path / "run") == kept
 
 
-def test_episodes_that_take_long_are_told_of_now_and_then():
-    now, listener = [0.0], Listener()
-    played = Played(listener, "rl 1", 4, clock=lambda: now[0])
+def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learned_from():
+    now = [0.0]
+    played = Played("rl 1", 4, 10, clock=lambda: now[0])
     group = make_group([[2, 2], [2, 2]])
-    for second in range(25):
-        now[0] = float(second)
-        played.turn(group.trajectories[0].steps[0].completion, True)
-        if second == 12:
-            played.over(0, group.trajectories[0])
-    assert listener.said == [
-        "rl 1: 0 of 4 episodes are over, 11 turns, 2.2 tok/s",
-        "rl 1: 1 of 4 episodes are over, 21 turns, 2.1 tok/s",
-    ]
+    now[0] = 3.0
+    assert played.line(3.0) == "rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, 3.0 s"
+    played.turn(group.trajectories[0].steps[0].completion, True)
+    assert played.line(0.0) == "rl 1: 0 of 4 episodes, 1 turn, 0.667 tok/s, at most 1 min 57 s left"
+    played.turn(group.trajectories[0].steps[1].completion, True)
+    now[0] = 12.0
+    played.over(0, group.trajectories[0])
+    assert played.line(0.0) == "rl 1: 1 of 4 episodes, 2 turns, 0.333 tok/s, about 36 s left"
+    for place in range(1, 5):  # a selection plays more than was planned
+        played.over(place, group.trajectories[1])
+    assert played.line(0.0) == "rl 1: 5 episodes, 2 turns, 0.333 tok/s"
+    played.all_over()
+    now[0] = 20.0
+    assert played.line(0.0) == "rl 1: learning from 2 turns, 8.0 s"
+
+
+def test_a_run_that_says_nothing_for_a_while_says_what_goes_on():
+    listener = Listener()
+    with Attended(listener, every_s=0.05) as attended:
+        time.sleep(0.2)
+        assert listener.said == [], "nothing goes on that it knows of"
+        attended.going_on(lambda silence: f"{silence:09.4f} s")
+        patience = time.monotonic() + 30
+        while len(listener.said) < 2 and time.monotonic() < patience:
+            time.sleep(0.01)
+    said = list(listener.said)
+    assert len(said) >= 2 and said[0].startswith("now ") and said[-1] > said[0], "longer and longer"
+    time.sleep(0.12)
+    assert listener.said == said, "nobody speaks when it is over"
+
+
+def test_who_speaks_while_one_waits_falls_silent_where_nobody_reads(monkeypatch):
+    """`tacit train | head` ends by what the command itself prints next, without the traceback of a thread."""
+    broken, tries = [], []
+
+    class Gone(Listener):
+        def now(self, text) -> None:
+            tries.append(text)
+            raise BrokenPipeError
+
+    monkeypatch.setattr("threading.excepthook", broken.append)
+    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
+    with Attended(Gone(), every_s=0.02) as attended, reminded(Gone().now, str):
+        attended.going_on(str)
+        time.sleep(0.3)
+    assert len(tries) == 2 and not broken, "each tries once"
+
+
+class Slow(ScriptedPolicy):
+    """Writes its first answer when somebody has been told that it is being waited for, and learns as slowly."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(lambda prompt, seed: "<action>reset</action>")
+        self._listener = listener
+
+    def sample(self, *asked, **named):
+        self._wait_for("waiting for the first answer")
+        return super().sample(*asked, **named)
+
+    def update(self, *asked, **named):
+        self._wait_for("learning from")
+        return super().update(*asked, **named)
+
+    def _wait_for(self, words: str) -> None:
+        patience = time.monotonic() + 30
+        while not any(words in text for text in self._listener.said) and time.monotonic() < patience:
+            time.sleep(0.01)
+
+
+def test_an_iteration_that_takes_long_is_not_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr("tacit.training.train.Attended", partial(Attended, every_s=0.05))
+    method = GRPO(wording="full", style="tags", schedule=Schedule(groups=2, group_size=2, iterations=1)).build(WORLD)
+    settings = TrainSettings(tasks=8, max_steps=2, evaluation=EvaluationSettings(split="test", tasks=2, untrained=False))
+    listener, run = Listener(), Run.create(tmp_path / "run", {"world": "countdown"})
+    Trainer(run, Slow(listener), [Practice.of(WORLD, method, settings)], settings, listener).train()
+    run.close()
+    told = [text for text in listener.said if text.startswith("now rl 1: ")]
+    assert told[0].startswith("now rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, ")
+    shown = [text for text in listener.said if text.startswith("now first completion")]
+    assert shown == ["now first completion, of 2 tokens, which does not parse: '<action>reset</action>'"], "once in a run"
+    assert told[-1].startswith("now rl 1: learning from 8 turns, ")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacit.assembly.flags import Parser
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.credit.diagnostics import partition_metrics
 from tacit.evaluation.clusters import BY, GAMMA, Seen, as_json, choose_group, partition, parts_of, read_groups, valued
@@ -82,7 +83,7 @@ def _show(
     say_pairs(
         console,
         [
-            ("episodes", f"{len(members)}, {sum(members.values())} won; {len(steps)} steps"),
+            ("episodes", f"{len(members)}, {sum(members.values())} won; {number_of(len(steps), 'step')}"),
             ("parts", f"{len(parts)} {made}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
             (
                 "alone",
@@ -111,7 +112,8 @@ def _show_part(console: Any, number: int, part: Sequence[Seen]) -> None:
 
     texts = {text: n for n, text in enumerate(dict.fromkeys(s.record["saw"] for s in part), 1)}
     actions = len({s.record["action"] for s in part})
-    say(console, f"part {number}: {len(part)} steps, {len(texts)} observations, {actions} actions", style="bold")
+    counts = (number_of(len(part), "step"), number_of(len(texts), "observation"), number_of(actions, "action"))
+    say(console, f"part {number}: {', '.join(counts)}", style="bold")
     for text, n in texts.items():
         say(console, f"  saw {n:<3} {_short(text)}", style="dim")
     for s in part:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.assembly.flags import Parser
 from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.core.amounts import duration, number_of
 from tacit.core.errors import TacitError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def run(argv: Sequence[str]) -> int:
     from tacit.assembly.credit_quality import circumstances, credited_groups, geometries_of
     from tacit.assembly.ground import ground_of
     from tacit.assembly.players import open_target
-    from tacit.cli.terminal import duration, make_console, say
+    from tacit.cli.terminal import make_console, say
     from tacit.evaluation.credit.agreement import quality
     from tacit.evaluation.credit.estimators import Geometry
     from tacit.evaluation.credit.measured import Measured
@@ -42,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
     measured = []
     try:
         groups = ground.collect(ground.iteration)
-        say(console, f"{target.label}: iteration {ground.iteration}, {len(groups)} groups of {ground.group_size}")
+        say(console, f"{target.label}: iteration {ground.iteration}, {number_of(len(groups), 'group')} of {ground.group_size}")
         credited, radii = credited_groups(target, groups, chosen or geometries_of(target), arguments.discount, methods)
         for number, (group, known) in enumerate(zip(groups, credited, strict=True), 1):
             began = time.monotonic()
@@ -50,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
             measured.append(Measured.of(known, truth))
             took = duration(time.monotonic() - began)
             played = f"{truth.episodes} continuations, {truth.per_state:.0f} through each state"
-            told = f"{len(group.steps)} steps, {known.ending}; {played}"
+            told = f"{number_of(len(group.steps), 'step')}, {known.ending}; {played}"
             say(console, f"  group {number} of {len(groups)}: {told}, {took}", style="dim")
     finally:
         ground.worlds.close()
@@ -97,9 +98,10 @@ def show(console: Any, found: Quality, radii: Mapping[str, float]) -> None:
     said = [
         (
             "groups",
-            ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count) + f"; {found.tasks} tasks",
+            ", ".join(f"{count} {ending}" for ending, count in found.endings.items() if count)
+            + f"; {number_of(found.tasks, 'task')}",
         ),
-        ("truth", f"{found.steps} steps, {found.episodes} continuations"),
+        ("truth", f"{number_of(found.steps, 'step')}, {number_of(found.episodes, 'continuation')}"),
         ("advantage", f"spread {_number(found.spread)}, Monte Carlo error {_number(found.noise)} a step"),
         ("reliability", f"{_number(found.reliability)}; correlations and cosines below are freed of that noise"),
     ]

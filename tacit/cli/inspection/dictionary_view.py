@@ -15,7 +15,7 @@ from tacit.cli.terminal import percent, say, say_pairs, table
 from tacit.companions.dictionary.bounds import proposition_4
 from tacit.companions.dictionary.segmentation import Phrase
 from tacit.core.types import Trajectory
-from tacit.evaluation.behaviour import Behaviour
+from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.inspection.dictionary import Inspected
 from tacit.inspection.story import Reading, Story
 
@@ -164,7 +164,7 @@ def behaviour_lines(found: Behaviour) -> dict[str, str]:
         "invalid or refused, in successes": _percent(found.invalid),
         "repeated actions, in successes": _percent(found.repeats),
     }
-    lines |= {f"failures: {label}": percent(share) for label, share in found.failures.items()}
+    lines |= {f"failures: {ending_in_words(label)}": percent(share) for label, share in found.failures.items()}
     if "RESET" in found.without:
         lines["resets per success"] = f"{found.per_success.get('RESET', 0.0):.2f}"
         lines["successes without a reset"] = percent(found.without["RESET"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tacit.assembly.flags import Parser
 from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
 from tacit.runs.records import read_records
@@ -82,7 +83,10 @@ def _show(console: Any, record: Mapping[str, Any], path: Path) -> None:
     episode = next((s["task"] for t in record["turns"] for s in t.get("skills", ()) if "task" in s), "")
     say(console, f"{record['goal']}", style="bold")
     said = [
-        ("episode", f"{record['task']}, {'won' if record['success'] else 'lost'} after {len(record['turns'])} steps"),
+        (
+            "episode",
+            f"{record['task']}, {'won' if record['success'] else 'lost'} after {number_of(len(record['turns']), 'step')}",
+        ),
         ("from", str(path)),
         ("critical steps", str(critical)),
     ]
@@ -134,7 +138,7 @@ def _probe(arguments: Any, said: Any) -> int:
     if arguments.json:
         print(json.dumps([asdict(result) for result in results]))
         return 0
-    say(console, f"{target.label} in {target.world.name}: {len(found)} turns of {len(tasks)} tasks")
+    say(console, f"{target.label} in {target.world.name}: {number_of(len(found), 'turn')} of {number_of(len(tasks), 'task')}")
     columns = ("hint", "stands before", "shift of the right action", "raised", "turns")
     rows = [
         (

@@ -85,7 +85,7 @@ def prepare_model(
             work, parts = Path(name), destination.with_name(f"{destination.name}.parts")
             source = _download(packed, parts, work, say) if gguf is None else Path(gguf).expanduser()
             _verify(packed, source)
-            bar = Bar("tensors read")
+            bar = Bar("tensors read", "all tensors read; making and writing the model")
             with said_while(say, f"turning {packed.gguf} into a checkpoint", bar.counted):
                 _convert(source, work / "checkpoint", bar)
             if destination.exists():
