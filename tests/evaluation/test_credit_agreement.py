@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_rounding_is_no_truth():
     assert of(alike).correlation.value is None and of(alike).raw is None, "an advantage that is the same everywhere"
     assert alike.reliability is None and alike.spread is None and alike.noise == 0
     values = [0.95**k for k in range(9, -1, -1)]
-    always = [0.95 * after - before for before, after in zip(values, values[1:], strict=False)] + [1 - values[-1]]
+    always = [0.95 * after - before for before, after in pairwise(values)] + [1 - values[-1]]
     assert 0 < np.abs(always).max() < 1e-15, "a policy that always wins: nothing matters but rounding"
     won = quality([made(range(10), always, task="a", ending="all won"), made(range(10), [0] * 10, task="b", ending="all lost")])
     assert all((a.correlation.value, a.cosine.value, a.raw) == (None, None, None) for a in won.agreements)
