@@ -352,6 +352,33 @@ def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
         assert reason in capsys.readouterr().err
 
 
+def test_a_radius_found_in_training_is_the_runs_own(trained, tmp_path, capsys, monkeypatch):
+    """`--adaptive`: it is in the checkpoints. The row used to be missing, without a word."""
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    run = tmp_path / "run"
+    assert main(["train", "--config", str(trained / "small.toml"), "--sft.steps", "0", "--adaptive", "--out", str(run)]) == 0
+    found = [line["radius"] for line in lines(run / "metrics.jsonl") if line["stage"] == "rl"]
+    assert len(found) == 2 and len(set(found)) == 1
+    for checkpoint, iteration in (("untrained", 1), ("rl-000001", 2)):
+        target = open_target(str(run), {}, checkpoint)
+        own = np.concatenate(credit_as_trained(target, ground_of(target).collect(iteration)))
+        recorded = read_records(run / "trajectories" / f"rl-{iteration:06d}.jsonl.gz")
+        np.testing.assert_allclose(own, [turn["credit"] for record in recorded for turn in record["turns"]], atol=2e-4)
+    few = ground_of(target, groups=1).collect(1)
+    other = search_radius(ActorHidden(target.recipe.settings.layer, "last")(few, target.policy))[0]
+    assert other != found[0], "one group alone would have another"
+    said = replace(target.recipe.settings, adaptive=False, epsilon=found[0])
+    with_own = replace(target, recipe=replace(target.recipe, settings=said))
+    np.testing.assert_allclose(np.concatenate(credit_as_trained(target, few)), np.concatenate(credit_as_trained(with_own, few)))
+    out = tmp_path / "credit.json"
+    words = ["inspect", "credit", str(run), "--groups", "1", "--rollouts", "2", "--methods", "reuserl", "--json", str(out)]
+    assert main(words) == 0
+    shown, result = " ".join(capsys.readouterr().out.split()), json.loads(out.read_text())
+    assert "as trained: bipace" in {a["estimator"] for a in result["agreements"]}
+    assert "reuserl, as published: its dictionary learns from all that came before" in shown
+    assert list(result["left_out"]) == ["reuserl, as published"]
+
+
 def benchmark(trained, *words: str, name: str = "credit_quality") -> Forked:
     """As it is run: it starts processes, which read the file anew."""
     return run_script(ROOT / "benchmarks" / f"{name}.py", *words, TACIT_CACHE=str(trained / "cache"))

@@ -43,7 +43,8 @@ def run(argv: Sequence[str]) -> int:
     try:
         groups = ground.collect(ground.iteration)
         say(console, f"{target.label}: iteration {ground.iteration}, {len(groups)} groups of {ground.group_size}")
-        credited, radii = credited_groups(target, groups, chosen or geometries_of(target), arguments.discount, methods)
+        geometries = chosen or geometries_of(target)
+        credited, radii, left_out = credited_groups(target, groups, geometries, arguments.discount, methods)
         for number, (group, known) in enumerate(zip(groups, credited, strict=True), 1):
             began = time.monotonic()
             truth = value_group(ground, group, arguments.rollouts, arguments.discount, ground.seed)
@@ -55,10 +56,10 @@ def run(argv: Sequence[str]) -> int:
     finally:
         ground.worlds.close()
     found = quality(measured)
-    show(console, found, radii)
+    show(console, found, radii, left_out)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        where = circumstances(target, ground, radii, arguments.rollouts, arguments.discount)
+        where = circumstances(target, ground, radii, left_out, arguments.rollouts, arguments.discount)
         write_json(arguments.json, {**where, **found.to_json()})
         say(console, f"\nwritten to {arguments.json}")
     return 0
@@ -89,7 +90,7 @@ def make_parser(method: str) -> Parser:
     return parser
 
 
-def show(console: Any, found: Quality, radii: Mapping[str, float]) -> None:
+def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Mapping[str, str]) -> None:
     from tacit.cli.terminal import percent, say, say_pairs, table
     from tacit.evaluation.credit.measured import ENDINGS, STAGES
 
@@ -104,6 +105,7 @@ def show(console: Any, found: Quality, radii: Mapping[str, float]) -> None:
         ("reliability", f"{_number(found.reliability)}; correlations and cosines below are freed of that noise"),
     ]
     said += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
+    said += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
     say_pairs(console, said)
     by = {(a.estimator, a.on): a for a in found.agreements}
     names = list(dict.fromkeys(a.estimator for a in found.agreements))
