@@ -28,7 +28,7 @@ FAMILY = {
     "webshop": "fashion",
     "searchqa": "bridge",
     "errands": "errand",
-    "minihack": "room",
+    "minihack": "keyroom",
 }
 
 
