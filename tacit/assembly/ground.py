@@ -79,11 +79,11 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
     settings = get_method(name)() if name else target.recipe.settings
     method = settings.build(target.world)
     for companion in method.companions:
-        if isinstance(companion, AdaptiveRadius):
-            if not name and (kept := _kept(target, companion.name)):
-                companion.load(kept)
-        elif getattr(companion, "remembers", True):
+        if getattr(companion, "remembers", True) and not isinstance(companion, AdaptiveRadius):
             raise LearnedBefore(f"its {companion.name} learns from all that came before, and these groups do not say what.")
+    for companion in method.companions:
+        if isinstance(companion, AdaptiveRadius) and not name and (kept := _kept(target, companion.name)):
+            companion.load(kept)
         companion.observe(groups, target.policy, Moment())
     rewards = total(term(groups, Moment()) for term in method.rewards)
     return credit_per_step(method.credits, groups, target.policy, rewards)
