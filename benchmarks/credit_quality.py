@@ -159,13 +159,14 @@ def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str,
         together.setdefault(cell.moment, []).extend(measured)
         found = quality(measured)
         say(console, f"\n{cell.label}", style="bold")
-        show(console, found, played["circumstances"]["radii"])
-        results[cell.label] = {**played["circumstances"], **found.to_json()}
+        where = played["circumstances"]
+        show(console, found, where["radii"], where.get("left_out", {}))
+        results[cell.label] = {**where, **found.to_json()}
     for moment, measured in together.items():
         if len({cell.run for cell in cells}) > 1 and _alike(measured):
             found = quality(measured)
             say(console, f"\nall runs, {moment}", style="bold")
-            show(console, found, {})
+            show(console, found, {}, {})
             results[f"all runs, {moment}"] = found.to_json()
     return {"request": asdict(request), "results": results}
 
@@ -190,13 +191,14 @@ def play(cell: Cell, request: Request, parts: str) -> int:
         raise TacitError(f"{cell.label} plays with notes, which are not recorded; use `tacit inspect credit` in one process.")
     geometries = [Geometry.parse(part) for part in request.geometry.split(",") if part.strip()]
     methods = [part.strip() for part in request.methods.split(",") if part.strip()]
-    credited, radii = credited_groups(target, groups, geometries or geometries_of(target), request.gamma, methods)
+    geometries = geometries or geometries_of(target)
+    credited, radii, left_out = credited_groups(target, groups, geometries, request.gamma, methods)
     told = [
         {"credited": known.to_json(), "episodes": [trajectory_record(t) for t in group.trajectories]}
         for group, known in zip(groups, credited, strict=True)
     ]
     file.parent.mkdir(parents=True, exist_ok=True)
-    where = circumstances(target, ground, radii, request.rollouts, request.gamma)
+    where = circumstances(target, ground, radii, left_out, request.rollouts, request.gamma)
     write_json(file, {"circumstances": where, "groups": told})
     return len(told)
 

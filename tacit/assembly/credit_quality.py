@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.assembly.ground import credit_as_trained
+from tacit.assembly.ground import LearnedBefore, credit_as_trained
 from tacit.assembly.players import Target
 from tacit.calibration.probe import late_layer
 from tacit.companions.hindsight.analyzers import ByRule
@@ -37,19 +37,24 @@ def geometries_of(target: Target) -> list[Geometry]:
 
 def credited_groups(
     target: Target, groups: Sequence[Group], geometries: Sequence[Geometry], gamma: float, methods: Sequence[str] = ()
-) -> tuple[list[Credited], dict[str, float]]:
+) -> tuple[list[Credited], dict[str, float], dict[str, str]]:
     """(the standard estimators over these groups, what the run itself would have given them, and further methods by name;
-    the radii that were searched on these groups)"""
+    the radii that were searched on these groups; what is left out, and why)"""
     policy: Any = target.policy
     history = getattr(target.recipe.settings, "history", 2)
     parts, radii = partitions(groups, policy, geometries)
-    others = {f"as trained: {target.recipe.method}": credit_as_trained(target, groups)}
-    others |= {f"{name}, as published": credit_as_trained(target, groups, name) for name in methods}
+    others: dict[str, list[np.ndarray]] = {}
+    left_out: dict[str, str] = {}
+    asked = {f"as trained: {target.recipe.method}": "", **{f"{name}, as published": name for name in methods}}
+    for name, method in asked.items():
+        try:
+            others[name] = credit_as_trained(target, groups, method)
+        except LearnedBefore as error:
+            left_out[name] = str(error)
     if target.world.hindsight is not None:
         others["skill shift, by rule"] = skill_shift(target, groups)
-    given = {name: credit for name, credit in others.items() if credit is not None}
     estimators = standard(parts, gamma, None if history < 0 else history)
-    return credit_groups(groups, policy, estimators, parts, given), radii
+    return credit_groups(groups, policy, estimators, parts, others), radii, left_out
 
 
 def rule_of(target: Target) -> ByRule:
@@ -65,7 +70,14 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
     return credit_per_step((SkillShift(Routed(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
 
 
-def circumstances(target: Target, ground: Ground, radii: Mapping[str, float], rollouts: int, gamma: float) -> dict[str, Any]:
+def circumstances(
+    target: Target,
+    ground: Ground,
+    radii: Mapping[str, float],
+    left_out: Mapping[str, str],
+    rollouts: int,
+    gamma: float,
+) -> dict[str, Any]:
     """Under what a measurement was made."""
     return {
         "of": target.label,
@@ -82,4 +94,5 @@ def circumstances(target: Target, ground: Ground, radii: Mapping[str, float], ro
         "rollouts": rollouts,
         "gamma": gamma,
         "radii": dict(radii),
+        "left_out": dict(left_out),
     }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tacit.assembly.players import Target
+from tacit.companions.radius import AdaptiveRadius
 from tacit.core.errors import TacitError
 from tacit.core.moment import Moment
 from tacit.core.protocols import Sampling
@@ -16,6 +18,8 @@ from tacit.core.types import Group
 from tacit.evaluation.credit.estimators import credit_per_step
 from tacit.evaluation.ground import Ground
 from tacit.methods import get_method
+from tacit.runs.checkpoints import COMPANIONS
+from tacit.runs.directory import saved_checkpoints
 from tacit.training.loop import Loop, total
 from tacit.training.playground import Playground
 from tacit.training.practice import completion_limit, make_worlds
@@ -64,14 +68,30 @@ def ground_of(target: Target, groups: int = 0, group_size: int = 0) -> Ground:
     )
 
 
-def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -> list[np.ndarray] | None:
+class LearnedBefore(TacitError):
+    """Credit that rests on more than some groups and the policy."""
+
+
+def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -> list[np.ndarray]:
     """[N] for each group: what the run's own method gives these steps, or another method as it is published; rewards are the
-    method's. None where it has something that learns beside the policy, which these groups alone do not make."""
+    method's. A radius that the run found on its first iteration is in its checkpoints; before that it is found on these groups.
+    `LearnedBefore` where something else learns beside the policy."""
     settings = get_method(name)() if name else target.recipe.settings
     method = settings.build(target.world)
-    if any(getattr(companion, "remembers", True) for companion in method.companions):
-        return None
     for companion in method.companions:
+        if getattr(companion, "remembers", True) and not isinstance(companion, AdaptiveRadius):
+            raise LearnedBefore(f"its {companion.name} learns from all that came before, and these groups do not say what.")
+    for companion in method.companions:
+        if isinstance(companion, AdaptiveRadius) and not name and (kept := _kept(target, companion.name)):
+            companion.load(kept)
         companion.observe(groups, target.policy, Moment())
     rewards = total(term(groups, Moment()) for term in method.rewards)
     return credit_per_step(method.credits, groups, target.policy, rewards)
+
+
+def _kept(target: Target, companion: str) -> Path | None:
+    """Where the run last saved a companion; a run in several worlds has one for each."""
+    saved = saved_checkpoints(target.run).all() if target.run else []
+    names = (companion, f"{target.world.name}/{companion}")
+    places = [checkpoint.path / COMPANIONS / name for checkpoint in saved if checkpoint.stage == "rl" for name in names]
+    return next((place for place in reversed(places) if place.is_dir()), None)

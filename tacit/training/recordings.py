@@ -7,7 +7,8 @@ One episode a line, plain or gzipped:
 `task` or `goal` is needed, `observation` may stand for `saw`, and the last `saw`, what came of the last action, may be left
 out. A run's trajectories are such files, and logs of other agents are read as well (`transcripts`). An episode of a task the
 run knows (by its id, or by its goal and how it begins) is played again in the world: where everything comes out as recorded it
-is told with all the world says, elsewhere as it stands in the file. Only won episodes teach.
+is told with all the world says, elsewhere as it stands in the file. Only won episodes teach; one that comes out as recorded and
+is not won was lost, whatever the file says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
@@ -35,6 +36,8 @@ NAMED = 5
 LONGEST_LINE = 16_000_000
 """bytes"""
 MOST_TURNS = 10_000
+Came = Literal["again", "unknown", "lost"] | Differs
+"""how an episode that the file calls won came out: as recorded, of a task that nobody knows, as recorded and not won, or not"""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Reading:
     unknown: int = 0
     """of tasks the run does not know, told as recorded"""
     lost: int = 0
+    belied: list[str] = field(default_factory=list)
+    """lost ones that the file calls won"""
     others: int = 0
     """of families that are not trained on"""
 
@@ -90,6 +95,8 @@ class Reading:
             f"{number_of(self.again, 'episode')} came out again as recorded, {self.unknown} are of tasks this run does not "
             f"know, {self.lost} were lost and teach nothing"
         )
+        if self.belied:
+            found.append(f"{len(self.belied)} of the lost ones are said to be won and are not: {_some(self.belied)}")
         if self.others:
             found.append(f"left out, since they are of other families: {number_of(self.others, 'episode')}")
         return found
@@ -118,11 +125,21 @@ def imitate_recordings(
             reading.others += 1
             continue
         try:
-            task, course = _course(recording, known, reading)
+            task, course, came = _course(recording, known)
             turns = list(told(context, task, course))
         except Exception as error:  # a tracker or a wording meets texts that its world never wrote
             reading.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
             continue
+        if came == "lost":
+            reading.lost += 1
+            reading.belied.append(f"line {recording.line}")
+            continue
+        if came == "again":
+            reading.again += 1
+        elif came == "unknown":
+            reading.unknown += 1
+        else:
+            reading.differing.append(f"line {recording.line}, turn {came.turn}")
         won += 1
         shown += [sample(turn, context, tokenizer) for turn, own in zip(turns, recording.spoken, strict=False) if own]
     known.close()
@@ -268,23 +285,17 @@ class Known:
             self._world.close()
 
 
-def _course(recording: Recording, known: Known, reading: Reading) -> tuple[Task, list[Happening]]:
+def _course(recording: Recording, known: Known) -> tuple[Task, list[Happening], Came]:
     task = known.find(recording)
     if task is None:
         if not recording.goal:
             raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
-        reading.unknown += 1
-        return stranger(recording, known.world.name), list(recording.as_recorded())
+        return stranger(recording, known.world.name), list(recording.as_recorded()), "unknown"
     try:
         course = list(repeating(known.live, task, recording.actions, recording.seen, recording.wrote))
     except Differs as difference:
-        reading.differing.append(f"line {recording.line}, turn {difference.turn}")
-        return task, list(recording.as_recorded())
-    if not (course and course[-1].transition.success):
-        reading.differing.append(f"line {recording.line}, which is not won here")
-        return task, list(recording.as_recorded())
-    reading.again += 1
-    return task, course
+        return task, list(recording.as_recorded()), difference
+    return task, course, "again" if course[-1].transition.success else "lost"
 
 
 def stranger(recording: Recording, world: str) -> Task:

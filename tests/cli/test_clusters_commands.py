@@ -19,12 +19,16 @@ from tacit.assembly.ground import credit_as_trained, ground_of
 from tacit.assembly.known_base import calibration_place, known_base
 from tacit.assembly.players import open_target
 from tacit.assembly.recipe import Recipe
+from tacit.cli.inspection.credit import show
 from tacit.cli.main import main
+from tacit.cli.terminal import make_console
 from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.credit.embedders import ActorHidden, HashNgram
 from tacit.credit.radius import search_radius
 from tacit.evaluation.clusters import Seen, partition, returns_of, valued
+from tacit.evaluation.credit.agreement import quality
+from tacit.evaluation.credit.measured import Credited, Measured
 from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.records import read_records
 
@@ -351,6 +355,57 @@ def test_its_credit_can_be_measured(trained, capsys, monkeypatch):
     ):
         assert main([*words, *flags]) == 2
         assert reason in capsys.readouterr().err
+
+
+def test_credit_by_ending_and_third_is_shown_with_intervals_and_cosines(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    rng = np.random.default_rng(0)
+    measured = []
+    for task in range(6):
+        truth_N, credit_N = rng.normal(size=(2, 9))
+        credits = {"GRPO": credit_N, "mine": truth_N + credit_N}
+        ending, truth_N = ("mixed", truth_N) if task < 4 else ("all lost", np.zeros(9))
+        group = Credited(f"{task}", ending, np.arange(9) // 3, credits, {"p": np.zeros(9, int)})
+        measured.append(Measured(group, np.array([truth_N, truth_N]), np.zeros((2, 9))))
+    found = quality(measured)
+    show(make_console(), found, {}, {})
+    shown = capsys.readouterr().out
+    for on in ("mixed: 36 steps", "first third: 18 steps", "second third: 18 steps", "last third: 18 steps"):
+        (line,) = re.findall(r"^mine +.*$", shown.split(f"credit against Q − V, {on}")[1].split("\n\n")[0], re.MULTILINE)
+        (told,) = [a for a in found.agreements if (a.estimator, a.on) == ("mine", on.partition(":")[0])]
+        for figure in (told.correlation, told.gain, told.cosine):
+            assert f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]" in line
+    assert (
+        "Nothing can be said of all lost (18 steps): no credit that differs, or no truth above its noise." in shown
+        and "all won" not in shown
+    )
+
+
+def test_a_radius_found_in_training_is_the_runs_own(trained, tmp_path, capsys, monkeypatch):
+    """`--adaptive`: it is in the checkpoints. The row used to be missing, without a word."""
+    monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
+    run = tmp_path / "run"
+    assert main(["train", "--config", str(trained / "small.toml"), "--sft.steps", "0", "--adaptive", "--out", str(run)]) == 0
+    found = [line["radius"] for line in lines(run / "metrics.jsonl") if line["stage"] == "rl"]
+    assert len(found) == 2 and len(set(found)) == 1
+    for checkpoint, iteration in (("untrained", 1), ("rl-000001", 2)):
+        target = open_target(str(run), {}, checkpoint)
+        own = np.concatenate(credit_as_trained(target, ground_of(target).collect(iteration)))
+        recorded = read_records(run / "trajectories" / f"rl-{iteration:06d}.jsonl.gz")
+        np.testing.assert_allclose(own, [turn["credit"] for record in recorded for turn in record["turns"]], atol=2e-4)
+    few = ground_of(target, groups=1).collect(1)
+    other = search_radius(ActorHidden(target.recipe.settings.layer, "last")(few, target.policy))[0]
+    assert other != found[0], "one group alone would have another"
+    said = replace(target.recipe.settings, adaptive=False, epsilon=found[0])
+    with_own = replace(target, recipe=replace(target.recipe, settings=said))
+    np.testing.assert_allclose(np.concatenate(credit_as_trained(target, few)), np.concatenate(credit_as_trained(with_own, few)))
+    out = tmp_path / "credit.json"
+    words = ["inspect", "credit", str(run), "--groups", "1", "--rollouts", "2", "--methods", "reuserl", "--json", str(out)]
+    assert main(words) == 0
+    shown, result = " ".join(capsys.readouterr().out.split()), json.loads(out.read_text())
+    assert "as trained: bipace" in {a["estimator"] for a in result["agreements"]}
+    assert "reuserl, as published: its dictionary learns from all that came before" in shown
+    assert list(result["left_out"]) == ["reuserl, as published"]
 
 
 def benchmark(trained, *words: str, name: str = "credit_quality") -> Forked:

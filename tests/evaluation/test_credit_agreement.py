@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -39,10 +40,10 @@ def test_by_hand():
     assert told.gain.value is None and told.correlation.low is None, "one task says nothing about another"
     assert of(quality([made([-1, -2, -3], [1, 3, 2])])).correlation.value == pytest.approx(-0.5)
     # halves that differ: their mean in the numerator, what they share in the denominator
-    c, one, two = np.array([1.0, 2, 3]), np.array([1.0, 3, 2]), np.array([1.0, 2, 4])
+    c, one, two = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 2]), np.array([1.0, 4, 2, 3])
     told = of(quality([made(c, one, two)]))
     expected = np.cov(c, (one + two) / 2, ddof=0)[0, 1] / (np.var(c) * np.cov(one, two, ddof=0)[0, 1]) ** 0.5
-    assert told.correlation.value == pytest.approx(expected)
+    assert told.correlation.value == pytest.approx(expected) and 0 < expected < 1
 
 
 def test_what_cannot_be_said_is_not_said():
@@ -53,6 +54,46 @@ def test_what_cannot_be_said_is_not_said():
     assert quality([]).agreements == [] and quality([]).reliability is None
     constant = quality([made([0.1 + 0.2, 0.3, 0.3], [1, 3, 2])])
     assert of(constant).correlation.value is None, "what is only rounding is no variance"
+
+
+def test_rounding_is_no_truth():
+    alike = quality([made([1, 2, 3], [0.1 + 0.2, 0.3, 0.3])])
+    assert of(alike).correlation.value is None and of(alike).raw is None, "an advantage that is the same everywhere"
+    assert alike.reliability is None and alike.spread is None and alike.noise == 0
+    values = [0.95**k for k in range(9, -1, -1)]
+    always = [0.95 * after - before for before, after in pairwise(values)] + [1 - values[-1]]
+    assert 0 < np.abs(always).max() < 1e-15, "a policy that always wins: nothing matters but rounding"
+    won = quality([made(range(10), always, task="a", ending="all won"), made(range(10), [0] * 10, task="b", ending="all lost")])
+    assert all((a.correlation.value, a.cosine.value, a.raw) == (None, None, None) for a in won.agreements)
+    assert won.reliability is None
+    # noise in one half beside rounding in the other: what they share is rounding still
+    halves = quality([made([1, 2, 3], [0.004, 0, 0], [1e-16, 0, 0], task=task) for task in "ab"])
+    assert of(halves).correlation.to_json() == of(halves).cosine.to_json() == [None, None, None]
+    v = [0.1 + 0.2, 0.3, 0.3]
+    (left,) = quality([made([1, 2, 3], [1, 3, 2], v=[v, v])]).partitions
+    assert left.unexplained.value is None, "V is the same everywhere"
+
+
+def test_a_figure_that_noise_carries_out_of_its_range_is_unknown():
+    """Halves that hardly share anything: cov(c, Â) / √(var c · cov(Â₁, Â₂)) would be 1.5."""
+    c, one, two = [1.0, 2, 3], [1.0, 2, 3], [2.0, 1, 2.01]
+    product, shared = np.cov(c, (np.array(one) + two) / 2, ddof=0)[0, 1], np.cov(one, two, ddof=0)[0, 1]
+    assert product / (np.var(c) * shared) ** 0.5 > 1.5
+    told = of(quality([made(c, one, two)]))
+    assert told.correlation.value is None and 0 < told.raw < 1
+    wide = of(quality(noisy(np.random.default_rng(0), tasks=12, steps=10, noise=2.5, share=0.9)[0])).correlation
+    assert wide.value < 1 and wide.high == 1, "draws beyond it count as one: left out they would pull the interval down"
+    opposed = quality([made(c, [1, 0, -1], [-1, 0.1, 1])])
+    assert opposed.reliability == 0 and opposed.spread == 0, "halves that say the contrary measure nothing"
+
+
+def test_an_ending_of_one_task_has_no_interval():
+    """Drawn again it is always the same task, which used to look like certainty."""
+    one = made([1, 2, 3], [1, 3, 2], task="a")
+    others = [made([1, 2, 3], [3, 1, 2 + i], task=f"{i}", ending="all lost") for i in range(3)]
+    told = quality([one, *others])
+    assert of(told, on="mixed").correlation.to_json() == [0.5, None, None]
+    assert of(told, on="mixed").cosine.low is None and of(told, on="all lost").correlation.low is not None
 
 
 def noisy(rng, tasks: int, steps: int, noise: float, share: float) -> tuple[list[Measured], float]:

@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scripted import ScriptedPolicy
 from small_maze import GAMMA, LIMIT, TASKS, WORLD, Maze, action_value, make_ground, value
 
+from tacit.contexts.history import History
 from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Group, Observation
-from tacit.evaluation.credit.midway import MidwayContext, MidwayWorlds, apart, midway
+from tacit.evaluation.credit.midway import MidwayContext, MidwayWorlds, apart, done_in, midway
 from tacit.evaluation.credit.truth import continuations, states_of, value_group
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
 
 GROUND = make_ground()
 GROUPS = GROUND.collect(1)
@@ -68,12 +73,12 @@ def test_a_continuation_counts_for_every_state_it_comes_through():
     found, episodes, steps = continuations(GROUND, group, 2)
     states = {state for trajectory in group.trajectories for state in states_of(trajectory)}
     assert set(found) == states and steps > episodes > 0
-    counts = {actions: sum(map(len, after.ends_H)) for (_, actions), after in found.items()}
+    counts = {done: sum(map(len, after.ends_H)) for (_, done), after in found.items()}
     assert counts[()] == 2 * 4, "many steps share the start, nobody comes through it again"
     assert sum(counts.values()) > episodes, "most come through several"
-    for (condition, actions), after in found.items():
+    for (condition, done), after in found.items():
         assert condition == PLAIN and all(after.ends_H)
-        assert all(1 <= n <= LIMIT - len(actions) for ends in after.ends_H for _, n in ends)
+        assert all(1 <= n <= LIMIT - len(done) for ends in after.ends_H for _, n in ends)
 
 
 def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
@@ -82,17 +87,49 @@ def test_an_episode_begun_midway_reads_what_the_recorded_one_read():
     whole = max(group.trajectories, key=len)
     make, context = WORLD.make, MidwayContext(ground.context, WORLD.make)
     for t, step in enumerate(whole.steps):
-        task = midway(whole.task, [s.action for s in whole.steps[:t]])
-        assert apart(task) == (whole.task, tuple(s.action for s in whole.steps[:t]))
+        task = midway(whole.task, [done_in(s) for s in whole.steps[:t]])
+        assert apart(task) == (whole.task, tuple((s.action, None) for s in whole.steps[:t]))
         observation = MidwayWorlds(make, LIMIT)().reset(task)
         assert observation == step.observation
         assert context.begin(task, PLAIN).read(observation).text == step.prompt.text
     assert context.style == "bare"
 
 
+class Talker(ScriptedPolicy):
+    """Answers by the turns it has behind it: every other answer is no action, and no two of those are the same."""
+
+    def __init__(self, act: str) -> None:
+        super().__init__(lambda prompt, seed: act if prompt.count("assistant") % 2 else f"Well, {seed} is what I think of it")
+
+    def encode_chat(self, chat):
+        return self.encode_prompt(repr(chat))
+
+    def encode_answer(self, chat, answer):
+        raise AssertionError("nobody imitates here")
+
+
+CALL = '<tool_call>{"name": "act", "arguments": {"action": "left"}}</tool_call>'
+TAGGED = "<think>so</think><action>left</action>"
+
+
+@pytest.mark.parametrize(("style", "act"), [("tools", CALL), ("tags", TAGGED)], ids=["tools", "tags"])
+def test_what_was_written_instead_of_an_action_is_read_midway_too(style, act):
+    """In a conversation an agent reads its own words; told of the action alone it would read others."""
+    context = History(WORLD.wording("full"), None, False, style, chat=True)
+    plans = [EpisodePlan(TASKS[0], seed) for seed in (1, 2)]
+    one, other = rollout(plans, context, InPlace(Maze), Talker(act), Sampling(max_tokens=64), LIMIT)
+    assert [s.valid for s in one.steps] == [False, True, False, True]
+    told = MidwayContext(context, Maze)
+    for t, step in enumerate(one.steps):
+        task = midway(one.task, [done_in(s) for s in one.steps[:t]])
+        assert told.begin(task, PLAIN).read(MidwayWorlds(Maze, LIMIT)().reset(task)) == step.prompt
+    assert states_of(one)[0] == states_of(other)[0]
+    assert states_of(one)[1] != states_of(other)[1], "the same place, and other words to read"
+
+
 def test_the_limit_counts_the_steps_that_came_first():
     world = MidwayWorlds(Maze, LIMIT)()
-    world.reset(midway(TASKS[0], ["right", "left", "left", "left"]))
+    world.reset(midway(TASKS[0], [(action, None) for action in ("right", "left", "left", "left")]))
     assert not world.step("left").done and world.step("left").done
 
 

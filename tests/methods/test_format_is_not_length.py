@@ -11,36 +11,56 @@ import pytest
 from scripted import ScriptedPolicy
 
 from tacit.core.protocols import Sampling
-from tacit.core.types import Group, Trajectory
-from tacit.core.world import Environment
+from tacit.core.types import Group, Observation, Task, Trajectory, Transition
+from tacit.core.world import Environment, World
 from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import total
 
-FAMILY = {"alfworld": "clean", "countdown": "four_numbers", "cooking": "hard", "textcraft": "depth_4", "sokoban": "two_boxes"}
+FAMILY = {
+    "alfworld": "clean",
+    "countdown": "four_numbers",
+    "cooking": "hard",
+    "textcraft": "depth_4",
+    "sokoban": "two_boxes",
+    "webshop": "fashion",
+    "searchqa": "bridge",
+    "errands": "errand",
+    "minihack": "keyroom",
+}
+
+
+class Watched:
+    """A world that can be asked what it shows: the expert acts on that."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def reset(self, task: Task) -> Observation:
+        self.seen = self._world.reset(task)
+        return self.seen
+
+    def step(self, action: str) -> Transition:
+        answer = self._world.step(action)
+        self.seen = answer.observation
+        return answer
+
+    def close(self) -> None:
+        self._world.close()
 
 
 def played_by_the_expert(world: Environment, context, task, formatted: int) -> Trajectory:
-    """A real rollout in which the expert's first `formatted` completions have both tags, and the others no thought."""
-    expert, turns = world.expert()(task), iter(range(world.max_steps))
-
-    class Watched(type(world.make())):  # the expert sees what the world shows
-        def reset(self, task):
-            self.seen = super().reset(task)
-            return self.seen
-
-        def step(self, action):
-            answer = super().step(action)
-            self.seen = answer.observation
-            return answer
-
-    live = Watched()
+    """A real rollout in which the expert's first `formatted` completions are as asked for. The others have no
+    thought, or, where it may be left out, no tags: executed, and invalid."""
+    expert, turns, live = world.expert()(task), iter(range(world.max_steps)), Watched(world.make())
 
     def answer(prompt: str, seed: int) -> str:
-        action = f"<action>{expert.act(live.seen)}</action>"
-        return f"<think>so</think>{action}" if next(turns) < formatted else action
+        action = expert.act(live.seen)
+        written = context.format.write(action, "so")
+        lesser = (written.removeprefix("<think>so</think>"), action)
+        return written if next(turns) < formatted else next(each for each in lesser if not context.format.parse(each).valid)
 
     plan = [EpisodePlan(task, 0)]
     (played,) = rollout(plan, context, InPlace(lambda: live), ScriptedPolicy(answer), Sampling(max_tokens=64), world.max_steps)
@@ -51,6 +71,8 @@ def played_by_the_expert(world: Environment, context, task, formatted: int) -> T
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_badly_formatted_win_costs_as_much_and_its_penalty_on_top(name, method):
     world = get_environment(name)
+    if world.remedy:
+        pytest.skip(f"{name} {world.remedy}")
     task = next(t for t in world.tasks("train", 40, 1) if t.family == FAMILY[name])
     built = get_method(method)().build(world)
     wins = [played_by_the_expert(world, built.context, task, formatted) for formatted in (99, 1, 0)]

@@ -76,16 +76,22 @@ def test_tasks_nobody_knows_are_told_as_recorded(tmp_path):
 
 
 def test_what_does_not_come_out_again_is_counted_and_told_as_recorded(tmp_path):
-    other, unwon = episode(TASKS[0], task=TASKS[0].id), episode(TASKS[1], task=TASKS[1].id)
+    other = episode(TASKS[0], task=TASKS[0].id)
     other["turns"][1]["observation"] = "On the shelf 9, you see a unicorn 1."
-    del unwon["turns"][-1]
     words = Words()
-    shown, notes = imitate_recordings(write(tmp_path / "e.jsonl", other, unwon), WORLD, TASKS, BLOCK, words, 1000)
-    assert (
-        notes[0]
-        == "told as recorded, since they do not come out again: 2 episodes, line 1, turn 2; line 2, which is not won here"
-    )
-    assert any("unicorn" in words.decode(prompt) for prompt in shown.prompts) and shown.won == 2
+    shown, notes = imitate_recordings(write(tmp_path / "e.jsonl", other), WORLD, TASKS, BLOCK, words, 1000)
+    assert notes[0] == "told as recorded, since they do not come out again: 1 episode, line 1, turn 2"
+    assert any("unicorn" in words.decode(prompt) for prompt in shown.prompts) and shown.won == 1
+
+
+def test_what_comes_out_as_recorded_and_is_not_won_was_lost(tmp_path):
+    """A file that calls it won is not believed: its world was asked."""
+    good, unwon = episode(TASKS[0], task=TASKS[0].id), episode(TASKS[1], task=TASKS[1].id)
+    del unwon["turns"][-1]
+    shown, notes = read(write(tmp_path / "e.jsonl", unwon, good))
+    assert same(shown, read(write(tmp_path / "f.jsonl", good))[0]) and (shown.episodes, shown.won) == (2, 1)
+    assert "1 episode came out again as recorded, 0 are of tasks this run does not know, 1 were lost" in notes
+    assert "1 of the lost ones are said to be won and are not: line 1" in notes
 
 
 def test_every_line_that_cannot_be_used_is_named_with_its_reason(tmp_path):
@@ -100,6 +106,7 @@ def test_every_line_that_cannot_be_used_is_named_with_its_reason(tmp_path):
     assert "line 5: names neither a task nor a goal; and 1 more" in notes
     _, notes = read(write(tmp_path / "f.jsonl", {**good, "goal": "fly to the moon."}, good), BLOCK)
     assert "line 1: TacitError: the goal 'fly to the moon.' is none that the household gives" in notes
+    assert "0 are of tasks this run does not know" in notes, "a line is counted once"
 
 
 def test_turns_that_did_not_parse_are_told_and_not_imitated(tmp_path):

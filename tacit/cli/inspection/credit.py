@@ -44,7 +44,8 @@ def run(argv: Sequence[str]) -> int:
     try:
         groups = ground.collect(ground.iteration)
         say(console, f"{target.label}: iteration {ground.iteration}, {number_of(len(groups), 'group')} of {ground.group_size}")
-        credited, radii = credited_groups(target, groups, chosen or geometries_of(target), arguments.discount, methods)
+        geometries = chosen or geometries_of(target)
+        credited, radii, left_out = credited_groups(target, groups, geometries, arguments.discount, methods)
         for number, (group, known) in enumerate(zip(groups, credited, strict=True), 1):
             began = time.monotonic()
             truth = value_group(ground, group, arguments.rollouts, arguments.discount, ground.seed)
@@ -56,10 +57,10 @@ def run(argv: Sequence[str]) -> int:
     finally:
         ground.worlds.close()
     found = quality(measured)
-    show(console, found, radii)
+    show(console, found, radii, left_out)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        where = circumstances(target, ground, radii, arguments.rollouts, arguments.discount)
+        where = circumstances(target, ground, radii, left_out, arguments.rollouts, arguments.discount)
         write_json(arguments.json, {**where, **found.to_json()})
         say(console, f"\nwritten to {arguments.json}")
     return 0
@@ -90,7 +91,7 @@ def make_parser(method: str) -> Parser:
     return parser
 
 
-def show(console: Any, found: Quality, radii: Mapping[str, float]) -> None:
+def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Mapping[str, str]) -> None:
     from tacit.cli.terminal import percent, say, say_pairs, table
     from tacit.evaluation.credit.measured import ENDINGS, STAGES
 
@@ -106,25 +107,24 @@ def show(console: Any, found: Quality, radii: Mapping[str, float]) -> None:
         ("reliability", f"{_number(found.reliability)}; correlations and cosines below are freed of that noise"),
     ]
     said += [("radius", f"{name}: {value:.4g}") for name, value in radii.items()]
+    said += [("left out", f"{name}: {reason}") for name, reason in left_out.items()]
     say_pairs(console, said)
-    by = {(a.estimator, a.on): a for a in found.agreements}
-    names = list(dict.fromkeys(a.estimator for a in found.agreements))
-    columns: tuple[str, ...] = ("estimator", "correlation", "more than GRPO's", "cosine")
-    rows: list[tuple[str, ...]] = [
-        (
-            name,
-            _interval(by[name, "all"].correlation),
-            _interval(by[name, "all"].gain),
-            _interval(by[name, "all"].cosine),
-        )
-        for name in names
-    ]
-    console.print()
-    console.print(table("credit against Q − V", columns, rows, numbers=columns[1:]))
-    columns = ("correlation", *ENDINGS, *STAGES)
-    rows = [(name, *(_number(by[name, on].correlation.value) for on in columns[1:])) for name in names]
-    console.print()
-    console.print(table("by how the group ended, and by third of the episode", columns, rows, numbers=columns[1:]))
+    unsaid = []
+    for on in ("all", *ENDINGS, *STAGES):
+        agreements = [agreement for agreement in found.agreements if agreement.on == on]
+        steps = max((agreement.steps for agreement in agreements), default=0)
+        if on != "all" and all(a.correlation.value is None and a.cosine.value is None for a in agreements):
+            unsaid += [f"{on} ({steps} steps)"] if steps else []
+            continue
+        columns: tuple[str, ...] = ("estimator", "correlation", "more than GRPO's", "cosine")
+        rows: list[tuple[str, ...]] = [
+            (a.estimator, _interval(a.correlation), _interval(a.gain), _interval(a.cosine)) for a in agreements
+        ]
+        console.print()
+        title = "credit against Q − V" + ("" if on == "all" else f", {on}: {steps} steps")
+        console.print(table(title, columns, rows, numbers=columns[1:]))
+    if unsaid:
+        say(console, f"\nNothing can be said of {', '.join(unsaid)}: no credit that differs, or no truth above its noise.")
     columns = ("partition", "V unexplained", "steps alone", "steps a part", "largest")
     rows = [
         (

@@ -15,11 +15,14 @@ about the group's mean. A baseline taken within parts can be no better. A step a
 
 Steps of one task are alike, so intervals come from drawing tasks, not steps, again and again: one for each number, and one for
 its difference from a baseline's, drawn with the same tasks.
+
+A sum of squares that is nothing but rounding counts as none. Where the halves share so little that noise carries a figure out
+of [−1, 1] it is unknown; a draw of tasks that it carries there counts as ±1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +33,9 @@ from tacit.evaluation.credit.measured import ENDINGS, STAGES, Measured
 
 RESAMPLES = 2000
 BASELINE = "GRPO"
+ROUNDING = 1e-12
+"""a variance below this share of the squares it is the difference of is rounding; so is an advantage below it, Q and V being
+around one"""
 
 
 @dataclass(frozen=True)
@@ -122,20 +128,20 @@ def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: i
     agreements: list[Agreement] = []
     for on in ("all", *ENDINGS, *STAGES):
         sums = {name: _sums(measured, tasks, name, on) for name in names}
-        drawn = {name: _correlation(weights_BT @ sums_TK) for name, sums_TK in sums.items()}
-        whole = {name: _correlation(sums_TK.sum(0)) for name, sums_TK in sums.items()}
+        correlations = {name: _drawn(_correlation, sums_TK, weights_BT) for name, sums_TK in sums.items()}
         for name, sums_TK in sums.items():
+            whole, drawn_B = correlations[name]
             gain = Figure(None)
             if baseline in sums and name != baseline:
-                gain = Figure.of(whole[name] - whole[baseline], drawn[name] - drawn[baseline])
+                gain = Figure.of(whole - correlations[baseline][0], drawn_B - correlations[baseline][1])
             total = sums_TK.sum(0)
             agreements.append(
                 Agreement(
                     estimator=name,
                     on=on,
                     steps=int(total[0]),
-                    correlation=Figure.of(whole[name], drawn[name]),
-                    cosine=Figure.of(_cosine(total), _cosine(weights_BT @ sums_TK)),
+                    correlation=Figure.of(whole, drawn_B),
+                    cosine=Figure.of(*_drawn(_cosine, sums_TK, weights_BT)),
                     raw=_plain(_raw(total)),
                     gain=gain,
                 )
@@ -156,14 +162,14 @@ def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: i
 
 
 def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str) -> np.ndarray:
-    """[T, 9] over the steps of each task: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ². The rest follows from these,
+    """[T, 9] over the steps of each task: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ₁² + Â₂². The rest follows from these,
     and from their weighted sums where tasks are drawn again."""
     sums_TK = np.zeros((len(tasks), 9))
     for m in measured:
         chosen_N = _chosen(m, on)
         c_N, (one_N, two_N) = m.group.credits[name][chosen_N], m.a_HN[:, chosen_N]
         a_N = (one_N + two_N) / 2
-        columns = (np.ones_like(c_N), c_N, a_N, c_N * c_N, c_N * a_N, one_N, two_N, one_N * two_N, a_N * a_N)
+        columns = (np.ones_like(c_N), c_N, a_N, c_N * c_N, c_N * a_N, one_N, two_N, one_N * two_N, one_N**2 + two_N**2)
         sums_TK[tasks.index(m.group.task)] += [float(column.sum()) for column in columns]
     return sums_TK
 
@@ -174,25 +180,35 @@ def _chosen(m: Measured, on: str) -> np.ndarray:
     return np.full(len(m.group.stage_N), on in ("all", m.group.ending))
 
 
+def _drawn(ratio: Callable[[np.ndarray], Any], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
+    """(the figure, and what it is when tasks are drawn again). One task with such steps says nothing about another."""
+    value, several = float(ratio(sums_TK.sum(0))), (sums_TK[:, 0] > 0).sum() > 1
+    drawn_B = ratio((weights_BT if several else weights_BT[:0]) @ sums_TK)
+    return float(np.clip(value, -1, 1)) if abs(value) < 1 + 1e-9 else np.nan, np.clip(drawn_B, -1, 1)
+
+
 def _correlation(sums: np.ndarray) -> Any:
     """cov(c, Â) / √(var c · cov(Â₁, Â₂)); nan where credit is all alike, or the truth shows no variance above its noise."""
-    n, c, a, cc, ca, one, two, both, _ = np.moveaxis(sums, -1, 0)
-    return _ratio(ca - c * a / _some(n), cc - c * c / _some(n), both - one * two / _some(n), cc)
+    n, c, a, cc, ca, one, two, both, squares = np.moveaxis(sums, -1, 0)
+    return _ratio(ca - c * a / _some(n), cc - c * c / _some(n), both - one * two / _some(n), cc, squares, n)
 
 
 def _cosine(sums: np.ndarray) -> Any:
-    _, _, _, cc, ca, _, _, both, _ = np.moveaxis(sums, -1, 0)
-    return _ratio(ca, cc, both, cc)
+    n, _, _, cc, ca, _, _, both, squares = np.moveaxis(sums, -1, 0)
+    return _ratio(ca, cc, both, cc, squares, n)
 
 
 def _raw(sums: np.ndarray) -> float:
-    n, c, a, cc, ca, _, _, _, aa = sums
-    return float(_ratio(ca - c * a / _some(n), cc - c * c / _some(n), aa - a * a / _some(n), cc))
+    n, c, a, cc, ca, _, _, both, squares = sums
+    aa = (squares + 2 * both) / 4
+    return float(_ratio(ca - c * a / _some(n), cc - c * c / _some(n), aa - a * a / _some(n), cc, squares, n))
 
 
-def _ratio(product: np.ndarray, credit: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> Any:
-    """A sum of squares that is nothing but rounding counts as none."""
-    sound = (credit > 1e-12 * np.maximum(scale, 1e-300)) & (truth > 0)
+def _ratio(
+    product: np.ndarray, credit: np.ndarray, truth: np.ndarray, credits: np.ndarray, squares: np.ndarray, n: np.ndarray
+) -> Any:
+    """`credits` and `squares`: the sums of squares that `credit` and `truth` are differences of."""
+    sound = (credit > ROUNDING * np.maximum(credits, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
     return np.where(sound, product / np.sqrt(np.where(sound, credit * truth, 1.0)), np.nan)
 
 
@@ -209,14 +225,15 @@ def _draws(tasks: int, resamples: int, seed: int) -> np.ndarray:
 
 
 def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Left:
-    within_T, about_T = np.zeros(len(tasks)), np.zeros(len(tasks))
+    within_T, about_T, squares_T = np.zeros((3, len(tasks)))
     for m in measured:
         task = tasks.index(m.group.task)
         within_T[task] += _scatter(m.v_HN, m.group.parts[name])
         about_T[task] += _scatter(m.v_HN, np.zeros(len(m.group.stage_N), np.int64))
-    drawn_B = _share(weights_BT @ within_T, weights_BT @ about_T)
+        squares_T[task] += float((m.v_HN**2).sum())
+    drawn_B = _share(weights_BT @ within_T, weights_BT @ about_T, weights_BT @ squares_T)
     metrics = partition_metrics([m.group.parts[name] for m in measured])
-    return Left(name, Figure.of(float(_share(within_T.sum(), about_T.sum())), drawn_B), metrics)
+    return Left(name, Figure.of(float(_share(within_T.sum(), about_T.sum(), squares_T.sum())), drawn_B), metrics)
 
 
 def _scatter(v_HN: np.ndarray, part_N: np.ndarray) -> float:
@@ -228,21 +245,22 @@ def _scatter(v_HN: np.ndarray, part_N: np.ndarray) -> float:
     return float((one_N * two_N).sum())
 
 
-def _share(within: Any, about: Any) -> Any:
-    return np.where(np.asarray(about) > 0, within / np.where(np.asarray(about) > 0, about, 1.0), np.nan)
+def _share(within: Any, about: Any, squares: Any) -> Any:
+    sound = np.asarray(about) > ROUNDING * squares
+    return np.where(sound, within / np.where(sound, about, 1.0), np.nan)
 
 
 def _truth(measured: Sequence[Measured]) -> tuple[float | None, float | None, float | None]:
-    """(reliability of Â, its standard error, standard deviation of A) over all steps."""
+    """(reliability of Â, its standard error, standard deviation of A) over all steps. Halves that share nothing have none."""
     if not measured:
         return None, None, None
     one_N, two_N = np.concatenate([m.a_HN for m in measured], axis=1)
-    shared = float(np.mean((one_N - one_N.mean()) * (two_N - two_N.mean())))
+    shared = max(float(np.mean((one_N - one_N.mean()) * (two_N - two_N.mean()))), 0.0)
     measured_variance = float(np.var((one_N + two_N) / 2))
     noise = float(np.sqrt(np.mean((one_N - two_N) ** 2)) / 2)
-    if measured_variance <= 0:
+    if measured_variance <= ROUNDING * (float(np.mean(one_N**2 + two_N**2)) + ROUNDING):
         return None, noise, None
-    return _plain(shared / measured_variance), noise, _plain(float(np.sqrt(max(shared, 0.0))))
+    return _plain(shared / measured_variance), noise, _plain(float(np.sqrt(shared)))
 
 
 def _plain(value: float) -> float | None:

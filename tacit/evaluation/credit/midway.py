@@ -1,6 +1,6 @@
 """Begin an episode in the middle. A world that shows the same for the same actions can be brought to any state it has been in:
-reset it and repeat what was done. So a rollout needs to know nothing of it: the task carries the actions that come first, the
-world takes them on reset, and the context is told of them before it writes its first prompt.
+reset it and repeat what was done. So a rollout needs to know nothing of it: the task carries the turns that come first, the
+world takes their actions on reset, and the context is told of them, as a rollout tells it, before it writes its first prompt.
 """
 
 from __future__ import annotations
@@ -10,23 +10,28 @@ from dataclasses import dataclass, field, replace
 
 from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, Reader
-from tacit.core.types import ActionStyle, Condition, Observation, Task, Trajectory, Transition
+from tacit.core.method import Context, Reader, take_down
+from tacit.core.types import ActionStyle, Condition, Observation, Step, Task, Trajectory, Transition
 from tacit.core.world import World
+from tacit.rollout.retelling import Happening
 
-AFTER = "after these actions"
+AFTER = "after these turns"
 """where a task that begins midway keeps them, among its data"""
-Turn = tuple[Observation, str, Transition]
-"""what was seen, what was done, what came of it"""
+Done = tuple[str, str | None]
+"""the action, and what was really written where it was none: a conversation tells an agent its own words"""
 
 
-def midway(task: Task, actions: Sequence[str]) -> Task:
-    """The task, begun after these actions."""
-    return replace(task, data={**task.data, AFTER: tuple(actions)})
+def done_in(step: Step) -> Done:
+    return step.action, None if step.valid else step.completion.text
 
 
-def apart(task: Task) -> tuple[Task, tuple[str, ...]]:
-    """(the task from its beginning, the actions that come first)"""
+def midway(task: Task, done: Sequence[Done]) -> Task:
+    """The task, begun after these turns."""
+    return replace(task, data={**task.data, AFTER: tuple(done)})
+
+
+def apart(task: Task) -> tuple[Task, tuple[Done, ...]]:
+    """(the task from its beginning, the turns that come first)"""
     return replace(task, data={k: v for k, v in task.data.items() if k != AFTER}), tuple(task.data.get(AFTER, ()))
 
 
@@ -46,11 +51,11 @@ class _MidwayWorld:
         self._world, self._limit, self._steps = world, limit, 0
 
     def reset(self, task: Task) -> Observation:
-        whole, actions = apart(task)
+        whole, done = apart(task)
         observation = self._world.reset(whole)
-        for action in actions:
+        for action, _ in done:
             observation = self._world.step(action).observation
-        self._steps = len(actions)
+        self._steps = len(done)
         return observation
 
     def step(self, action: str) -> Transition:
@@ -64,11 +69,11 @@ class _MidwayWorld:
 
 @dataclass(frozen=True)
 class MidwayContext:
-    """A context that has been told of the actions that come first."""
+    """A context that has been told of the turns that come first."""
 
     context: Context
     make: Callable[[], World]
-    _last: dict[tuple[str, tuple[str, ...]], list[Turn]] = field(default_factory=dict, repr=False, compare=False)
+    _last: dict[tuple[str, tuple[Done, ...]], list[Happening]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def style(self) -> ActionStyle:
@@ -79,38 +84,38 @@ class MidwayContext:
         return self.context.format
 
     def begin(self, task: Task, condition: Condition) -> Reader:
-        whole, actions = apart(task)
+        whole, done = apart(task)
         reader = self.context.begin(whole, condition)
-        for observation, action, transition in self._told(whole, actions):
+        for observation, action, transition, wrote in self._happened(whole, done):
             reader.read(observation)
-            reader.record(action, transition)
+            take_down(reader, action, transition, wrote)
         return reader
 
-    def _told(self, task: Task, actions: tuple[str, ...]) -> list[Turn]:
+    def _happened(self, task: Task, done: tuple[Done, ...]) -> list[Happening]:
         """Many episodes begin at one state, one after another; it is gone to once."""
-        if (task.id, actions) not in self._last:
+        if (task.id, done) not in self._last:
             self._last.clear()
-            self._last[task.id, actions] = turns_of(self.make, task, actions)
-        return self._last[task.id, actions]
+            self._last[task.id, done] = happenings(self.make, task, done)
+        return self._last[task.id, done]
 
 
-def turns_of(make: Callable[[], World], task: Task, actions: Sequence[str]) -> list[Turn]:
+def happenings(make: Callable[[], World], task: Task, done: Sequence[Done]) -> list[Happening]:
     world = make()
     try:
-        observation, turns = world.reset(task), []
-        for action in actions:
+        observation, found = world.reset(task), []
+        for action, wrote in done:
             transition = world.step(action)
-            turns.append((observation, action, transition))
+            found.append(Happening(observation, action, transition, wrote))
             observation = transition.observation
-        return turns
+        return found
     finally:
         world.close()
 
 
 def check_replay(make: Callable[[], World], trajectory: Trajectory) -> None:
     """Refuse a world that does not show the same again."""
-    turns = turns_of(make, trajectory.task, [step.action for step in trajectory.steps])
-    for t, ((observation, _, _), step) in enumerate(zip(turns, trajectory.steps, strict=True)):
+    again = happenings(make, trajectory.task, [done_in(step) for step in trajectory.steps])
+    for t, ((observation, *_), step) in enumerate(zip(again, trajectory.steps, strict=True)):
         if observation.text != step.observation.text:
             raise TacitError(
                 f"task {trajectory.task.id!r} of world {trajectory.task.world!r} showed {observation.text[:60]!r} at step {t} "

@@ -6,7 +6,7 @@
 
 From every state that the group visited the policy plays on to the end, M times, with randomness of its own: nothing of what
 the group itself earned is used, so its estimators and this truth share no noise. The world is the same for the same
-actions, so Q at one step is V at the next, and steps with the same actions before them are one state, valued once.
+actions, so Q at one step is V at the next, and steps with the same turns before them are one state, valued once.
 
 A continuation that does for a while what a member did comes through the states that member visited, and from each of them on it
 is one more continuation of that state: what happens after a state does not depend on how it was begun. A policy that knows
@@ -28,7 +28,7 @@ import numpy as np
 from tacit.core.errors import TacitError
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Group, Trajectory
-from tacit.evaluation.credit.midway import MidwayContext, MidwayWorlds, check_replay, midway
+from tacit.evaluation.credit.midway import Done, MidwayContext, MidwayWorlds, check_replay, done_in, midway
 from tacit.evaluation.ground import Ground
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
@@ -37,8 +37,8 @@ BATCH = 512
 """episodes played side by side"""
 OFTEN = 4
 """a state that many steps share is valued by up to this many times the continuations: its noise is in all of them"""
-State = tuple[Condition, tuple[str, ...]]
-"""how a member was rolled out, and what it had done"""
+State = tuple[Condition, tuple[Done, ...]]
+"""how a member was rolled out, and what it had done; and written, which it may read"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,8 @@ def value_group(
 
 def states_of(trajectory: Trajectory) -> list[State]:
     """The states in which its steps were taken."""
-    actions = tuple(step.action for step in trajectory.steps)
-    return [(trajectory.condition, actions[:t]) for t in range(len(actions))]
+    done = tuple(map(done_in, trajectory.steps))
+    return [(trajectory.condition, done[:t]) for t in range(len(done))]
 
 
 def continuations(
@@ -109,11 +109,12 @@ def continuations(
     visits = Counter(state for trajectory in group.trajectories for state in states_of(trajectory))
     plans: list[EpisodePlan] = []
     begun: list[tuple[State, int]] = []
-    for (condition, actions), count in visits.items():
-        place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, "\x1f".join(actions))
+    for (condition, done), count in visits.items():
+        said = "\x1f".join(action if wrote is None else f"{action}\x1e{wrote}" for action, wrote in done)
+        place = derive(seed, "continuation", group.task.id, condition.entry, condition.note, said)
         for number in range(rollouts * min(count, OFTEN)):
-            plans.append(EpisodePlan(midway(group.task, actions), derive(place, number), condition))
-            begun.append(((condition, actions), number % 2))
+            plans.append(EpisodePlan(midway(group.task, done), derive(place, number), condition))
+            begun.append(((condition, done), number % 2))
     context = MidwayContext(ground.context, ground.world.make)
     worlds = InPlace(MidwayWorlds(ground.world.make, ground.max_steps))
     found = {state: Continuations() for state in visits}
@@ -140,12 +141,12 @@ def continuations(
 
 def _count(found: Mapping[State, Continuations], state: State, half: int, trajectory: Trajectory) -> None:
     """One episode, for the state it began at and for every other that it came through while it did what a member had done."""
-    condition, actions = state
+    condition, done = state
     for t, step in enumerate(trajectory.steps):
-        if (condition, actions) not in found:
+        if (condition, done) not in found:
             return
-        found[condition, actions].ends_H[half].append((trajectory.success, len(trajectory) - t))
-        actions = (*actions, step.action)
+        found[condition, done].ends_H[half].append((trajectory.success, len(trajectory) - t))
+        done = (*done, done_in(step))
 
 
 def _values(
