@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -67,6 +68,12 @@ class Episode:
         self.steps = 0
         self._world: World | None = None
         self._over = True
+
+    def another(self) -> Episode:
+        """Plays the same tasks beside this one. They are made once: of some worlds a split takes seconds."""
+        other = copy.copy(self)
+        other.task, other.steps, other._world, other._over = None, 0, None, True
+        return other
 
     def begin(self, number: int) -> Observation:
         """Start the task of this number; numbers beyond the last begin again at the first."""

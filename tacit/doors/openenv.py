@@ -100,10 +100,10 @@ def openenv_app(
     pays: Pays = "",
     sessions: int = SESSIONS,
 ) -> Any:
-    """The FastAPI application that serves a world of ours. Wrong arguments are told now, not to the first client."""
-    make = partial(Episode, world, split, tasks, families, max_steps, pays)
-    make().close()
-    return create_fastapi_app(partial(ServedWorld, make), TextAction, TextShown, max_concurrent_envs=sessions)
+    """The FastAPI application that serves a world of ours. Wrong arguments are told now, not to the first client, and the tasks
+    made, for all sessions."""
+    first = Episode(world, split, tasks, families, max_steps, pays)
+    return create_fastapi_app(partial(ServedWorld, first.another), TextAction, TextShown, max_concurrent_envs=sessions)
 
 
 class OpenEnvWorld:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from tacit.core.actions import ActionFormat
@@ -43,23 +42,22 @@ class TacitMultiTurnEnv(vf.MultiTurnEnv):
         **more: Any,
     ) -> None:
         """`more` goes to verifiers. Success is paid by default: a rubric's reward is of the whole rollout."""
-        self._train = partial(Episode, world, split, tasks, (), max_steps, pays)
-        first = self._train()
-        self._environment = first.environment
-        measured = eval_split or first.environment.split_to_measure()
-        self._test = partial(Episode, first.environment, measured, eval_tasks, (), max_steps, pays)
-        self._wording, self._style, self._admissible = first.environment.wording(wording), style, admissible
+        self._train = Episode(world, split, tasks, (), max_steps, pays)
+        self._environment = self._train.environment
+        measured = eval_split or self._environment.split_to_measure()
+        self._test = Episode(self._environment, measured, eval_tasks, (), max_steps, pays)
+        self._wording, self._style, self._admissible = self._environment.wording(wording), style, admissible
         self._format: ActionFormat = format_of(self._wording, style)
         self._playing: dict[str, Episode] = {}
         rubric = vf.Rubric(funcs=[_metric("reward")], weights=[1.0])
         for name in ("success", "score", "turns", "invalid"):
             rubric.add_metric(_metric(name))
-        rows = {"dataset": _rows(first, "train"), "eval_dataset": _rows(self._test(), "test")}
+        rows = {"dataset": _rows(self._train, "train"), "eval_dataset": _rows(self._test, "test")}
         super().__init__(max_turns=-1, rubric=rubric, **rows, **more)
 
     async def setup_state(self, state: Any) -> Any:
         info = state["info"]
-        episode = self._playing[state["trajectory_id"]] = self._test() if info["of"] == "test" else self._train()
+        episode = self._playing[state["trajectory_id"]] = (self._test if info["of"] == "test" else self._train).another()
         observation = await asyncio.to_thread(episode.begin, int(info["number"]))
         state[PLAYED] = {"reward": 0.0, "success": 0.0, "score": 0.0, "turns": 0.0, "invalid": 0.0}
         assert episode.task is not None

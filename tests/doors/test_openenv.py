@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,19 @@ def test_mistakes_are_answered_and_the_session_goes_on(household):
         with pytest.raises(RuntimeError, match="VALIDATION"):
             client.step({"act": "look"})
         assert not client.step({"action": "fly to the moon"}).observation["effective"]
+
+
+def test_tasks_are_made_once_for_all_sessions():
+    made = []
+    counted = replace(HOUSEHOLD, tasks=lambda *asked: made.append(asked) or HOUSEHOLD.tasks(*asked))
+    server, thread, url = serve(openenv_app(counted, split="unseen", tasks=2))
+    before = len(made)
+    for number in range(2):
+        with GenericEnvClient(url).sync() as client:
+            client.reset(task=number)
+    server.should_exit = True
+    thread.join(10)
+    assert before and len(made) == before
 
 
 def test_the_plain_addresses(household):

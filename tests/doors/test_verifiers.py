@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,15 @@ def test_many_at_once_by_their_own_evaluate():
     assert len(results["outputs"]) == 12 and all(o["metrics"]["turns"] == 2.0 and not o["error"] for o in results["outputs"])
 
 
+def test_tasks_are_made_once_for_all_rollouts():
+    made = []
+    counted = replace(HOUSEHOLD, tasks=lambda *asked: made.append(asked) or HOUSEHOLD.tasks(*asked))
+    env = TacitMultiTurnEnv(counted, tasks=3, eval_tasks=3, max_steps=2)
+    before = len(made)
+    asyncio.run(env.evaluate(Mumbling(), "mumbling", num_examples=3, rollouts_per_example=2))
+    assert before and len(made) == before
+
+
 class Sums(vf.MultiTurnEnv):
     """Somebody else's: asks for a sum, says whether it was too low, three times; pays for the right one."""
 
@@ -155,6 +166,23 @@ def test_a_single_turn():
     (task,) = environment.tasks("train", 1, 0)
     world = environment.make()
     assert play(world, task, ["hi"])[1][0].success and not play(world, task, ["ho"])[1][0].success
+
+
+def test_an_environment_that_others_wrote():
+    """verifiers' own integration of Reasoning Gym, as it is installed."""
+    pytest.importorskip("reasoning_gym", reason="needs the package reasoning-gym")
+    from verifiers.envs.integrations.reasoninggym_env import ReasoningGymEnv
+
+    make = partial(ReasoningGymEnv, "chain_sum", num_train_examples=20, num_eval_examples=8)
+    environment = verifiers_environment("chains", make)
+    assert environment.splits == ("train", "test") and environment.published == {"train": 20, "test": 8}
+    task = environment.tasks("test", 8, 0)[0]
+    right = make().rg_dataset[int(task.data["row"]["answer"])]["answer"]
+    world = environment.make()
+    assert not play(world, task, ["<answer>no number</answer>"])[1][-1].success
+    won = play(world, task, [f"<answer>{right}</answer>"])[1][-1]
+    assert won.done and won.success and won.score == 1.0
+    world.close()
 
 
 def test_unknown_splits_are_told():

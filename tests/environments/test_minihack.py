@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from random import Random
 
@@ -198,14 +199,41 @@ def test_questions_and_places():
 
 
 def test_without_its_packages_it_says_how_to_get_them(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "nle", None)
     monkeypatch.setattr("tacit.environments.minihack.engine._idle", {})
-    with pytest.raises(TacitError, match=r"needs the packages nle and minihack .*pip install 'tacit-agents\[minihack\]'"):
+    for name in ("nle", "minihack", "pkg_resources"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(TacitError, match=r"needs nle and minihack and pkg_resources: `pip install 'tacit-agents\[minihack\]'`"):
         ENVIRONMENT.make().reset(make_task("room", 1))
-    monkeypatch.delitem(sys.modules, "nle")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["play", "--world", "minihack", "--policy", "expert"]) == 2
-    assert "needs nle and minihack: `pip install 'tacit-agents[minihack]'`" in " ".join(capsys.readouterr().err.split())
+    assert "needs nle and minihack and pkg_resources: `pip" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def broken_package(tmp_path, monkeypatch):
+    """Both packages are there, and one cannot be imported."""
+    (tmp_path / "nle.py").write_text("")
+    (tmp_path / "minihack.py").write_text("import pkg_resources\nfrom pkg_resources import no_such_thing\n")
+    (tmp_path / "pkg_resources.py").write_text("")
+    for name in ("nle", "minihack", "pkg_resources"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr("tacit.environments.minihack.engine._idle", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("nle", "minihack", "pkg_resources"):
+        sys.modules.pop(name, None)
+
+
+def test_installed_and_broken_is_not_missing(broken_package):
+    assert ENVIRONMENT.missing == ()
+    with pytest.raises(TacitError, match="is installed, and could not be imported: ImportError: .*no_such_thing"):
+        ENVIRONMENT.make().reset(make_task("room", 1))
+
+
+def test_setuptools_without_pkg_resources_is_told_before_a_level_is_played(broken_package, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pkg_resources", None)
+    assert ENVIRONMENT.remedy == "needs pkg_resources: `pip install 'tacit-agents[minihack]'`"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "setuptools<81" in project["optional-dependencies"]["minihack"]
 
 
 def episode(seed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -187,10 +188,27 @@ def test_the_goals_that_travel_with_us_are_the_simulators():
 
 
 def test_more_episodes_than_there_is_memory_for_are_refused(monkeypatch):
-    monkeypatch.setattr(laboratory, "MOST_EPISODES", SERVED.start()._lent)
+    monkeypatch.setattr(laboratory, "MOST_EPISODES", len(SERVED.start()._lent))
     world = SERVED()
     with pytest.raises(TacitError, match="play fewer at a time, or in more worker processes"):
         world.reset(task("boil", 0))
+
+
+def test_worlds_that_nobody_closed_give_their_seats_back():
+    before = len(SERVED.start()._lent)
+    forgotten = SERVED()
+    forgotten.reset(task("boil", 0))
+    assert len(SERVED.start()._lent) == before + 1
+    del forgotten
+    gc.collect()
+    assert len(SERVED.start()._lent) == before
+    closed = SERVED()
+    closed.reset(task("boil", 1))
+    inner = closed._world
+    idle = len(SERVED.start()._idle)
+    closed.close()
+    inner.close()
+    assert len(SERVED.start()._idle) == idle + 1, "a seat comes back once"
 
 
 def test_a_killed_jvm_ends_its_episodes_and_is_started_again():

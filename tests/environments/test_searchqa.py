@@ -83,6 +83,11 @@ def trajectory(task, actions, stop=StopReason.FAILURE):
         ("Galați", ["Galați"], True, 1.0),
         ("a b c d", ["c d e f"], False, 4 / 7),
         ("rain rain", ["rain"], False, 2 / 3),
+        ("%", ["%"], True, 1.0),
+        ("%", ["&"], False, 0.0),
+        ("the  the", ["The The"], True, 1.0),
+        ("A", ["A"], True, 1.0),
+        (" ", [" "], False, 0.0),
     ],
 )
 def test_answers_by_hand(said, golds, match, score):

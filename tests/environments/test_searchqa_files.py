@@ -106,6 +106,31 @@ def test_forms_of_questions(tmp_path):
     assert second.question == ("one_hop", "Who?", ("He", "Him"), ()) and second.id == "nq_1"
 
 
+def test_hotpotqa_as_hugging_face_has_it(tmp_path):
+    facts = {"title": ["A", "B", "A"], "sent_id": [0, 1, 2]}
+    context = {"title": ["A", "B"], "sentences": [["one ", "two"], ["three"]]}
+    full = {"id": "x", "question": "Who?", "answer": "He", "type": "bridge", "supporting_facts": facts, "context": context}
+    bare = {"id": "y", "question": "Where?", "answer": "There", "supporting_facts": None, "context": None}
+    uneven = {**full, "id": "z", "context": {"title": ["A", "B"], "sentences": [["one"]]}}
+    loaded = read_questions(write(tmp_path / "q.jsonl", [full, bare, uneven], lines=True))
+    first, second = loaded.rows
+    assert first.question.titles == ("A", "B") and first.context == (("A", "one two"), ("B", "three"))
+    assert second.question.titles == second.context == ()
+    assert len(loaded.failures) == 1 and "q.jsonl, line 3: zip" in loaded.failures[0]
+
+
+def test_every_question_has_an_id_of_its_own(tmp_path):
+    bare = [{k: v for k, v in question.items() if k != "id"} for question in QUESTIONS]
+    path = tmp_path / "towns_train.json"
+    path.write_text(json.dumps(bare))
+    write(tmp_path / "corpus.json", PASSAGES)
+    assert len({task.id for task in searchqa_environment(tmp_path).tasks("published_train", 4, 0)}) == 4
+    assert [asked.id for asked in read_questions(path).rows] == ["1", "2", "3", "4"]
+    twice = read_questions(write(tmp_path / "twice.jsonl", [{**q, "id": n // 2} for n, q in enumerate(QUESTIONS[:3])], lines=True))
+    assert [asked.id for asked in twice.rows] == ["0", "1"]
+    assert twice.failures == (f"{tmp_path / 'twice.jsonl'}, line 2: question 2 has the id '0' of question 1, so it is left out.",)
+
+
 def test_without_a_corpus_the_questions_own_contexts_are_searched(tmp_path):
     question = {
         "_id": "1",

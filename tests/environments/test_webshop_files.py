@@ -140,6 +140,24 @@ def test_what_shares_a_sentence_or_a_product_is_on_one_side():
     assert Catalogue("x", products, (), told).tested == shop.tested, "whatever the order"
 
 
+def test_what_people_wrote_moves_no_product():
+    products = tuple(Product(f"B{n}", "x", "q", "garden", "") for n in range(300))
+    synthetic = [Wanted(f"B{n}", f"find me {n}", ("a",)) for n in range(200)]
+    people = [Wanted(f"B{n}", f"a person wants {n // 2}", ("a",)) for n in range(300)]
+    alone, both = Catalogue("x", products, synthetic), Catalogue("x", products, synthetic, people)
+    decided = {wanted.product for wanted in synthetic}
+    assert both.tested & decided == alone.tested and both.tested - decided
+    sides = [{goal.sentence.partition(", and price")[0] for goal in both.goals(test, human=True)} for test in (False, True)]
+    assert all(sides) and not sides[0] & sides[1], "one sentence about two products"
+
+
+def test_without_what_people_wrote_the_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, [record("B01")], {"B01": about("steel frame")})))
+    for asked in (lambda: WORLD.tasks("human_test", 1, 0), lambda: WORLD.tasks_of("human_train", 1, 0, ("garden",))):
+        with pytest.raises(TacitError, match=r"items_human_ins\.json does not lie beside the products.* setup\.sh fetches it"):
+            asked()
+
+
 def test_published_splits_share_nothing(shared_data):
     shop = load_catalogue(str(shared_data / "webshop"))
     assert len(shop.products) == 394 and shop.failures == () and len(shop.synthetic) == 216

@@ -158,6 +158,19 @@ MEAN_NORM: Sourced = {
     "method.step_std": ("none", "script of WebShop: gigpo.mode=mean_norm"),
 }
 
+AT_THE_BENCH: Sourced = {
+    "world": ("textcraft", "§4.1"),
+    "split": ("published_train", "ours: which goals are trained on is not stated"),
+    "tasks": (328, "all of them"),
+    "families": ("", "ours: depth 4 is only left out of the table"),
+    "max_steps": (0, "ours: not stated; the world's own"),
+    "schedule.groups": (16, "ours: Table I.1 is not in the text we have; script: train_data_size"),
+    "schedule.group_size": (8, "ours: Table I.1 is not in the text we have; script: group_size"),
+    "evaluation.split": ("published_test", "ours: which goals are tested on is not stated"),
+    "evaluation.tasks": (91, "instead of val_data_size 128: all that are held out"),
+    "evaluation.max_steps": (0, "ours: not stated; the world's own"),
+}
+
 
 MIXTURE: Sourced = VERL_AGENT | {
     "model": ("Qwen/Qwen2.5-7B-Instruct", "§4.1"),
@@ -279,6 +292,12 @@ COMPLEMENTARY_ROWS: dict[str, Sourced] = {
 def shop_rows(model: Sourced, bipace: Sourced) -> dict[tuple[str, str], Sourced]:
     rows = {"grpo": VERL_AGENT, "ppo": PPO, "gigpo": GIGPO | MEAN_NORM, "hgpo": HGPO, "bipace": BIPACE | bipace}
     return {("webshop", method): model | row | IN_THE_SHOP for method, row in rows.items()}
+
+
+def craft_rows(model: Sourced, window: tuple[int, str], bipace: Sourced) -> dict[tuple[str, str], Sourced]:
+    rows = {"grpo": VERL_AGENT, "gigpo": GIGPO, "hgpo": HGPO, "bipace": BIPACE | bipace}
+    own = model | AT_THE_BENCH | {"schedule.iterations": window}
+    return {("textcraft", method): row | own for method, row in rows.items()}
 
 
 def radius(epsilon: float) -> Sourced:
@@ -568,6 +587,8 @@ PUBLISHED: dict[str, dict[tuple[str, str], Sourced]] = {
         ("alfworld", "hgpo"): ON_7B | HGPO,
         ("alfworld", "bipace"): ON_7B | BIPACE,
     },
+    "bipace-table3-1.5b": craft_rows(ON_1_5B, (150, "ours: not in the text we have; script: total_epochs"), CALIBRATED_1_5B),
+    "bipace-table3-7b": craft_rows(ON_7B, (50, "Table L.3 and Figure 3: the first 50 steps are Table 3's window"), {}),
     "bipace-table4": {
         ("alfworld", "actor"): radius(0.10),
         ("alfworld", "ngram"): radius(0.25) | {"method.embedder": ("ngram", "appendix K: HashNgram, its radius 0.25")},
@@ -641,6 +662,8 @@ SEEDS = {
     "bipace-table2-7b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table2-webshop-1.5b": ([0, 1, 2], "Table 2: three seeds"),
     "bipace-table2-webshop-7b": ([0, 1, 2], "Table 2: three seeds"),
+    "bipace-table3-1.5b": ([0, 1, 2], "appendix O: the same seeds as BiPACE's, three"),
+    "bipace-table3-7b": ([0, 1, 2], "appendix O: the same seeds as BiPACE's, three"),
     "bipace-table4": ([0, 1, 2], "Table 4: three seeds for the embedder, seed 0 for the radius"),
     "bipace-table-l1": ([0, 1, 2], "Table L.1: three seeds"),
     "reuserl-table1": ([0, 1, 2], "§4.3: three independent runs"),

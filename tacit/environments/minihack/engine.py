@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,7 +15,8 @@ from tacit.core.errors import TacitError, install
 from tacit.environments.minihack.levels import APPLY, COMPASS, PICK_UP, Level
 from tacit.environments.minihack.observed import DOOR, OPEN_DOOR, UNSEEN, WALLS, Scene, meaning_of
 
-REQUIRES, EXTRA = ("nle", "minihack"), "minihack"
+REQUIRES, EXTRA = ("nle", "minihack", "pkg_resources"), "minihack"
+"""the last is what minihack imports of setuptools, which has had none since version 81; the extra brings one that has"""
 KEYS = ("chars", "blstats", "message", "inv_strs", "inv_letters", "screen_descriptions")
 _HP, _MOST_HP, _TIME = 10, 11, 20
 _TRIES = 20
@@ -148,7 +150,10 @@ def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], A
         module, _, name = level.place.partition(":")
         make = getattr(importlib.import_module(f"minihack.envs.{module}"), name)
     except ImportError as error:
-        raise TacitError(f"MiniHack needs the packages {' and '.join(REQUIRES)} ({error}): {install(EXTRA)}.") from error
+        missing = [name for name in REQUIRES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise TacitError(f"MiniHack needs {' and '.join(missing)}: {install(EXTRA)}.") from error
+        raise TacitError(f"MiniHack is installed, and could not be imported: {type(error).__name__}: {error}.") from error
     codes = {word: int(getattr(nethack.CompassDirection, _letters(word))) for word in COMPASS}
     codes |= {PICK_UP: int(nethack.Command.PICKUP), APPLY: int(nethack.Command.APPLY)}
     letters = [ord(c) for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"] if APPLY in level.actions else []

@@ -59,7 +59,7 @@ class Laboratory:
     def __init__(self, gateway: Any, process: subprocess.Popen[bytes]) -> None:
         self._gateway, self.process = gateway, process
         self._idle: list[Any] = []
-        self._lent = 0
+        self._lent: set[Seat] = set()
         self._turn: Seat | None = None
         """whose generator and count are in place now"""
         java = gateway.jvm.java
@@ -97,7 +97,7 @@ class Laboratory:
 
     def lend(self) -> Seat:
         """For one episode after another."""
-        if self._lent >= MOST_EPISODES:
+        if len(self._lent) >= MOST_EPISODES:
             raise TacitError(
                 f"{MOST_EPISODES} ScienceWorld episodes are being played in one process already, and its JVM has memory for no "
                 "more: play fewer at a time, or in more worker processes."
@@ -105,11 +105,11 @@ class Laboratory:
         seat = Seat(self._gateway.jvm.java.util.Random(0))
         make = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface
         seat.interface = self._idle.pop() if self._idle else self._in_turn(seat, make)
-        self._lent += 1
+        self._lent.add(seat)
         return seat
 
     def take_back(self, seat: Seat) -> None:
-        self._lent -= 1
+        self._lent.discard(seat)
         self._idle.append(seat.interface)
 
     def kill(self) -> None:

@@ -6,6 +6,7 @@ the wrong thing was focused on. The package calls that -100; here the score stay
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from tacit.core.errors import TacitError
@@ -25,6 +26,8 @@ class ScienceWorld:
     def __init__(self, laboratory: Laboratory) -> None:
         self._laboratory = laboratory
         self._seat = laboratory.lend()
+        self._hand_back = weakref.finalize(self, laboratory.take_back, self._seat)
+        """done once: by `close`, or when a world that nobody closed is forgotten"""
         self._steps = self._limit = 0
         self._score = 0.0
         self._playing = False
@@ -64,7 +67,7 @@ class ScienceWorld:
 
     def close(self) -> None:
         self._playing = False
-        self._laboratory.take_back(self._seat)
+        self._hand_back()
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         return self._laboratory.ask(self._seat, function, *arguments)

@@ -5,6 +5,10 @@
     F1(a, gold)   = 2PR / (P + R) over the words they share; golds: the best of them
 
 Of `yes` and `no` only the word itself is worth anything (HotpotQA's rule): F1 is then EM.
+
+Other than SQuAD's normalisation, whose punctuation is ASCII's: curly quotes, dashes and the ellipsis go as well, so `O’Brien’s`
+is `OBriens` here and not there, and `1914–1918` is `1914-1918`. Where nothing is left of a gold or of an answer (`%`, `The The`,
+`A`), SQuAD's finds all such equal; here they are compared as they are written, in lower case and single spaces.
 """
 
 from __future__ import annotations
@@ -28,12 +32,16 @@ def normalised(text: str) -> str:
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
-    said = normalised(answer)
-    return bool(said) and any(said == normalised(gold) for gold in golds)
+    said = _comparable(answer)
+    return bool(said) and any(said == _comparable(gold) for gold in golds)
 
 
 def f1(answer: str, golds: Sequence[str]) -> float:
-    return max((_f1(normalised(answer), normalised(gold)) for gold in golds), default=0.0)
+    return max((_f1(_comparable(answer), _comparable(gold)) for gold in golds), default=0.0)
+
+
+def _comparable(text: str) -> str:
+    return normalised(text) or " ".join(text.lower().split())
 
 
 def _f1(said: str, gold: str) -> float:

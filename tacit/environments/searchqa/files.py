@@ -8,12 +8,16 @@ questions   one object a line, or a list of them:
             kind or type       bridge, comparison, …; where nothing is said, one_hop
             entity_titles, second_hop_titles, or supporting_facts      whose passages say it, where that is known
             context            HotpotQA's: passages, for where no corpus lies beside the questions
+            _id, id or idx     else its number in the file; of two with the same, the second is left out and told
+
+HotpotQA's supporting_facts and context are read as its authors write them ([[title, …], …]) and as Hugging Face does
+({"title": […], "sent_id" or "sentences": […]}).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -62,20 +66,29 @@ class Asked:
 
 
 def read_questions(path: Path) -> Loaded[Asked]:
-    return _read(path, _question)
+    numbers: dict[str, int] = {}
+
+    def unlike_the_others(number: int, entry: Any) -> Asked:
+        asked = _question(number, entry)
+        if numbers.setdefault(asked.id, number) != number:
+            raise TacitError(f"question {number} has the id {asked.id!r} of question {numbers[asked.id]}, so it is left out")
+        return asked
+
+    return _read(path, unlike_the_others)
 
 
 def read_passages(path: Path) -> Loaded[Passage]:
-    return _read(path, _passage)
+    return _read(path, lambda _, entry: _passage(entry))
 
 
 def _read(path: Path, make: Callable[[int, Any], T]) -> Loaded[T]:
+    """`make` gets an entry's number in the file and the entry."""
     rows, failures = [], []
-    for line, entry in _entries(path):
+    for number, (line, entry) in enumerate(_entries(path), 1):
         try:
             if isinstance(entry, TacitError):
                 raise entry
-            rows.append(make(line, entry))
+            rows.append(make(number, entry))
         except (TacitError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
             failures.append(f"{path}, line {line}: {reason}.")
@@ -136,7 +149,7 @@ def _members(text: str) -> Iterator[tuple[int, Any]]:
         yield line, entry
 
 
-def _passage(line: int, entry: Any) -> Passage:
+def _passage(entry: Any) -> Passage:
     if isinstance(entry, tuple):
         title, text = entry
     elif "contents" in entry:
@@ -150,7 +163,7 @@ def _passage(line: int, entry: Any) -> Passage:
     return passage
 
 
-def _question(line: int, entry: Any) -> Asked:
+def _question(number: int, entry: Any) -> Asked:
     text = plain(_text(entry["question"], "question"))
     given = next((entry[name] for name in ("golden_answers", "answers", "answer") if name in entry), None)
     answers = tuple(_text(a, "answer").strip() for a in (given if isinstance(given, list) else [given]) if a is not None)
@@ -159,12 +172,20 @@ def _question(line: int, entry: Any) -> Asked:
     kind = str(entry.get("kind", entry.get("type", "")) or "")
     if kind not in KINDS:
         raise TacitError(f"its kind {kind!r} is none of {', '.join(filter(None, KINDS))}")
-    named = [*entry.get("entity_titles", ()), *entry.get("second_hop_titles", ())]
-    named = named or [fact[0] for fact in entry.get("supporting_facts", ())]
+    named = [*(entry.get("entity_titles") or ()), *(entry.get("second_hop_titles") or ())]
+    named = named or [fact[0] for fact in _rows_of(entry.get("supporting_facts"), "title")]
     titles = tuple(dict.fromkeys(made_plain(_text(title, "title"), "").title for title in named))
-    context = tuple(made_plain(title, "".join(sentences)) for title, sentences in entry.get("context", ()))
-    number = next((entry[name] for name in ("_id", "id", "idx") if name in entry), line)
-    return Asked(str(number), Question(KINDS[kind], text, answers, titles), context)
+    told = _rows_of(entry.get("context"), "title", "sentences")
+    context = tuple(made_plain(title, "".join(sentences)) for title, sentences in told)
+    name = next((entry[name] for name in ("_id", "id", "idx") if entry.get(name) is not None), number)
+    return Asked(str(name), Question(KINDS[kind], text, answers, titles), context)
+
+
+def _rows_of(table: Any, *columns: str) -> Sequence[Sequence[Any]]:
+    """A list of rows, whether it is told by rows or by columns; nothing where there is none."""
+    if isinstance(table, dict):
+        return list(zip(*(table[column] for column in columns), strict=True))
+    return table or ()
 
 
 def _text(value: Any, what: str) -> str:

@@ -25,6 +25,7 @@ from tacit.environments.webshop.product import Product, Review
 
 DATA_VARIABLE = "WEBSHOP_DATA"
 NAME = "published"
+PEOPLE = "items_human_ins.json"
 LONGEST_ID = 10
 _PRODUCTS = ("items_shuffle_1000.json", "items_shuffle.json", "products_*.json")
 _ATTRIBUTES = {"items_shuffle.json": "items_ins_v2.json"}
@@ -47,7 +48,7 @@ def load_catalogue(source: str) -> Catalogue:
     file = _product_file(Path(source))
     folder = file.parent
     attributes = _mapping(folder / _ATTRIBUTES.get(file.name, _USUAL_ATTRIBUTES))
-    people = _mapping(folder / "items_human_ins.json") if (folder / "items_human_ins.json").exists() else {}
+    people = _mapping(folder / PEOPLE) if (folder / PEOPLE).exists() else {}
     reviews = _reviews(folder / "reviews.json") if (folder / "reviews.json").exists() else {}
     failures: list[str] = []
     found: dict[str, Product] = {}
@@ -138,7 +139,7 @@ def _told_by_people(people: Mapping[str, Any], found: Mapping[str, Product], fai
                 if counted:
                     yield Wanted(asin, str(told["instruction"]), counted, values)
             except (KeyError, TypeError) as error:
-                failures.append(f"items_human_ins.json, sentence {place} of product {asin}: {error!r} is missing or no list.")
+                failures.append(f"{PEOPLE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
 
 
 def _product_file(source: Path) -> Path:

@@ -23,7 +23,7 @@ from tacit.environments.webshop.generator import NAME as GENERATED
 from tacit.environments.webshop.generator import generated
 from tacit.environments.webshop.goals import Goal
 from tacit.environments.webshop.published import NAME as PUBLISHED
-from tacit.environments.webshop.published import published
+from tacit.environments.webshop.published import PEOPLE, published
 from tacit.environments.webshop.reward import judge
 
 NAME = "webshop"
@@ -46,6 +46,11 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     check_asked(NAME, SPLITS, split, count)
     name, test, human = _SOURCES[split]
     catalogue = _CATALOGUES[name]()
+    if human and not catalogue.human:
+        raise TacitError(
+            f"{split!r} has sentences that people wrote, and {PEOPLE} does not lie beside the products, or tells of none of them: "
+            "WebShop's setup.sh fetches it into its data folder; or use `published_train` and `published_test`, which need none."
+        )
     every = set(families) >= set(FAMILIES)
     found: list[Task] = []
     for goal in _goals(catalogue, test, human, seed):
