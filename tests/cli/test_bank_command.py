@@ -105,6 +105,7 @@ def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsy
         json.dumps({"text": "odd", "origin": {"step": "two"}}).encode(),
         json.dumps({"text": "odd", "origin": [1]}).encode(),
         b"[" * 100_000,
+        b'{"text": "odd", "origin": {"world": "\\ud800"}}',
         json.dumps({"text": "fine too", "id": 1, "origin": {"task": "t", "unheard": 1}}).encode(),
         json.dumps({"text": "fine"}).encode(),
     ]
@@ -112,10 +113,10 @@ def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsy
     file.write_bytes(b"\n".join(lines))
     assert main(["bank", "import", str(run), str(file)]) == 1, "something is missing, and a script should know"
     out = capsys.readouterr().out
-    assert "added 2; 1 were there already; 9 lines could not be read" in out and "5 are in the bank" in out
-    for number in (2, 3, 5, 6, 7, 8, 9, 10, 11):
+    assert "added 2; 1 were there already; 10 lines could not be read" in out and "5 are in the bank" in out
+    for number in (2, 3, 5, 6, 7, 8, 9, 10, 11, 12):
         assert f"line {number}:" in out
-    assert "line 1:" not in out and "line 12:" not in out
+    assert "line 1:" not in out and "line 13:" not in out
 
 
 def test_another_embedding_is_refused_with_the_remedy(run, tmp_path, capsys):

@@ -114,7 +114,7 @@ def test_entries_take_the_place_of_others_all_at_once():
     assert bank.explain(3)["retired"] is None
 
 
-@pytest.mark.parametrize("text", ["", "   ", "x" * (LONGEST + 1), "x" * 100_000])
+@pytest.mark.parametrize("text", ["", "   ", "x" * (LONGEST + 1), "x" * 100_000, "half a \ud83d"])
 def test_texts_that_are_none_are_refused(text):
     bank = bank_of(None, ["one"])
     with pytest.raises(TacitError):

@@ -166,4 +166,15 @@ def checked(text: str) -> str:
         raise TacitError("an entry must say something.")
     if len(told) > LONGEST:
         raise TacitError(f"an entry of {len(told)} characters is longer than {LONGEST}.")
+    if not writable(told):
+        raise TacitError(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
     return told
+
+
+def writable(text: str) -> bool:
+    """JSON can say half a surrogate pair, and no file can keep it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

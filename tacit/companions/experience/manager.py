@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.bank import Bank, checked
 from tacit.companions.experience.embedding import Embedding, Remembered
 from tacit.companions.experience.entries import Call, Entry, Origin
 from tacit.companions.experience.extractor import Distilled, Extractor
@@ -126,7 +126,7 @@ class Manager:
             return list(old)
         origin = merged_origin([self.bank.entries[i].origin for i in old], moment.iteration, gone)
         try:
-            vectors = self.embedding(fresh)
+            vectors = self.embedding([checked(text) for text in fresh])
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
         except TacitError as error:
             self.refused(str(error))
@@ -204,7 +204,7 @@ class Manager:
                 tuple(old),
             )
             try:
-                (vector_D,) = self.embedding([operation.text])
+                (vector_D,) = self.embedding([checked(operation.text)])
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
                 self.counts["updated" if old else "added"] += 1
             except TacitError as error:

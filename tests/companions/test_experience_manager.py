@@ -1,0 +1,40 @@
+"""The experience manager: what it is given is distilled, counted or refused, and never in anybody's way."""
+
+from __future__ import annotations
+
+from scripted import ScriptedPolicy, make_group
+
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.embedding import Ngrams
+from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.manager import Manager, Request
+from tacit.core.moment import Moment
+
+EMBED = Ngrams(3, 16)
+HALF = "hi \\ud83d there"
+"""half a surrogate pair, as JSON says it"""
+
+
+def managing(answer: str, texts=(), **settings) -> Manager:
+    bank = Bank(None, EMBED.name, EMBED.dimensions, 100)
+    for text in texts:
+        bank.add(text, EMBED([text])[0], Origin())
+    return Manager(bank, EMBED, Extractor(lambda: ScriptedPolicy(lambda prompt, seed: answer), "json", max_tokens=64), **settings)
+
+
+def request(number: int = 0) -> Request:
+    return Request(make_group([[1]], success=[True]).trajectories[0], None, Moment(0, 1), f"episode/{number}")
+
+
+def test_half_a_character_is_refused_and_counted():
+    manager = managing(f'{{"operations": [{{"op": "add", "text": "{HALF}"}}]}}')
+    manager.submit(request())
+    manager.work()
+    assert manager.counts == {"refused": 1} and not len(manager.bank)
+
+
+def test_a_merge_into_half_a_character_leaves_the_entries():
+    manager = managing(f'{{"entries": ["{HALF}"]}}', ["one", "two"])
+    manager.merge(Moment(0, 1))
+    assert [entry.text for entry in manager.bank.entries.values()] == ["one", "two"]
