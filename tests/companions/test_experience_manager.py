@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from scripted import ScriptedPolicy, make_group
 
 from tacit.companions.experience.bank import Bank
@@ -38,3 +40,14 @@ def test_a_merge_into_half_a_character_leaves_the_entries():
     manager = managing(f'{{"entries": ["{HALF}"]}}', ["one", "two"])
     manager.merge(Moment(0, 1))
     assert [entry.text for entry in manager.bank.entries.values()] == ["one", "two"]
+
+
+def test_in_order_more_may_wait_than_in_the_background():
+    """An iteration brings all of its episodes before the first is distilled, in the thread that distils them."""
+    manager = managing('{"operations": [{"op": "return"}]}', waiting=3)
+    bringing = threading.Thread(target=lambda: [manager.submit(request(number)) for number in range(40)], daemon=True)
+    bringing.start()
+    bringing.join(timeout=5)
+    assert not bringing.is_alive(), "the fourth waits for ever"
+    manager.work()
+    assert manager.counts == {"returned": 40}

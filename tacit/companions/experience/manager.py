@@ -1,12 +1,12 @@
 """The experience manager: what stands between those who play, the bank and the extractor.
 
     search     at the beginning of an episode: one entry near its task                     readers never wait
-    submit     at its end: the episode is to be distilled                                  a bounded queue: the fast wait
+    submit     at its end: the episode is to be distilled                                  a queue
     work       the extractor distils what is queued, and its operations are applied        under the bank's writer lock
     merge      now and then: entries in chunks, each chunk's result carried into the next
 
 In order (`background=False`) everything happens in one thread, when it is asked for: the same run does the same every time.
-With `background=True` one thread distils while episodes are played.
+With `background=True` one thread distils while episodes are played, and the queue is bounded: whoever is too fast waits.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ class Manager:
         background: bool = False,
         waiting: int = 1024,
     ) -> None:
-        """`waiting`: episodes that may wait to be distilled; whoever brings another one waits, too."""
+        """`waiting`: episodes that may wait to be distilled in the background; whoever brings another one waits, too. In order
+        as many as there are: nobody else could take one out."""
         self.bank, self.extractor, self.diversity = bank, extractor, diversity or Diversity()
         self.embedding = Remembered(embedding)
         self.counts = Counter[str]()
         self.last_refusal = ""
         self.search_seconds: list[float] = []
-        self._queue: queue.Queue[Request | None] = queue.Queue(waiting)
+        self._queue: queue.Queue[Request | None] = queue.Queue(waiting if background else 0)
         self._failure: BaseException | None = None
         self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
