@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from turns import TurnLock, Turns
 
+import tacit.companions.experience as package
 from tacit.companions.experience.bank import Bank
 from tacit.companions.experience.embedding import Ngrams, Remembered
 from tacit.companions.experience.entries import LONGEST, Call, Origin
@@ -23,6 +25,7 @@ from tacit.companions.experience.retrieval import Diversity, retrieve, score
 from tacit.core.errors import TacitError
 
 EMBED = Ngrams()
+FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "matrix", "retrieval")]
 
 
 def bank_of(path=None, texts=(), capacity=100) -> Bank:
@@ -171,6 +174,29 @@ def test_readers_never_see_half_a_change():
     for reader in readers:
         reader.join()
     assert seen and all(seen)
+
+
+def test_an_entry_that_takes_the_place_of_another_is_never_neither(tmp_path):
+    """The only entry is replaced by another at every line that writing it takes, and there is always one to find."""
+    turns = Turns(0, FILES)
+    bank = bank_of(None, ["only"])
+    bank._writing = TurnLock(turns)
+    found, over = [], []
+
+    def write() -> None:
+        for _ in range(30):
+            bank.replace(list(bank.entries), [("only", EMBED(["only"])[0], Origin(), None)], "updated")
+        bank.save_to(tmp_path / "copy.sqlite")
+        bank.restore_from(tmp_path / "copy.sqlite")
+        over.append(True)
+
+    def search() -> None:
+        while not over:
+            turns.pause()
+            found.extend(retrieve(bank, EMBED, ["only"], 1, Diversity(), count=False))
+
+    turns.play([write, search, search])
+    assert len(found) > 30 and all(entry is not None and entry.text == "only" for entry in found)
 
 
 def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path):

@@ -47,7 +47,7 @@ class Bank:
 
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
         """For each query the ids of the `count` nearest entries by cosine, nearest first; equally near ones by age."""
-        return self._matrix.now.nearest(vectors_QD, count)
+        return [[entry.id for entry in found] for found in self._matrix.now.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
         """One entry more; the oldest go where the bank is full. Returns when it is on disk."""
@@ -122,22 +122,23 @@ class Bank:
     def _read(self) -> None:
         """What is on disk, and nothing else."""
         self._disk.check_meta({"format": FORMAT, "embedder": self.embedder, "dimensions": str(self.dimensions)})
-        self.entries, self.usage = {}, {}
-        self._matrix.clear()
-        self._publish(list(self._disk.living()), set())
+        living, matrix = list(self._disk.living()), Matrix(self.dimensions)
+        matrix.now = matrix.changed(set(), living)
+        self.usage = {entry.id: Usage() for entry, _ in living}
         for event in self._disk.events():
             self._count(event)
+        self.entries, self._matrix = {entry.id: entry for entry, _ in living}, matrix
 
     def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
         new = [(entry, vector_D) for entry, vector_D in made if entry.id not in gone]
-        changed = self._matrix.changed(gone, [(entry.id, vector_D) for entry, vector_D in new])
-        for number in gone:
-            self.entries.pop(number, None)
-            self.usage.pop(number, None)
+        changed = self._matrix.changed(gone, new)
         for entry, _ in new:
             self.usage[entry.id] = Usage()  # first: whoever finds the entry finds this
             self.entries[entry.id] = entry
         self._matrix.now = changed
+        for number in gone:
+            self.entries.pop(number, None)
+            self.usage.pop(number, None)
 
     def _count(self, event: Happened) -> None:
         usage = self.usage.get(event.entry)
