@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
 from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.disk import Disk
 from tacit.companions.experience.embedding import Ngrams, Remembered
 from tacit.companions.experience.entries import LONGEST, Call, Origin
 from tacit.companions.experience.matrix import normalised
@@ -219,6 +221,22 @@ def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path)
             assert bank.snapshot().ids == tuple(bank.entries)
             bank.close()
     assert written > 100
+
+
+def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_path):
+    class Deadly(dict):
+        def items(self):
+            yield next(iter(super().items()))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        try:
+            Disk(tmp_path / "bank.sqlite").check_meta(Deadly(format="1", embedder=EMBED.name))
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert len(bank_of(tmp_path / "bank.sqlite", ["one"])) == 1
 
 
 class Nursery:

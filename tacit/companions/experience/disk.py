@@ -130,16 +130,20 @@ class Disk:
 
     def check_meta(self, wanted: Mapping[str, str]) -> None:
         """What the bank says of itself: written where it is new, else it has to be the same."""
-        found = dict(self._base.execute("SELECT key, value FROM meta").fetchall())
+        found = self._meta()
         if not found:
-            self._base.executemany("INSERT INTO meta VALUES (?, ?)", wanted.items())
-            return
+            with self.transaction():  # whoever is killed halfway has made no bank; whoever comes second reads the first one's
+                self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", wanted.items())
+            found = self._meta()
         for key, value in wanted.items():
             if found.get(key) != value:
                 raise TacitError(
                     f"the experience bank {self.path} was made with {key} {found.get(key)!r}, and this is {value!r}: vectors "
                     "of two models cannot be compared. Name another bank, or export it and import it here (tacit bank)."
                 )
+
+    def _meta(self) -> dict[str, str]:
+        return dict(self._base.execute("SELECT key, value FROM meta").fetchall())
 
     def clear(self) -> None:
         for table in ("events", "entries", "calls"):
