@@ -87,20 +87,23 @@ def test_the_oldest_go_when_it_is_full(tmp_path):
     assert [e.text for e in bank.entries.values()] == ["entry 4", "entry 5", "entry 6"]
     assert bank.explain(1)["retired"] == "the bank was full"
     assert len(bank.snapshot().ids) == 3
+    bank.replace((), [(f"more {i}", EMBED(["more"])[0], Origin(), None) for i in range(5)], "")
+    assert [e.text for e in bank.entries.values()] == ["more 2", "more 3", "more 4"] and bank.snapshot().ids == (10, 11, 12)
+    assert bank.explain(8)["retired"] == "the bank was full"
 
 
-@given(st.lists(st.tuples(st.sampled_from("aru"), st.integers(0, 9)), max_size=60), st.integers(1, 12))
+@given(st.lists(st.tuples(st.sampled_from("arub"), st.integers(0, 9)), max_size=60), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
-    """Adding, removing and replacing in any order: rows are those of the entries, and a snapshot stays as it was."""
+    """Adding one or many, removing and replacing in any order: rows are those of the entries, and a snapshot stays as it was."""
     rng, bank, vectors = np.random.default_rng(0), Bank(None, "numbers", 3, capacity), {}
     taken = []
     for kind, which in writes:
         living = list(bank.entries)
         old = [living[which % len(living)]] if living and kind != "a" else []
-        vector = normalised(rng.normal(size=3).astype(np.float32))
-        made = bank.replace(old, [] if kind == "r" else [("text", vector, Origin(), None)], "why")
-        vectors |= {entry.id: vector for entry in made}
+        new = [normalised(rng.normal(size=3).astype(np.float32)) for _ in range({"r": 0, "b": 2 * which}.get(kind, 1))]
+        made = bank.replace(old, [("text", vector, Origin(), None) for vector in new], "why")
+        vectors |= {entry.id: vector for entry, vector in zip(made, new, strict=True)}
         seen = bank.snapshot()
         taken.append((seen, seen.vectors_ND.copy()))
         assert seen.ids == tuple(bank.entries) == tuple(bank.usage) and len(seen.ids) <= capacity

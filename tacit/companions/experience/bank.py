@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ class Bank:
     def replace(
         self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], why: str
     ) -> tuple[Entry, ...]:
-        """New entries in the place of old ones, in one transaction: readers see either all of it or nothing."""
+        """New entries in the place of old ones, in one transaction: readers see either all of it or nothing. Where the bank is
+        full the oldest go, of the new ones, too, if there are more of them than it holds."""
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
             with self._disk.transaction():
@@ -66,7 +67,8 @@ class Bank:
                     made.append((self._disk.add(checked(text), vector_D, origin, call), vector_D))
                 leaving = set(old)
                 crowded = len(self.entries) - len(leaving & self.entries.keys()) + len(made) - self.capacity
-                oldest = islice((entry for entry in self.entries if entry not in leaving), max(0, crowded))
+                in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
+                oldest = islice(in_order, max(0, crowded))
                 gone = {**dict.fromkeys(old, why), **dict.fromkeys(oldest, "the bank was full")}
                 for number, reason in gone.items():
                     self._disk.retire(number, reason)
