@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -240,6 +241,19 @@ def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_p
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert len(bank_of(tmp_path / "bank.sqlite", ["one"])) == 1
+
+
+def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite", ["one"])
+    bank._disk._base.execute("PRAGMA busy_timeout=20")
+    other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(TacitError, match=r"bank.sqlite \(database is locked\). Where another process writes into it, wait"):
+        bank.add("two", EMBED(["two"])[0], Origin())
+    assert [e.text for e in bank.entries.values()] == ["one"]
+    other.execute("ROLLBACK")
+    bank.add("three", EMBED(["three"])[0], Origin())
+    assert [e.text for e in bank_of(tmp_path / "bank.sqlite").entries.values()] == ["one", "three"]
 
 
 class Nursery:

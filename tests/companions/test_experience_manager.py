@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 
+import pytest
 from scripted import ScriptedPolicy, make_group
 
 from tacit.companions.experience.bank import Bank
@@ -11,6 +13,7 @@ from tacit.companions.experience.embedding import Ngrams
 from tacit.companions.experience.entries import Origin
 from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.manager import Manager, Request
+from tacit.core.errors import TacitError
 from tacit.core.moment import Moment
 
 EMBED = Ngrams(3, 16)
@@ -18,8 +21,8 @@ HALF = "hi \\ud83d there"
 """half a surrogate pair, as JSON says it"""
 
 
-def managing(answer: str, texts=(), **settings) -> Manager:
-    bank = Bank(None, EMBED.name, EMBED.dimensions, 100)
+def managing(answer: str, texts=(), path=None, **settings) -> Manager:
+    bank = Bank(path, EMBED.name, EMBED.dimensions, 100)
     for text in texts:
         bank.add(text, EMBED([text])[0], Origin())
     return Manager(bank, EMBED, Extractor(lambda: ScriptedPolicy(lambda prompt, seed: answer), "json", max_tokens=64), **settings)
@@ -51,3 +54,15 @@ def test_in_order_more_may_wait_than_in_the_background():
     assert not bringing.is_alive(), "the fourth waits for ever"
     manager.work()
     assert manager.counts == {"returned": 40}
+
+
+def test_a_bank_that_cannot_be_written_is_no_refusal(tmp_path):
+    """Nothing is wrong with what was distilled: counting it away would lose it without a word."""
+    manager = managing('{"operations": [{"op": "add", "text": "look first"}]}', path=tmp_path / "bank.sqlite")
+    manager.bank._disk._base.execute("PRAGMA busy_timeout=20")
+    other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    manager.submit(request())
+    with pytest.raises(TacitError, match="database is locked"):
+        manager.work()
+    assert not manager.counts

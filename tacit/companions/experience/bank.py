@@ -1,7 +1,7 @@
 """The experience bank: durable on disk (disk.py), searched in memory (matrix.py).
 
-A write returns when it is committed: what was acknowledged outlives a crash. Writers take turns; readers never wait, and see
-every change whole or not at all.
+A write returns when it is committed: what was acknowledged outlives a killed process. Writers take turns; readers never wait,
+and see every change whole or not at all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from tacit.core.errors import TacitError
 
 CAPACITY = 20_000
 FORMAT = "1"
+
+
+class Refused(TacitError):
+    """An entry that no bank would keep."""
 
 
 class Bank:
@@ -50,7 +54,7 @@ class Bank:
         return [[entry.id for entry in found] for found in self._matrix.now.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
-        """One entry more; the oldest go where the bank is full. Returns when it is on disk."""
+        """One entry more; the oldest go where the bank is full. Returns when it is committed."""
         (entry,) = self.replace((), [(text, vector_D, origin, call)], "")
         return entry
 
@@ -156,7 +160,7 @@ class Bank:
     def _checked_vector(self, vector_D: np.ndarray) -> np.ndarray:
         vector_D = np.asarray(vector_D, np.float32)
         if vector_D.shape != (self.dimensions,) or not np.isfinite(vector_D).all():
-            raise TacitError(
+            raise Refused(
                 f"a vector of shape {vector_D.shape} cannot go into a bank of {self.dimensions} finite dimensions "
                 f"({self.embedder})."
             )
@@ -166,11 +170,11 @@ class Bank:
 def checked(text: str) -> str:
     told = " ".join(text.split("\0")).strip()
     if not told:
-        raise TacitError("an entry must say something.")
+        raise Refused("an entry must say something.")
     if len(told) > LONGEST:
-        raise TacitError(f"an entry of {len(told)} characters is longer than {LONGEST}.")
+        raise Refused(f"an entry of {len(told)} characters is longer than {LONGEST}.")
     if not writable(told):
-        raise TacitError(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
+        raise Refused(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
     return told
 
 

@@ -57,14 +57,21 @@ class Disk:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is written within is on disk, all of it or nothing, once this is over."""
-        self._base.execute("BEGIN IMMEDIATE")
+        """What is written within is with the system, all of it or nothing, once this is over: it outlives a killed process. The
+        disk is not waited for (`synchronous=NORMAL`): a power cut may take the last writes, and leaves the bank before them."""
         try:
+            self._base.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._base.execute("ROLLBACK")
+            self._base.execute("COMMIT")
+        except BaseException as error:
+            if self._base.in_transaction:
+                self._base.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise TacitError(
+                    f"cannot write into the experience bank {self.path} ({error}). Where another process writes into it, wait "
+                    "until that has ended, or name another bank; where the disk is full, make room."
+                ) from error
             raise
-        self._base.execute("COMMIT")
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None) -> Entry:
         origin = replace(origin, call=self._add_call(call) if call is not None else origin.call)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tacit.companions.experience.bank import Bank, checked
+from tacit.companions.experience.bank import Bank, Refused, checked
 from tacit.companions.experience.embedding import Embedding, Remembered
 from tacit.companions.experience.entries import Call, Entry, Origin
 from tacit.companions.experience.extractor import Distilled, Extractor
@@ -129,7 +129,7 @@ class Manager:
         try:
             vectors = self.embedding([checked(text) for text in fresh])
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
-        except TacitError as error:
+        except Refused as error:
             self.refused(str(error))
             return list(old)
         return [*stays.values(), *(entry.id for entry in made)]
@@ -208,7 +208,7 @@ class Manager:
                 (vector_D,) = self.embedding([checked(operation.text)])
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
                 self.counts["updated" if old else "added"] += 1
-            except TacitError as error:
+            except Refused as error:
                 self.refused(str(error))
 
     def refused(self, why: str) -> None:
