@@ -19,8 +19,8 @@ _HARMLESS = "\n\t\u200c\u200d"
 
 
 class PipedConsole(Console):
-    """`tacit list | head` is no error: the command decides what a reader that went away means, not rich. And whatever is printed
-    is `visible`: models and worlds wrote much of it."""
+    """`tacit list | head` is no error: the command decides what a reader that went away means, not rich. Whatever is printed is
+    `visible`: models and worlds wrote much of it."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError

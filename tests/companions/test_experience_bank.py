@@ -96,7 +96,7 @@ def test_the_oldest_go_when_it_is_full(tmp_path):
 @given(st.lists(st.tuples(st.sampled_from("arub"), st.integers(0, 9)), max_size=60), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
-    """Adding one or many, removing and replacing in any order: rows are those of the entries, and a snapshot stays as it was."""
+    """Adding one or many, removing and replacing in any order: rows are those of the entries, and a snapshot stays."""
     rng, bank, vectors = np.random.default_rng(0), Bank(None, "numbers", 3, capacity), {}
     taken = []
     for kind, which in writes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 from scripted import ScriptedPolicy, make_group
@@ -21,11 +23,12 @@ HALF = "hi \\ud83d there"
 """half a surrogate pair, as JSON says it"""
 
 
-def managing(answer: str, texts=(), path=None, **settings) -> Manager:
+def managing(answer: str | Callable[[str, int], str], texts=(), path=None, **settings) -> Manager:
     bank = Bank(path, EMBED.name, EMBED.dimensions, 100)
     for text in texts:
         bank.add(text, EMBED([text])[0], Origin())
-    return Manager(bank, EMBED, Extractor(lambda: ScriptedPolicy(lambda prompt, seed: answer), "json", max_tokens=64), **settings)
+    said = ScriptedPolicy(answer if callable(answer) else lambda prompt, seed: answer)
+    return Manager(bank, EMBED, Extractor(lambda: said, "json", max_tokens=64), **settings)
 
 
 def request(number: int = 0) -> Request:
@@ -66,3 +69,36 @@ def test_a_bank_that_cannot_be_written_is_no_refusal(tmp_path):
     with pytest.raises(TacitError, match="database is locked"):
         manager.work()
     assert not manager.counts
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_whoever_comes_after_the_end_is_told(background):
+    manager = managing('{"operations": [{"op": "return"}]}', background=background)
+    manager.submit(request(0))
+    manager.close()
+    with pytest.raises(TacitError, match="the experience manager is closed"):
+        manager.submit(request(1))
+    manager.close()
+    assert manager.counts == {"returned": 1}
+
+
+def test_what_waits_when_a_run_is_left_is_not_distilled():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(prompt: str, seed: int) -> str:
+        begun.set()
+        go_on.wait(10)
+        return '{"operations": [{"op": "return"}]}'
+
+    manager = managing(slow, background=True)
+    manager.submit(request(0))
+    assert begun.wait(10)
+    for number in range(1, 100):
+        manager.submit(request(number))
+    leaving = threading.Thread(target=manager.abandon)
+    leaving.start()
+    while not manager._closed:
+        time.sleep(0.001)
+    go_on.set()
+    leaving.join(10)
+    assert not leaving.is_alive() and not manager._thread.is_alive() and manager.counts == {"returned": 1}

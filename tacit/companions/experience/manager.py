@@ -61,6 +61,8 @@ class Manager:
         self.last_refusal = ""
         self.search_seconds: list[float] = []
         self._queue: queue.Queue[Request | None] = queue.Queue(waiting if background else 0)
+        self._bringing = threading.Lock()
+        self._closed = self._leaving = False
         self._failure: BaseException | None = None
         self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
@@ -75,7 +77,10 @@ class Manager:
         return found
 
     def submit(self, request: Request) -> None:
-        self._queue.put(request)
+        with self._bringing:  # whoever is let in stands in the queue before its end does
+            if self._closed:
+                raise TacitError("the experience manager is closed: nobody would distil this episode.")
+            self._queue.put(request)
 
     @property
     def waiting(self) -> list[Request]:
@@ -98,10 +103,22 @@ class Manager:
 
     def close(self) -> None:
         """Finish, and stop: nothing queued is lost."""
-        if self._thread is not None and self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
+        self._stop()
         self.work()
+
+    def abandon(self, patience_s: float = 10.0) -> None:
+        """Stop: what is being distilled is waited for a while, what is queued is left, and whatever went wrong is nobody's
+        business any more."""
+        self._leaving = True
+        self._stop(patience_s)
+
+    def _stop(self, patience_s: float | None = None) -> None:
+        with self._bringing:
+            if not self._closed and self._thread is not None:
+                self._queue.put(None)
+            self._closed = True
+        if self._thread is not None:
+            self._thread.join(patience_s)
 
     def merge(self, moment: Moment, chunk: int = CHUNK) -> None:
         """Go through the whole bank, `chunk` entries at a time together with what the last chunk became."""
@@ -149,7 +166,8 @@ class Manager:
         while (first := self._queue.get()) is not None:
             batch = [first, *self._take_until_end()]
             try:
-                self._distil([request for request in batch if request is not None])
+                if not self._leaving:
+                    self._distil([request for request in batch if request is not None])
             except BaseException as error:  # told to whoever plays, the next time they come by
                 self._failure = error
             for _ in batch:
