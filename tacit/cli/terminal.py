@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, Any, NoReturn
+from unicodedata import category
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -15,13 +17,31 @@ from tacit.core.amounts import after
 
 PLAIN_WIDTH = 120
 """columns assumed where the output is a file or a pipe"""
+_HARMLESS = "\n\t\u200c\u200d"
 
 
 class PipedConsole(Console):
-    """`tacit list | head` is no error: the command decides what a reader that went away means, not rich."""
+    """`tacit list | head` is no error: the command decides what a reader that went away means, not rich. Whatever is printed is
+    `visible`: models and worlds wrote much of it."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+def visible(text: str) -> str:
+    """Whatever a terminal would obey rather than show (escapes, changes of direction, half characters) as its code; lines, tabs
+    and all kinds of spaces and joiners stay.
+
+    >>> print(visible("clear" + chr(27) + "[2J"))
+    clear\\x1b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _HARMLESS or category(c) == "Zs" else ascii(c)[1:-1] for c in text)
 
 
 def make_console(file: IO[str] | None = None) -> Console:
@@ -53,6 +73,7 @@ def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], numbers: Sequence[str] = ()) -> Table:
     """A table in which the first column and those named in `numbers` are never broken or cut."""
+    cells = [[cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row] for row in rows]
     made = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
         whole = i == 0 or column in numbers
@@ -61,10 +82,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text
             justify="right" if column in numbers else "left",
             no_wrap=whole,
             overflow="fold",  # a narrow terminal breaks words rather than dropping their ends
-            min_width=max((len(row[i]) for row in rows), default=0) if whole else None,
+            min_width=max((len(row[i]) for row in cells), default=0) if whole else None,
         )
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    for row in cells:
+        made.add_row(*row)
     return made
 
 

@@ -8,7 +8,10 @@ from tacit.core.skills import Lesson
 from tacit.core.types import Prompt
 
 OPEN, CLOSE = "<note>", "</note>"
-_DELIMITERS = re.compile(r"<\s*/?\s*note\s*>", re.IGNORECASE)
+_UNSEEN = r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*"
+"""what nobody sees between two letters: spaces, joiners, marks of direction"""
+_DELIMITERS = re.compile(_UNSEEN.join(["<", "/?", "n", "o", "t", "e"]) + r"(?!\w)[^<>]*>", re.IGNORECASE)
+"""also with attributes, or closed in itself: whoever reads it would take it for one"""
 
 
 def frame(note: str, limit: int = 2000) -> str:

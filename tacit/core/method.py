@@ -135,7 +135,8 @@ class Column(Protocol):
 class Companion(Protocol):
     """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update.
     One that several worlds share observes each of them by itself, and learns once, from all of them. One that knows nothing but
-    the present batch says `remembers = False`."""
+    the present batch says `remembers = False`. One that holds something open has a `close`, called when the run ends, once
+    per world."""
 
     @property
     def name(self) -> str:

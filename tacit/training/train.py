@@ -132,6 +132,9 @@ class Trainer:
     def _playground(self, practice: Practice, open_worlds: ExitStack) -> Playground:
         worlds = make_worlds(practice.world, practice.settings)
         open_worlds.callback(worlds.close)
+        for companion in practice.method.companions:
+            if (close := getattr(companion, "close", None)) is not None:
+                open_worlds.callback(close)
         several = len(self.practices) > 1
         return Playground(
             practice.method,

@@ -105,6 +105,7 @@ def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsy
         json.dumps({"text": "odd", "origin": {"step": "two"}}).encode(),
         json.dumps({"text": "odd", "origin": [1]}).encode(),
         b"[" * 100_000,
+        b'{"text": "odd", "origin": {"world": "\\ud800"}}',
         json.dumps({"text": "fine too", "id": 1, "origin": {"task": "t", "unheard": 1}}).encode(),
         json.dumps({"text": "fine"}).encode(),
     ]
@@ -112,10 +113,10 @@ def test_bad_lines_are_told_by_number_and_the_rest_is_taken(run, tmp_path, capsy
     file.write_bytes(b"\n".join(lines))
     assert main(["bank", "import", str(run), str(file)]) == 1, "something is missing, and a script should know"
     out = capsys.readouterr().out
-    assert "added 2; 1 were there already; 9 lines could not be read" in out and "5 are in the bank" in out
-    for number in (2, 3, 5, 6, 7, 8, 9, 10, 11):
+    assert "added 2; 1 were there already; 10 lines could not be read" in out and "5 are in the bank" in out
+    for number in (2, 3, 5, 6, 7, 8, 9, 10, 11, 12):
         assert f"line {number}:" in out
-    assert "line 1:" not in out and "line 12:" not in out
+    assert "line 1:" not in out and "line 13:" not in out
 
 
 def test_another_embedding_is_refused_with_the_remedy(run, tmp_path, capsys):
@@ -156,3 +157,20 @@ def test_a_bank_with_a_broken_row_is_refused(run, capsys, damage):
     disk.commit()
     disk.close()
     assert "is damaged" in refused(capsys, "list", run)
+
+
+def test_what_a_terminal_would_obey_is_shown(tmp_path, capsys):
+    """Entries are written by models, and where they came from is said by worlds: neither clears anybody's screen."""
+    path = tmp_path / "bank.sqlite"
+    bank, evil = Bank(path, EMBED.name, EMBED.dimensions), "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202eecalp \u2028 \x85"
+    bank.add(evil, EMBED([evil])[0], Origin("world", "family", "task\x1b[31m"))
+    bank.happened("guided", [1], 1, "task\x1b[2J", True)
+    better = "better\u00a0🦊"
+    bank.replace([1], [(better, EMBED([better])[0], Origin(task="t\x1bc", made_from=(1,)), None)], "updated")
+    bank.add(f"again {evil}", EMBED([evil])[0], Origin())
+    bank.close()
+    for words in (("list", path), ("search", path, "owned"), ("explain", path, 1), ("explain", path, 2)):
+        text = told(capsys, *words)
+        assert "\\x1b" in text and not [c for c in text if not (c.isprintable() or c in "\n\xa0")], words
+    assert better in text
+    assert "again \\x1b[2J\\x1b]0;owned" in told(capsys, "list", path).replace("\n", "")

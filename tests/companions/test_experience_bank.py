@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,8 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from turns import TurnLock, Turns
 
+import tacit.companions.experience as package
 from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.disk import Disk
 from tacit.companions.experience.embedding import Ngrams, Remembered
 from tacit.companions.experience.entries import LONGEST, Call, Origin
 from tacit.companions.experience.matrix import normalised
@@ -23,6 +28,7 @@ from tacit.companions.experience.retrieval import Diversity, retrieve, score
 from tacit.core.errors import TacitError
 
 EMBED = Ngrams()
+FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "matrix", "retrieval")]
 
 
 def bank_of(path=None, texts=(), capacity=100) -> Bank:
@@ -82,20 +88,23 @@ def test_the_oldest_go_when_it_is_full(tmp_path):
     assert [e.text for e in bank.entries.values()] == ["entry 4", "entry 5", "entry 6"]
     assert bank.explain(1)["retired"] == "the bank was full"
     assert len(bank.snapshot().ids) == 3
+    bank.replace((), [(f"more {i}", EMBED(["more"])[0], Origin(), None) for i in range(5)], "")
+    assert [e.text for e in bank.entries.values()] == ["more 2", "more 3", "more 4"] and bank.snapshot().ids == (10, 11, 12)
+    assert bank.explain(8)["retired"] == "the bank was full"
 
 
-@given(st.lists(st.tuples(st.sampled_from("aru"), st.integers(0, 9)), max_size=60), st.integers(1, 12))
+@given(st.lists(st.tuples(st.sampled_from("arub"), st.integers(0, 9)), max_size=60), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_whatever_is_written_the_matrix_is_that_of_the_living(writes, capacity):
-    """Adding, removing and replacing in any order: rows are those of the entries, and a snapshot stays as it was."""
+    """Adding one or many, removing and replacing in any order: rows are those of the entries, and a snapshot stays."""
     rng, bank, vectors = np.random.default_rng(0), Bank(None, "numbers", 3, capacity), {}
     taken = []
     for kind, which in writes:
         living = list(bank.entries)
         old = [living[which % len(living)]] if living and kind != "a" else []
-        vector = normalised(rng.normal(size=3).astype(np.float32))
-        made = bank.replace(old, [] if kind == "r" else [("text", vector, Origin(), None)], "why")
-        vectors |= {entry.id: vector for entry in made}
+        new = [normalised(rng.normal(size=3).astype(np.float32)) for _ in range({"r": 0, "b": 2 * which}.get(kind, 1))]
+        made = bank.replace(old, [("text", vector, Origin(), None) for vector in new], "why")
+        vectors |= {entry.id: vector for entry, vector in zip(made, new, strict=True)}
         seen = bank.snapshot()
         taken.append((seen, seen.vectors_ND.copy()))
         assert seen.ids == tuple(bank.entries) == tuple(bank.usage) and len(seen.ids) <= capacity
@@ -114,7 +123,7 @@ def test_entries_take_the_place_of_others_all_at_once():
     assert bank.explain(3)["retired"] is None
 
 
-@pytest.mark.parametrize("text", ["", "   ", "x" * (LONGEST + 1), "x" * 100_000])
+@pytest.mark.parametrize("text", ["", "   ", "x" * (LONGEST + 1), "x" * 100_000, "half a \ud83d"])
 def test_texts_that_are_none_are_refused(text):
     bank = bank_of(None, ["one"])
     with pytest.raises(TacitError):
@@ -173,6 +182,29 @@ def test_readers_never_see_half_a_change():
     assert seen and all(seen)
 
 
+def test_an_entry_that_takes_the_place_of_another_is_never_neither(tmp_path):
+    """The only entry is replaced by another at every line that writing it takes, and there is always one to find."""
+    turns = Turns(0, FILES)
+    bank = bank_of(None, ["only"])
+    bank._writing = TurnLock(turns)
+    found, over = [], []
+
+    def write() -> None:
+        for _ in range(30):
+            bank.replace(list(bank.entries), [("only", EMBED(["only"])[0], Origin(), None)], "updated")
+        bank.save_to(tmp_path / "copy.sqlite")
+        bank.restore_from(tmp_path / "copy.sqlite")
+        over.append(True)
+
+    def search() -> None:
+        while not over:
+            turns.pause()
+            found.extend(retrieve(bank, EMBED, ["only"], 1, Diversity(), count=False))
+
+    turns.play([write, search, search])
+    assert len(found) > 30 and all(entry is not None and entry.text == "only" for entry in found)
+
+
 def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path):
     """Killed while it is opened, written into or at rest, the bank comes back as it was after the last write that was
     acknowledged, or after the one that was under way: nothing between, nothing lost."""
@@ -193,6 +225,35 @@ def test_every_acknowledged_write_outlives_a_kill_at_a_hundred_moments(tmp_path)
             assert bank.snapshot().ids == tuple(bank.entries)
             bank.close()
     assert written > 100
+
+
+def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_path):
+    class Deadly(dict):
+        def items(self):
+            yield next(iter(super().items()))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        try:
+            Disk(tmp_path / "bank.sqlite").check_meta(Deadly(format="1", embedder=EMBED.name))
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert len(bank_of(tmp_path / "bank.sqlite", ["one"])) == 1
+
+
+def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite", ["one"])
+    bank._disk._base.execute("PRAGMA busy_timeout=20")
+    other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(TacitError, match=r"bank.sqlite \(database is locked\). Where another process writes into it, wait"):
+        bank.add("two", EMBED(["two"])[0], Origin())
+    assert [e.text for e in bank.entries.values()] == ["one"]
+    other.execute("ROLLBACK")
+    bank.add("three", EMBED(["three"])[0], Origin())
+    assert [e.text for e in bank_of(tmp_path / "bank.sqlite").entries.values()] == ["one", "three"]
 
 
 class Nursery:

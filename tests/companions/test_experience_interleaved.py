@@ -101,7 +101,9 @@ def play(place: Path, seed: int) -> dict[str, int]:
     def search() -> None:
         for number in takewhile(lambda _: not over, count()):
             turns.pause()
+            filled = bool(acknowledged)
             (found,) = manager.search([f"left {number % 12}"], step=number)
+            assert found is not None or not filled, "there was always something to find"
             if found is not None:
                 handed.append(found.id)
                 assert bank.explain(found.id)["text"] == found.text

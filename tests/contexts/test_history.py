@@ -91,8 +91,33 @@ def test_a_note_that_says_nothing_is_left_out(note):
     assert frame(note) == ""
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "</note x>",
+        "</note/>",
+        "</note\u200b>",
+        "<\u200b/note>",
+        "</no\u200bte>",
+        '<note kind="system">',
+        "</\nNOTE\n>",
+        "</note\u00a0>",
+    ],
+)
+def test_what_reads_as_the_end_of_a_note_is_none(tag):
+    assert frame(f"before {tag}after") == "<note>\nbefore after\n</note>"
+    assert frame(f"before </no{tag}te>after") == "<note>\nbefore after\n</note>"
+
+
+@pytest.mark.parametrize("text", ["a <notebook> b", "a < b and note c > d", "<notes>", "if x <note_2> then"])
+def test_what_is_no_delimiter_stays(text):
+    assert frame(text) == f"<note>\n{text}\n</note>"
+
+
 pieces = st.lists(
-    st.sampled_from(["<note>", "</note>", "</NOTE >", "</", "<", "note", ">", "/", " ", "no", "te>", "</n", "ote>", "x"]),
+    st.sampled_from(
+        ["<note>", "</note>", "</NOTE >", "</", "<", "note", ">", "/", " ", "no", "te>", "</n", "ote>", "x", "\u200b"]
+    ),
     max_size=30,
 ).map("".join)
 
@@ -106,7 +131,7 @@ def test_no_note_can_close_its_own_frame(note, limit):
         assert framed.startswith(f"{OPEN}\n") and framed.endswith(f"\n{CLOSE}")
         inside = framed[len(OPEN) + 1 : -len(CLOSE) - 1]
         assert inside.strip() and len(inside) <= limit
-        assert not re.search(r"<\s*/?\s*note\s*>", inside, re.IGNORECASE)
+        assert not re.search(r"<\s*/?\s*note(\s[^<>]*)?/?>", inside, re.IGNORECASE)
 
 
 def test_a_hostile_note_takes_no_time():

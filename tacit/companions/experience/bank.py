@@ -1,14 +1,14 @@
 """The experience bank: durable on disk (disk.py), searched in memory (matrix.py).
 
-A write returns when it is committed: what was acknowledged outlives a crash. Writers take turns; readers never wait, and see
-every change whole or not at all.
+A write returns when it is committed: what was acknowledged outlives a killed process. Writers take turns; readers never wait,
+and see every change whole or not at all.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ from tacit.core.errors import TacitError
 
 CAPACITY = 20_000
 FORMAT = "1"
+
+
+class Refused(TacitError):
+    """An entry that no bank would keep."""
 
 
 class Bank:
@@ -47,17 +51,18 @@ class Bank:
 
     def nearest(self, vectors_QD: np.ndarray, count: int) -> list[list[int]]:
         """For each query the ids of the `count` nearest entries by cosine, nearest first; equally near ones by age."""
-        return self._matrix.now.nearest(vectors_QD, count)
+        return [[entry.id for entry in found] for found in self._matrix.now.nearest(vectors_QD, count)]
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None = None) -> Entry:
-        """One entry more; the oldest go where the bank is full. Returns when it is on disk."""
+        """One entry more; the oldest go where the bank is full. Returns when it is committed."""
         (entry,) = self.replace((), [(text, vector_D, origin, call)], "")
         return entry
 
     def replace(
         self, old: Sequence[int], new: Iterable[tuple[str, np.ndarray, Origin, Call | None]], why: str
     ) -> tuple[Entry, ...]:
-        """New entries in the place of old ones, in one transaction: readers see either all of it or nothing."""
+        """New entries in the place of old ones, in one transaction: readers see either all of it or nothing. Where the bank is
+        full the oldest go, of the new ones, too, if there are more of them than it holds."""
         made: list[tuple[Entry, np.ndarray]] = []
         with self._writing:
             with self._disk.transaction():
@@ -66,7 +71,8 @@ class Bank:
                     made.append((self._disk.add(checked(text), vector_D, origin, call), vector_D))
                 leaving = set(old)
                 crowded = len(self.entries) - len(leaving & self.entries.keys()) + len(made) - self.capacity
-                oldest = islice((entry for entry in self.entries if entry not in leaving), max(0, crowded))
+                in_order = chain((entry for entry in self.entries if entry not in leaving), (entry.id for entry, _ in made))
+                oldest = islice(in_order, max(0, crowded))
                 gone = {**dict.fromkeys(old, why), **dict.fromkeys(oldest, "the bank was full")}
                 for number, reason in gone.items():
                     self._disk.retire(number, reason)
@@ -122,22 +128,23 @@ class Bank:
     def _read(self) -> None:
         """What is on disk, and nothing else."""
         self._disk.check_meta({"format": FORMAT, "embedder": self.embedder, "dimensions": str(self.dimensions)})
-        self.entries, self.usage = {}, {}
-        self._matrix.clear()
-        self._publish(list(self._disk.living()), set())
+        living, matrix = list(self._disk.living()), Matrix(self.dimensions)
+        matrix.now = matrix.changed(set(), living)
+        self.usage = {entry.id: Usage() for entry, _ in living}
         for event in self._disk.events():
             self._count(event)
+        self.entries, self._matrix = {entry.id: entry for entry, _ in living}, matrix
 
     def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
         new = [(entry, vector_D) for entry, vector_D in made if entry.id not in gone]
-        changed = self._matrix.changed(gone, [(entry.id, vector_D) for entry, vector_D in new])
-        for number in gone:
-            self.entries.pop(number, None)
-            self.usage.pop(number, None)
+        changed = self._matrix.changed(gone, new)
         for entry, _ in new:
             self.usage[entry.id] = Usage()  # first: whoever finds the entry finds this
             self.entries[entry.id] = entry
         self._matrix.now = changed
+        for number in gone:
+            self.entries.pop(number, None)
+            self.usage.pop(number, None)
 
     def _count(self, event: Happened) -> None:
         usage = self.usage.get(event.entry)
@@ -153,7 +160,7 @@ class Bank:
     def _checked_vector(self, vector_D: np.ndarray) -> np.ndarray:
         vector_D = np.asarray(vector_D, np.float32)
         if vector_D.shape != (self.dimensions,) or not np.isfinite(vector_D).all():
-            raise TacitError(
+            raise Refused(
                 f"a vector of shape {vector_D.shape} cannot go into a bank of {self.dimensions} finite dimensions "
                 f"({self.embedder})."
             )
@@ -163,7 +170,18 @@ class Bank:
 def checked(text: str) -> str:
     told = " ".join(text.split("\0")).strip()
     if not told:
-        raise TacitError("an entry must say something.")
+        raise Refused("an entry must say something.")
     if len(told) > LONGEST:
-        raise TacitError(f"an entry of {len(told)} characters is longer than {LONGEST}.")
+        raise Refused(f"an entry of {len(told)} characters is longer than {LONGEST}.")
+    if not writable(told):
+        raise Refused(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
     return told
+
+
+def writable(text: str) -> bool:
+    """JSON can say half a surrogate pair, and no file can keep it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -55,6 +55,14 @@ class Experience:
             self._manager = self._make()
         return self._manager
 
+    def close(self) -> None:
+        """No thread and no open file is left. What was not distilled by the last checkpoint is played again from there."""
+        if self._counsel is not None:
+            self._counsel.desk.close()
+        if self._manager is not None:
+            self._manager.abandon()
+            self._manager.bank.close()
+
     def ask(self, question: str) -> Future[Told]:
         """search_and_ask: the answer is there when somebody waits for it."""
         if self._counsel is None:

@@ -57,14 +57,21 @@ class Disk:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is written within is on disk, all of it or nothing, once this is over."""
-        self._base.execute("BEGIN IMMEDIATE")
+        """What is written within is with the system, all of it or nothing, once this is over: it outlives a killed process. The
+        disk is not waited for (`synchronous=NORMAL`): a power cut may take the last writes, and leaves the bank before them."""
         try:
+            self._base.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._base.execute("ROLLBACK")
+            self._base.execute("COMMIT")
+        except BaseException as error:
+            if self._base.in_transaction:
+                self._base.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise TacitError(
+                    f"cannot write into the experience bank {self.path} ({error}). Where another process writes into it, wait "
+                    "until that has ended, or name another bank; where the disk is full, make room."
+                ) from error
             raise
-        self._base.execute("COMMIT")
 
     def add(self, text: str, vector_D: np.ndarray, origin: Origin, call: Call | None) -> Entry:
         origin = replace(origin, call=self._add_call(call) if call is not None else origin.call)
@@ -130,16 +137,20 @@ class Disk:
 
     def check_meta(self, wanted: Mapping[str, str]) -> None:
         """What the bank says of itself: written where it is new, else it has to be the same."""
-        found = dict(self._base.execute("SELECT key, value FROM meta").fetchall())
+        found = self._meta()
         if not found:
-            self._base.executemany("INSERT INTO meta VALUES (?, ?)", wanted.items())
-            return
+            with self.transaction():  # whoever is killed halfway has made no bank; whoever comes second reads the first one's
+                self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", wanted.items())
+            found = self._meta()
         for key, value in wanted.items():
             if found.get(key) != value:
                 raise TacitError(
                     f"the experience bank {self.path} was made with {key} {found.get(key)!r}, and this is {value!r}: vectors "
                     "of two models cannot be compared. Name another bank, or export it and import it here (tacit bank)."
                 )
+
+    def _meta(self) -> dict[str, str]:
+        return dict(self._base.execute("SELECT key, value FROM meta").fetchall())
 
     def clear(self) -> None:
         for table in ("events", "entries", "calls"):

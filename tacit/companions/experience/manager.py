@@ -1,12 +1,12 @@
 """The experience manager: what stands between those who play, the bank and the extractor.
 
     search     at the beginning of an episode: one entry near its task                     readers never wait
-    submit     at its end: the episode is to be distilled                                  a bounded queue: the fast wait
+    submit     at its end: the episode is to be distilled                                  a queue
     work       the extractor distils what is queued, and its operations are applied        under the bank's writer lock
     merge      now and then: entries in chunks, each chunk's result carried into the next
 
 In order (`background=False`) everything happens in one thread, when it is asked for: the same run does the same every time.
-With `background=True` one thread distils while episodes are played.
+With `background=True` one thread distils while episodes are played, and the queue is bounded: whoever is too fast waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.bank import Bank, Refused, checked
 from tacit.companions.experience.embedding import Embedding, Remembered
 from tacit.companions.experience.entries import Call, Entry, Origin
 from tacit.companions.experience.extractor import Distilled, Extractor
@@ -53,13 +53,16 @@ class Manager:
         background: bool = False,
         waiting: int = 1024,
     ) -> None:
-        """`waiting`: episodes that may wait to be distilled; whoever brings another one waits, too."""
+        """`waiting`: episodes that may wait to be distilled in the background; whoever brings another one waits, too. In order
+        as many as there are: nobody else could take one out."""
         self.bank, self.extractor, self.diversity = bank, extractor, diversity or Diversity()
         self.embedding = Remembered(embedding)
         self.counts = Counter[str]()
         self.last_refusal = ""
         self.search_seconds: list[float] = []
-        self._queue: queue.Queue[Request | None] = queue.Queue(waiting)
+        self._queue: queue.Queue[Request | None] = queue.Queue(waiting if background else 0)
+        self._bringing = threading.Lock()
+        self._closed = self._leaving = False
         self._failure: BaseException | None = None
         self.background = background
         self._thread = threading.Thread(target=self._serve, name="experience", daemon=True) if background else None
@@ -74,7 +77,10 @@ class Manager:
         return found
 
     def submit(self, request: Request) -> None:
-        self._queue.put(request)
+        with self._bringing:  # whoever is let in stands in the queue before its end does
+            if self._closed:
+                raise TacitError("the experience manager is closed: nobody would distil this episode.")
+            self._queue.put(request)
 
     @property
     def waiting(self) -> list[Request]:
@@ -97,10 +103,22 @@ class Manager:
 
     def close(self) -> None:
         """Finish, and stop: nothing queued is lost."""
-        if self._thread is not None and self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
+        self._stop()
         self.work()
+
+    def abandon(self, patience_s: float = 10.0) -> None:
+        """Stop: what is being distilled is waited for a while, what is queued is left, and whatever went wrong is nobody's
+        business any more."""
+        self._leaving = True
+        self._stop(patience_s)
+
+    def _stop(self, patience_s: float | None = None) -> None:
+        with self._bringing:
+            if not self._closed and self._thread is not None:
+                self._queue.put(None)
+            self._closed = True
+        if self._thread is not None:
+            self._thread.join(patience_s)
 
     def merge(self, moment: Moment, chunk: int = CHUNK) -> None:
         """Go through the whole bank, `chunk` entries at a time together with what the last chunk became."""
@@ -126,9 +144,9 @@ class Manager:
             return list(old)
         origin = merged_origin([self.bank.entries[i].origin for i in old], moment.iteration, gone)
         try:
-            vectors = self.embedding(fresh)
+            vectors = self.embedding([checked(text) for text in fresh])
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
-        except TacitError as error:
+        except Refused as error:
             self.refused(str(error))
             return list(old)
         return [*stays.values(), *(entry.id for entry in made)]
@@ -148,7 +166,8 @@ class Manager:
         while (first := self._queue.get()) is not None:
             batch = [first, *self._take_until_end()]
             try:
-                self._distil([request for request in batch if request is not None])
+                if not self._leaving:
+                    self._distil([request for request in batch if request is not None])
             except BaseException as error:  # told to whoever plays, the next time they come by
                 self._failure = error
             for _ in batch:
@@ -204,10 +223,10 @@ class Manager:
                 tuple(old),
             )
             try:
-                (vector_D,) = self.embedding([operation.text])
+                (vector_D,) = self.embedding([checked(operation.text)])
                 self.bank.replace(old, [(operation.text, vector_D, origin, distilled.call)], "updated")
                 self.counts["updated" if old else "added"] += 1
-            except TacitError as error:
+            except Refused as error:
                 self.refused(str(error))
 
     def refused(self, why: str) -> None:

@@ -31,15 +31,16 @@ def retrieve(
     """One entry for each query, None where the bank is empty. Each choice counts before the next is made, so that members
     of a group, who ask the same, get different entries; `count=False` (an evaluation) leaves no trace.
 
-    Others may write meanwhile: an entry that has gone since it was found is passed over."""
-    if not len(bank) or not queries:
+    Others may write meanwhile: this is of the bank as it was at one moment, and finds what was there then."""
+    seen = bank.snapshot()
+    if not seen.entries or not queries:
         return [None] * len(queries)
     texts = list(dict.fromkeys(queries))
-    near = dict(zip(texts, bank.nearest(embedding(texts), diversity.candidates), strict=True))
+    near = dict(zip(texts, seen.nearest(embedding(texts), diversity.candidates), strict=True))
     chosen: list[Entry | None] = []
     handed = Counter[int]()
     for query in queries:
-        living = [entry for number in near[query] if (entry := bank.entries.get(number)) is not None]
+        living = near[query]
         scores = [score(bank, e.id, rank, step, diversity, handed[e.id]) for rank, e in enumerate(living)]
         best = max(range(len(living)), key=lambda i: (scores[i], -living[i].id), default=None)
         chosen.append(None if best is None else living[best])

@@ -1,0 +1,104 @@
+"""The experience manager: what it is given is distilled, counted or refused, and never in anybody's way."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from scripted import ScriptedPolicy, make_group
+
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.embedding import Ngrams
+from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.extractor import Extractor
+from tacit.companions.experience.manager import Manager, Request
+from tacit.core.errors import TacitError
+from tacit.core.moment import Moment
+
+EMBED = Ngrams(3, 16)
+HALF = "hi \\ud83d there"
+"""half a surrogate pair, as JSON says it"""
+
+
+def managing(answer: str | Callable[[str, int], str], texts=(), path=None, **settings) -> Manager:
+    bank = Bank(path, EMBED.name, EMBED.dimensions, 100)
+    for text in texts:
+        bank.add(text, EMBED([text])[0], Origin())
+    said = ScriptedPolicy(answer if callable(answer) else lambda prompt, seed: answer)
+    return Manager(bank, EMBED, Extractor(lambda: said, "json", max_tokens=64), **settings)
+
+
+def request(number: int = 0) -> Request:
+    return Request(make_group([[1]], success=[True]).trajectories[0], None, Moment(0, 1), f"episode/{number}")
+
+
+def test_half_a_character_is_refused_and_counted():
+    manager = managing(f'{{"operations": [{{"op": "add", "text": "{HALF}"}}]}}')
+    manager.submit(request())
+    manager.work()
+    assert manager.counts == {"refused": 1} and not len(manager.bank)
+
+
+def test_a_merge_into_half_a_character_leaves_the_entries():
+    manager = managing(f'{{"entries": ["{HALF}"]}}', ["one", "two"])
+    manager.merge(Moment(0, 1))
+    assert [entry.text for entry in manager.bank.entries.values()] == ["one", "two"]
+
+
+def test_in_order_more_may_wait_than_in_the_background():
+    """An iteration brings all of its episodes before the first is distilled, in the thread that distils them."""
+    manager = managing('{"operations": [{"op": "return"}]}', waiting=3)
+    bringing = threading.Thread(target=lambda: [manager.submit(request(number)) for number in range(40)], daemon=True)
+    bringing.start()
+    bringing.join(timeout=5)
+    assert not bringing.is_alive(), "the fourth waits for ever"
+    manager.work()
+    assert manager.counts == {"returned": 40}
+
+
+def test_a_bank_that_cannot_be_written_is_no_refusal(tmp_path):
+    """Nothing is wrong with what was distilled: counting it away would lose it without a word."""
+    manager = managing('{"operations": [{"op": "add", "text": "look first"}]}', path=tmp_path / "bank.sqlite")
+    manager.bank._disk._base.execute("PRAGMA busy_timeout=20")
+    other = sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    manager.submit(request())
+    with pytest.raises(TacitError, match="database is locked"):
+        manager.work()
+    assert not manager.counts
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_whoever_comes_after_the_end_is_told(background):
+    manager = managing('{"operations": [{"op": "return"}]}', background=background)
+    manager.submit(request(0))
+    manager.close()
+    with pytest.raises(TacitError, match="the experience manager is closed"):
+        manager.submit(request(1))
+    manager.close()
+    assert manager.counts == {"returned": 1}
+
+
+def test_what_waits_when_a_run_is_left_is_not_distilled():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(prompt: str, seed: int) -> str:
+        begun.set()
+        go_on.wait(10)
+        return '{"operations": [{"op": "return"}]}'
+
+    manager = managing(slow, background=True)
+    manager.submit(request(0))
+    assert begun.wait(10)
+    for number in range(1, 100):
+        manager.submit(request(number))
+    leaving = threading.Thread(target=manager.abandon)
+    leaving.start()
+    while not manager._closed:
+        time.sleep(0.001)
+    go_on.set()
+    leaving.join(10)
+    assert not leaving.is_alive() and not manager._thread.is_alive() and manager.counts == {"returned": 1}

@@ -1,0 +1,55 @@
+"""A run that ends, by itself or by an error, leaves no thread behind and no file open."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+from scripted import Kit, ScriptedPolicy, solve_countdown
+
+from tacit.contexts.asking import ASK
+from tacit.core.errors import TacitError
+from tacit.core.method import Schedule
+from tacit.environments import get_environment
+from tacit.methods import get_method
+from tacit.runs.directory import Run
+from tacit.training.practice import Practice
+from tacit.training.reporting import PlainReporter
+from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.train import Trainer
+
+WORLD = get_environment("countdown")
+TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse"}
+
+
+def asking(prompt: str, seed: int) -> str:
+    may_ask = f"ask: {ASK}" in prompt and "what first?" not in prompt
+    return f"{ASK} what first?" if may_ask else solve_countdown(next(line for line in prompt.splitlines() if " > " in line))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_threads_of_the_experience_end_with_the_run(stopped, tmp_path):
+    schedule = Schedule(groups=2, group_size=2, iterations=3, lr=1e-3)
+    kit = Kit(ScriptedPolicy(lambda prompt, seed: "add: largest first"), tmp_path)
+    method = get_method("complementary")(**TERSE, background=True, kl=0.0, schedule=schedule).build(WORLD, kit)
+    run = Run.create(tmp_path / "run", {})
+    settings = TrainSettings(tasks=4, max_steps=4, evaluation=EvaluationSettings(tasks=2, untrained=False, every=0))
+    seen, before = list[set[str]](), set(threading.enumerate())
+
+    def watch(event: object) -> None:
+        seen.append({thread.name for thread in set(threading.enumerate()) - before})
+        if stopped and len(seen) == 2:
+            raise TacitError("enough")
+
+    practices = [Practice.of(WORLD, method, settings)]
+    trainer = Trainer(run, ScriptedPolicy(asking), practices, settings, PlainReporter(io.StringIO()), callbacks=[watch])
+    try:
+        trainer.train()
+    except TacitError as error:
+        assert stopped and str(error) == "enough"
+    finally:
+        run.close()
+    assert {"experience", "search-0"} <= seen[-1], "there were some"
+    assert not {thread.name for thread in set(threading.enumerate()) - before}
+    assert not list((tmp_path / "experience").glob("*-wal")), "a bank that is closed is one file"
