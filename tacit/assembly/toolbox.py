@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacit.assembly.recipe import PolicyRecipe, Recipe
-from tacit.core.engine import ModelSource
+from tacit.core.engine import LEARNING, ModelSource
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
@@ -66,6 +66,11 @@ class Toolbox:
                 "outside [worlds]."
             )
         return thing
+
+    def check_learns(self, name: str, remedy: str) -> None:
+        beside = self.recipe.policies.get(name)
+        if beside is not None and LEARNING not in get_engine(beside.engine_name).capabilities:
+            raise TacitError(f"[policies.{name}]: engine {beside.engine_name!r} cannot learn. {remedy}")
 
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)

@@ -53,6 +53,10 @@ class Tools(Protocol):
         have it otherwise is refused."""
         ...
 
+    def check_learns(self, name: str, remedy: str) -> None:
+        """Refuse, before anything is loaded, an engine that cannot train the policy of this name (an endpoint)."""
+        ...
+
     def check_layer(self, layer: int) -> None:
         """Have it said, once the model is loaded, if it has no such layer."""
         ...
@@ -76,6 +80,9 @@ class NoTools:
 
     def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
         return make()
+
+    def check_learns(self, name: str, remedy: str) -> None:
+        pass
 
     def check_layer(self, layer: int) -> None:
         pass

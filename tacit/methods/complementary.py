@@ -157,6 +157,8 @@ class Complementary(GRPO):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
         offline = self.extraction == "offline"
         policy = NO_TOOLS.policy("extractor") if offline else tools.policy("extractor")
+        if self.extraction == "trained":
+            tools.check_learns("extractor", "It can only write: add --extraction static, or name a model that is trained here.")
         place = tools.directory("experience") / "bank.sqlite"
         sentences = tools.sentences(self.encoder) if self.embedding == "sentence" else None
 

@@ -405,14 +405,6 @@ def test_a_thousand_hostile_entries_neither_break_the_bank_nor_leave_their_place
     assert len(manager.bank) > 500
 
 
-def test_the_extractor_need_not_be_able_to_learn():
-    class Endpoint(ScriptedPolicy):
-        update = property(lambda self: (_ for _ in ()).throw(AttributeError("an endpoint cannot learn")))
-
-    extractor = Extractor(lambda: Endpoint(noting), "terse", batch=1)
-    assert extractor.learn({}, 1) == ({"experience/buffer": 0.0}, [])
-
-
 def test_conditions_are_made_when_they_are_asked_for():
     method, _ = make()
     assert isinstance(method.conditions, Halves) and method.companions[0]._manager is None, "building opens nothing"

@@ -66,7 +66,7 @@ class Sample:
 
 @dataclass
 class Extractor:
-    """`policy` is a way to the model; one without `update` (an endpoint) only writes."""
+    """`policy` is a way to the model; one that is not `trained` (an endpoint) only writes."""
 
     policy: Callable[[], Policy]
     style: Style = "json"
@@ -129,13 +129,9 @@ class Extractor:
             found[i] = completion.text, call
         return found
 
-    @property
-    def learns(self) -> bool:
-        return self.trained and hasattr(self.policy(), "update")
-
     def earned(self, sample: Sample) -> None:
         """Into the buffer, where it will be trained on; an entry that waits there already stays one sample."""
-        if not self.learns:
+        if not self.trained:
             return
         waiting = next((i for i, known in enumerate(self.buffer) if known.entry == sample.entry), None)
         if waiting is None:
@@ -148,7 +144,7 @@ class Extractor:
         `usage` knows also those that have left the bank."""
         told: dict[str, list[float]] = {}
         trained: list[int] = []
-        while self.learns and len(self.buffer) >= self.batch:
+        while self.trained and len(self.buffer) >= self.batch:
             taken, self.buffer = self.buffer[: self.batch], self.buffer[self.batch :]
             rewards = np.array([sample.reward for sample in taken])
             weights = np.array([reweighted(usage(sample.entry), step, self.decay, self.cooldown) for sample in taken])
