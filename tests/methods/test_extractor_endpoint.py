@@ -1,4 +1,4 @@
-"""An extractor behind an endpoint writes and does not learn: a run says so before it begins, or goes on with what it is sent."""
+"""An extractor behind an endpoint writes and does not learn: a run says so before it begins, or goes on with what it gets."""
 
 from __future__ import annotations
 

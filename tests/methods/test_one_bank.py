@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -130,9 +131,9 @@ def test_worlds_cannot_have_it_made_differently(tmp_path):
 
 
 TRAIN = (
-    "train --world countdown,textcraft --model tiny --method complementary --iterations 3 --groups 2 --group-size 2 "
-    "--max-steps 2 --max-tokens 8 --tasks 4 --evaluation.tasks 2 --evaluation.max-steps 2 --no-evaluation.untrained "
-    "--extractor-tokens 12 --extractor-batch 1 --extractor-lr 1e-2 --merge-every 2 --checkpoint-every 1 --keep 9 --lr 1e-2 "
+    "train --world guessing:SAME,guessing:NEXT --model tiny --method complementary --sft.steps 40 --sft.lr 1e-2 --iterations 3 "
+    "--groups 4 --group-size 8 --tasks 8 --evaluation.tasks 2 --no-evaluation.untrained --extractor-tokens 6 "
+    "--extractor-batch 3 --diversity 3 --extractor-lr 1e-2 --merge-every 2 --checkpoint-every 1 --keep 9 --lr 1e-2 "
     "--tiny.layers 1 --tiny.hidden 32 --engine.device cpu --engine.threads 1"
 )
 
@@ -167,6 +168,10 @@ def whole(tmp_path_factory, taken_as_it_is) -> Path:
     first, *_, last = saved_checkpoints(path).all()
     assert [p.name for p in (last.path / "companions").iterdir()] == ["experience"]
     assert all(on_disk(path)) and extractor_weights(first.path) != extractor_weights(last.path), "there is something to lose"
+    rows = [row for row in map(json.loads, (path / "metrics.jsonl").read_text().splitlines()) if row["stage"] == "rl"]
+    learned = {name: [row.get(name, 0.0) for row in rows] for name in ("grad_norm", "experience/extractor_grad_norm")}
+    assert all(min(norms[1:]) > 0 for norms in learned.values()), f"both learn, before a kill and after it: {learned}"
+    assert rows[1]["experience/buffer"] > 0, "and something waits in the buffer while it is killed"
     return path
 
 
