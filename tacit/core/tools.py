@@ -36,6 +36,10 @@ class Tools(Protocol):
         """A frozen sentence encoder: a directory or a hub id."""
         ...
 
+    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
+        """An embedding model behind an OpenAI-compatible endpoint; the key is in that environment variable."""
+        ...
+
     def policy(self, name: str) -> Callable[[], Policy]:
         """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
         ...
@@ -68,6 +72,9 @@ class NoTools:
 
     def sentences(self, model: str) -> Encode:
         return lambda texts: self._refuse(f"the sentence encoder {model!r}")
+
+    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
+        return self.sentences(model)
 
     def policy(self, name: str) -> Callable[[], Policy]:
         return lambda: self._refuse(f"the policy {name!r}")

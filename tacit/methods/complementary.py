@@ -26,7 +26,7 @@ from tacit.companions.experience.beforehand import fill
 from tacit.companions.experience.companion import GUIDED, Experience, Halves
 from tacit.companions.experience.counsel import Asked
 from tacit.companions.experience.critic import Critic
-from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
+from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences, served_name
 from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.internalising import Internalising
 from tacit.companions.experience.manager import Manager
@@ -64,10 +64,14 @@ class Complementary(GRPO):
     """compare members within their half (Eq. 5), or all with all (Figure 3c)"""
     guided: Share = 0.5
     """share of a group's members that are given an entry; 1 is all of them (Figure 3b)"""
-    embedding: Literal["ngram", "sentence"] = "ngram"
-    """what entries are near by: character n-grams, or a sentence encoder"""
+    embedding: Literal["ngram", "sentence", "endpoint"] = "ngram"
+    """what entries are near by: character n-grams, a sentence encoder, or one behind an OpenAI-compatible endpoint"""
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
-    """the sentence encoder, where entries are compared by one: a directory or a hub id"""
+    """the sentence encoder, where entries are compared by one: a directory or a hub id, or the name it has at the endpoint"""
+    embedding_url: str = "http://localhost:8000/v1"
+    """the address of that endpoint, up to and including the version"""
+    embedding_key: str = "OPENAI_API_KEY"
+    """environment variable that holds its key; a server that wants none is asked without one"""
     capacity: AtLeastOne = CAPACITY
     """entries in the bank; the oldest go first"""
     candidates: AtLeastOne = 16
@@ -150,6 +154,7 @@ class Complementary(GRPO):
     def shared(self) -> tuple[Any, ...]:
         """The settings of what all worlds of a run have together: bank, extractor and what is between them."""
         names = {"extraction", "embedding", "encoder", "capacity", "candidates", "diversity", "recency", "merge_every"}
+        names |= {"embedding_url", "embedding_key"}
         names |= {"bank", "beforehand", "critic", "search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
         return tuple((n, value) for n, value in vars(self).items() if n in names or n.startswith("extractor_"))
 
@@ -160,10 +165,9 @@ class Complementary(GRPO):
         if self.extraction == "trained":
             tools.check_learns("extractor", "It can only write: add --extraction static, or name a model that is trained here.")
         place = tools.directory("experience") / "bank.sqlite"
-        sentences = tools.sentences(self.encoder) if self.embedding == "sentence" else None
+        embedding = self.vectors(tools)
 
         def opened() -> Manager:
-            embedding: Embedding = Ngrams() if sentences is None else Sentences(self.encoder, sentences)
             extractor = Extractor(
                 policy,
                 self.extractor_style,
@@ -185,3 +189,11 @@ class Complementary(GRPO):
             )
 
         return opened
+
+    def vectors(self, tools: Tools) -> Embedding:
+        if self.embedding == "sentence":
+            return Sentences(self.encoder, tools.sentences(self.encoder))
+        if self.embedding == "endpoint":
+            served = tools.served_sentences(self.encoder, self.embedding_url, self.embedding_key)
+            return Sentences(served_name(self.encoder), served)
+        return Ngrams()
