@@ -132,6 +132,7 @@ class Complementary(GRPO):
             raise TacitError("actor = fixed with internalise: the actor would learn after all. Leave one of them out.")
         if self.extraction == "none":
             return ()
+        self.check_halves()
         asked = Asked(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
         critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
         writes = self.extraction != "offline"
@@ -150,6 +151,17 @@ class Complementary(GRPO):
             *split,
             *(still if self.actor == "fixed" else ()),
         )
+
+    def check_halves(self) -> None:
+        """Within a half of one nobody can be compared: its advantage is 0, always."""
+        size = self.schedule.group_size
+        guided = round(size * self.guided)
+        learns = self.schedule.iterations and self.actor == "trained" and self.advantage == "split"
+        if learns and 1 in (guided, size - guided):
+            raise TacitError(
+                f"group_size = {size} with guided = {self.guided:g} leaves one of {size} alone in its half, and nobody to compare "
+                "it with, so that it would teach nothing: take groups of 4 or more, or --advantage joint."
+            )
 
     def shared(self) -> tuple[Any, ...]:
         """The settings of what all worlds of a run have together: bank, extractor and what is between them."""

@@ -90,7 +90,9 @@ def test_another_model_behind_the_same_name_is_refused():
             encode(["a"])
 
 
-@pytest.mark.parametrize(("url", "model", "message"), [("localhost:1", "m", "--embedding-url"), ("http://x", "", "--encoder NAME")])
+@pytest.mark.parametrize(
+    ("url", "model", "message"), [("localhost:1", "m", "--embedding-url"), ("http://x", "", "--encoder NAME")]
+)
 def test_addresses_and_names_that_are_none(url, model, message):
     with pytest.raises(TacitError, match=message):
         EmbeddingClient(url, model)
@@ -99,5 +101,5 @@ def test_addresses_and_names_that_are_none(url, model, message):
 def test_nobody_there():
     with serving(embedding) as server:
         url = server.url
-    with pytest.raises(TacitError, match="nobody answers at .*Is the server running"):
+    with pytest.raises(TacitError, match=r"nobody answers at .*Is the server running"):
         EmbeddingClient(url, "m", retries=1)

@@ -79,6 +79,17 @@ def test_an_odd_group_is_refused():
         method.conditions.assign(WORLD.tasks("train", 1, 0)[0], 5, 0)
 
 
+def test_a_half_of_one_is_refused_where_halves_are_compared():
+    def built(size: int, **settings):
+        made = replace(get_method("complementary")(**SMALL), schedule=replace(SCHEDULE, group_size=size), **settings)
+        return made.build(WORLD, Kit(ScriptedPolicy(noting), Path(tempfile.mkdtemp())))
+
+    for size, share in ((2, 0.5), (4, 0.25), (8, 0.9)):
+        with pytest.raises(TacitError, match=f"group_size = {size} with guided = {share}.*--advantage joint"):
+            built(size, guided=share)
+    built(4), built(2, guided=1.0), built(2, advantage="joint"), built(2, actor="fixed"), built(2, extraction="none")
+
+
 def test_credit_within_halves_by_hand():
     group = make_group([[1], [1], [1], [1]], success=[True, False, True, True])
     told = [Condition(GUIDED, "x", "1"), Condition(GUIDED, "x", "1")]
