@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tacit.assembly.encoders import load_encoder
 from tacit.assembly.recipe import PolicyRecipe, Recipe
-from tacit.core.engine import ModelSource
+from tacit.core.engine import LEARNING, ModelSource
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
 from tacit.core.seeds import derive
@@ -23,7 +24,8 @@ from tacit.engines.models.sources import TEXTS_SEED
 class Toolbox:
     def __init__(self, recipe: Recipe, worlds: Sequence[Environment]) -> None:
         self.recipe, self._worlds = recipe, worlds
-        self._encoders: dict[str, Any] = {}
+        self._encoders: dict[tuple[str, ...], Any] = {}
+        """by model, or by model, address and where the key is"""
         self._layers: set[int] = set()
         self._asked: dict[str, None] = {}
         self._helping: dict[str, Policy | None] = {}
@@ -32,10 +34,16 @@ class Toolbox:
         """those beside the trained one, by name; here once `open` has loaded them"""
 
     def sentences(self, model: str) -> Encode:
-        self._encoders.setdefault(model, None)
+        return self._encoder((model,))
+
+    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
+        return self._encoder((model, url, key_variable))
+
+    def _encoder(self, place: tuple[str, ...]) -> Encode:
+        self._encoders.setdefault(place, None)
 
         def encode(texts: Sequence[str]) -> np.ndarray:
-            return self._encoders[model](texts)
+            return self._encoders[place](texts)
 
         return encode
 
@@ -67,6 +75,11 @@ class Toolbox:
             )
         return thing
 
+    def check_learns(self, name: str, remedy: str) -> None:
+        beside = self.recipe.policies.get(name)
+        if beside is not None and LEARNING not in get_engine(beside.engine_name).capabilities:
+            raise TacitError(f"[policies.{name}]: engine {beside.engine_name!r} cannot learn. {remedy}")
+
     def check_layer(self, layer: int) -> None:
         self._layers.add(layer)
 
@@ -93,10 +106,8 @@ class Toolbox:
         for beside in (*self.policies.values(), *self._helping.values()):
             if (answers := getattr(beside, "check_answers", None)) is not None:
                 answers()
-        for name in self._encoders:
-            from tacit.engines.local.sentences import SentenceModel
-
-            self._encoders[name] = SentenceModel(name)
+        for place in self._encoders:
+            self._encoders[place] = load_encoder(*place)
         return policy
 
     def _load(self, name: str, policy: PolicyRecipe) -> Policy:

@@ -192,9 +192,9 @@ def _embedding_of(bank: Bank) -> Embedding:
 
 
 def _encoder(name: str) -> Encode:
-    from tacit.engines.local.sentences import SentenceModel
+    from tacit.assembly.encoders import encoder_of_bank
 
-    return SentenceModel(name)
+    return encoder_of_bank(name)
 
 
 def _parser(command: str, summary: str) -> Parser:

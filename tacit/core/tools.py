@@ -36,6 +36,10 @@ class Tools(Protocol):
         """A frozen sentence encoder: a directory or a hub id."""
         ...
 
+    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
+        """An embedding model behind an OpenAI-compatible endpoint; the key is in that environment variable."""
+        ...
+
     def policy(self, name: str) -> Callable[[], Policy]:
         """A policy beside the trained one, by the name its settings and its checkpoint have: `extractor`, `teacher`."""
         ...
@@ -53,6 +57,10 @@ class Tools(Protocol):
         have it otherwise is refused."""
         ...
 
+    def check_learns(self, name: str, remedy: str) -> None:
+        """Refuse, before anything is loaded, an engine that cannot train the policy of this name (an endpoint)."""
+        ...
+
     def check_layer(self, layer: int) -> None:
         """Have it said, once the model is loaded, if it has no such layer."""
         ...
@@ -65,6 +73,9 @@ class NoTools:
     def sentences(self, model: str) -> Encode:
         return lambda texts: self._refuse(f"the sentence encoder {model!r}")
 
+    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
+        return self.sentences(model)
+
     def policy(self, name: str) -> Callable[[], Policy]:
         return lambda: self._refuse(f"the policy {name!r}")
 
@@ -76,6 +87,9 @@ class NoTools:
 
     def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
         return make()
+
+    def check_learns(self, name: str, remedy: str) -> None:
+        pass
 
     def check_layer(self, layer: int) -> None:
         pass

@@ -26,7 +26,7 @@ from tacit.companions.experience.beforehand import fill
 from tacit.companions.experience.companion import GUIDED, Experience, Halves
 from tacit.companions.experience.counsel import Asked
 from tacit.companions.experience.critic import Critic
-from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences
+from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences, served_name
 from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.internalising import Internalising
 from tacit.companions.experience.manager import Manager
@@ -64,10 +64,14 @@ class Complementary(GRPO):
     """compare members within their half (Eq. 5), or all with all (Figure 3c)"""
     guided: Share = 0.5
     """share of a group's members that are given an entry; 1 is all of them (Figure 3b)"""
-    embedding: Literal["ngram", "sentence"] = "ngram"
-    """what entries are near by: character n-grams, or a sentence encoder"""
+    embedding: Literal["ngram", "sentence", "endpoint"] = "ngram"
+    """what entries are near by: character n-grams, a sentence encoder, or one behind an OpenAI-compatible endpoint"""
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
-    """the sentence encoder, where entries are compared by one: a directory or a hub id"""
+    """the sentence encoder, where entries are compared by one: a directory or a hub id, or the name it has at the endpoint"""
+    embedding_url: str = "http://localhost:8000/v1"
+    """the address of that endpoint, up to and including the version"""
+    embedding_key: str = "OPENAI_API_KEY"
+    """environment variable that holds its key; a server that wants none is asked without one"""
     capacity: AtLeastOne = CAPACITY
     """entries in the bank; the oldest go first"""
     candidates: AtLeastOne = 16
@@ -128,6 +132,7 @@ class Complementary(GRPO):
             raise TacitError("actor = fixed with internalise: the actor would learn after all. Leave one of them out.")
         if self.extraction == "none":
             return ()
+        self.check_halves()
         asked = Asked(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
         critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
         writes = self.extraction != "offline"
@@ -147,9 +152,21 @@ class Complementary(GRPO):
             *(still if self.actor == "fixed" else ()),
         )
 
+    def check_halves(self) -> None:
+        """Within a half of one nobody can be compared: its advantage is 0, always."""
+        size = self.schedule.group_size
+        guided = round(size * self.guided)
+        learns = self.schedule.iterations and self.actor == "trained" and self.advantage == "split"
+        if learns and 1 in (guided, size - guided):
+            raise TacitError(
+                f"group_size = {size} with guided = {self.guided:g} leaves one of {size} alone in its half, and nobody to compare "
+                "it with, so that it would teach nothing: take groups of 4 or more, or --advantage joint."
+            )
+
     def shared(self) -> tuple[Any, ...]:
         """The settings of what all worlds of a run have together: bank, extractor and what is between them."""
         names = {"extraction", "embedding", "encoder", "capacity", "candidates", "diversity", "recency", "merge_every"}
+        names |= {"embedding_url", "embedding_key"}
         names |= {"bank", "beforehand", "critic", "search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
         return tuple((n, value) for n, value in vars(self).items() if n in names or n.startswith("extractor_"))
 
@@ -157,11 +174,12 @@ class Complementary(GRPO):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
         offline = self.extraction == "offline"
         policy = NO_TOOLS.policy("extractor") if offline else tools.policy("extractor")
+        if self.extraction == "trained":
+            tools.check_learns("extractor", "It can only write: add --extraction static, or name a model that is trained here.")
         place = tools.directory("experience") / "bank.sqlite"
-        sentences = tools.sentences(self.encoder) if self.embedding == "sentence" else None
+        embedding = self.vectors(tools)
 
         def opened() -> Manager:
-            embedding: Embedding = Ngrams() if sentences is None else Sentences(self.encoder, sentences)
             extractor = Extractor(
                 policy,
                 self.extractor_style,
@@ -183,3 +201,11 @@ class Complementary(GRPO):
             )
 
         return opened
+
+    def vectors(self, tools: Tools) -> Embedding:
+        if self.embedding == "sentence":
+            return Sentences(self.encoder, tools.sentences(self.encoder))
+        if self.embedding == "endpoint":
+            served = tools.served_sentences(self.encoder, self.embedding_url, self.embedding_key)
+            return Sentences(served_name(self.encoder), served)
+        return Ngrams()

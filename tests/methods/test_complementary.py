@@ -15,8 +15,8 @@ import pytest
 from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
 
 from tacit.companions.experience.companion import GUIDED, Halves
-from tacit.companions.experience.entries import Usage
-from tacit.companions.experience.extractor import Extractor, reweighted
+from tacit.companions.experience.entries import Call, Origin, Usage
+from tacit.companions.experience.extractor import Extractor, Sample, read_advice, read_merged, reweighted
 from tacit.companions.experience.operations import Malformed, Operation, read_operations
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
@@ -79,6 +79,17 @@ def test_an_odd_group_is_refused():
         method.conditions.assign(WORLD.tasks("train", 1, 0)[0], 5, 0)
 
 
+def test_a_half_of_one_is_refused_where_halves_are_compared():
+    def built(size: int, **settings):
+        made = replace(get_method("complementary")(**SMALL), schedule=replace(SCHEDULE, group_size=size), **settings)
+        return made.build(WORLD, Kit(ScriptedPolicy(noting), Path(tempfile.mkdtemp())))
+
+    for size, share in ((2, 0.5), (4, 0.25), (8, 0.9)):
+        with pytest.raises(TacitError, match=f"group_size = {size} with guided = {share}.*--advantage joint"):
+            built(size, guided=share)
+    built(4), built(2, guided=1.0), built(2, advantage="joint"), built(2, actor="fixed"), built(2, extraction="none")
+
+
 def test_credit_within_halves_by_hand():
     group = make_group([[1], [1], [1], [1]], success=[True, False, True, True])
     told = [Condition(GUIDED, "x", "1"), Condition(GUIDED, "x", "1")]
@@ -124,15 +135,54 @@ def test_an_entry_that_was_trained_on_counts_less_by_hand():
     assert reweighted(Usage(trained=3, last_trained=1), 3, 0.5, 1) == pytest.approx(0.5)
     assert reweighted(Usage(trained=3, last_trained=3), 3, 0.5, 1) == 0.0
     assert reweighted(Usage(trained=3, last_trained=3), 3, 0.5, 0) == pytest.approx(0.5)
-    assert reweighted(None, 3, 0.5, 1) == 1.0
+
+
+def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
+    """Entries are updated all the time: whoever was trained on and then replaced is still in episodes that were under way."""
+    method, extractor = make(extractor_batch=2)
+    loop_of(method).iterate(1)
+    (experience,) = method.companions
+    manager = experience.manager
+    first, second, *_ = manager.bank.entries
+    for step in (3, 4, 5):
+        manager.bank.happened("trained", [first, second], step)
+    manager.bank.remove([second])
+    for entry, reward in ((first, 1.0), (second, -1.0)):
+        manager.extractor.earned(Sample(entry, reward, manager.bank.call(entry)))
+    experience.learn([], None, Moment(0, 7))
+    (batch, _, _) = extractor.updates[-1]
+    np.testing.assert_allclose([a[0] for a in batch.advantages], [0.5, -0.5])
+    manager.extractor.earned(Sample(second, 1.0, manager.bank.call(second)))
+    assert experience._trained(second).trained == 4 and experience._trained(second).last_trained == 7
+
+
+def test_an_entry_waits_in_the_buffer_once_however_often_it_guides():
+    call = Call(np.array([1]), np.array([2]), np.array([-0.1], np.float32))
+    extractor = Extractor(lambda: ScriptedPolicy(noting), "terse", batch=9)
+    for sample in (Sample(1, 1.0, call, 3), Sample(2, -1.0, call), Sample(1, -1.0, call, 1)):
+        extractor.earned(sample)
+    assert [(s.entry, s.reward, s.episodes) for s in extractor.buffer] == [(1, 0.5, 4), (2, -1.0, 1)]
+
+
+def test_every_full_batch_is_trained_on_and_what_waits_is_less_than_one():
+    method, extractor = make(ScriptedPolicy(lambda prompt, seed: f"add: try {seed}"), extractor_batch=2, diversity=2.0)
+    loop = loop_of(method)
+    for number in range(1, 6):
+        done = loop.iterate(number)
+        assert done.metrics["experience/buffer"] < 2
+    assert len(extractor.updates) > 4, "more than one in an iteration"
+    for batch, _, _ in extractor.updates:
+        assert len({(p.tobytes(), c.tobytes()) for p, c in zip(batch.prompts, batch.completions, strict=True)}) == 2
 
 
 def test_static_extraction_writes_and_never_learns():
     method, extractor = make(extraction="static")
     loop = loop_of(method)
     for number in (1, 2, 3):
-        loop.iterate(number)
-    assert not extractor.updates and len(method.companions[0].manager.bank) > 12
+        done = loop.iterate(number)
+    manager = method.companions[0].manager
+    assert not extractor.updates and len(manager.bank) > 12
+    assert done.metrics["experience/buffer"] == 0 == len(manager.extractor.buffer), "nothing waits for what never comes"
 
 
 def test_with_a_fixed_actor_only_the_extractor_learns():
@@ -179,6 +229,18 @@ def test_a_merge_that_says_nothing_loses_nothing():
     method, _ = make(ScriptedPolicy(lambda p, s: "no idea" if p.endswith("merged:") else noting(p, s)), merge_every=1)
     done = loop_of(method).iterate(1)
     assert done.metrics["experience/entries"] == 12
+    assert done.metrics["experience/refused"] == 3, "chunks of 5, 5 and 2"
+
+
+def test_a_merge_that_does_not_fit_is_counted():
+    method, _ = make(ScriptedPolicy(noting, context_limit=400), merge_every=1, extractor_tokens=100)
+    experience = method.companions[0]
+    manager = experience.manager
+    for number in range(2):
+        text = f"{number} " + "x " * 200
+        manager.bank.add(text, manager.embedding([text])[0], Origin())
+    experience.learn([], None, Moment(0, 1))
+    assert len(manager.bank) == 2 and manager.counts["refused"] == 1 and "does not fit" in manager.last_refusal
 
 
 @pytest.mark.parametrize("name", ["bipace", "opid"])
@@ -260,6 +322,15 @@ def test_an_extractor_that_fails_in_the_background_is_heard_of():
             False,
             (Operation("return"),),
         ),
+        ('It wants {"operations": [...]}.</think>\n{"operations": [{"op": "return"}]}', "json", False, (Operation("return"),)),
+        ('<think>{"op": "add"}</think>{"operations": [{"op": "add", "text": "x"}]}', "json", False, (Operation("add", "x"),)),
+        (
+            'use {braces}</think>\n```json\n{"operations": [{"op": "add", "text": "x"}]}\n```',
+            "json",
+            False,
+            (Operation("add", "x"),),
+        ),
+        ("perhaps\nadd: this?</think>\nadd: look first", "terse", False, (Operation("add", "look first"),)),
     ],
 )
 def test_operations_are_read(answer, style, guided, expected):
@@ -279,6 +350,8 @@ def test_operations_are_read(answer, style, guided, expected):
         ("{}", "json", False, "no list"),
         ('{"operations": [{"op": "delete", "text": "1"}]}', "json", False, "no operation"),
         ('{"operations": [{"op": "add", "text": 3}]}', "json", False, "no operation"),
+        ('{"operations": [{"op": "add", "text": "go \\ud83d"}]}', "json", False, "half a character"),
+        ("add: go \ud83d", "terse", False, "half a character"),
         ("[" * 10_000, "json", False, "no JSON"),
         ('{"operations": ' + "[" * 5000, "json", False, "no JSON|not JSON"),
     ],
@@ -286,6 +359,25 @@ def test_operations_are_read(answer, style, guided, expected):
 def test_or_refused_whole(answer, style, guided, problem):
     with pytest.raises(Malformed, match=problem):
         read_operations(answer, style, guided)
+
+
+def test_merges_and_advice_are_read_after_the_thought_and_refused_with_half_a_character():
+    assert read_merged('keep {a}</think>{"entries": ["x"]}', "json", 3) == ["x"]
+    assert read_merged("entry: a?</think>\nentry: x", "terse", 3) == ["x"]
+    assert read_advice('hm {x}</think>{"advice": "go"}', "json") == "go"
+    assert read_advice("hm\n</think>\ngo", "terse") == "go"
+    assert read_merged('{"entries": ["x", "\\ud83d"]}', "json", 3) is None
+    assert read_advice('{"advice": "go \\ud83d"}', "json") == "" == read_advice("go \ud83d", "terse")
+
+
+def test_an_extractor_that_writes_half_characters_is_refused_and_the_run_goes_on():
+    def halves(prompt: str, seed: int) -> str:
+        return json.dumps({"operations": [{"op": "add", "text": "go \ud83d" if seed % 2 else f"go {seed}"}]})
+
+    method, _ = make(ScriptedPolicy(halves), extractor_style="json")
+    loop = loop_of(method)
+    counts = [loop.iterate(number).metrics for number in (1, 2)][-1]
+    assert counts["experience/refused"] > 0 and counts["experience/refused"] + counts["experience/added"] == 24
 
 
 def test_a_thousand_hostile_entries_neither_break_the_bank_nor_leave_their_place():
@@ -322,14 +414,6 @@ def test_a_thousand_hostile_entries_neither_break_the_bank_nor_leave_their_place
     for step in flat_steps(done.groups):
         assert step.prompt.text.lower().replace(" ", "").count("</note>") <= 1
     assert len(manager.bank) > 500
-
-
-def test_the_extractor_need_not_be_able_to_learn():
-    class Endpoint(ScriptedPolicy):
-        update = property(lambda self: (_ for _ in ()).throw(AttributeError("an endpoint cannot learn")))
-
-    extractor = Extractor(lambda: Endpoint(noting), "terse", batch=1)
-    assert extractor.learn({}, 1) == ({"experience/buffer": 0.0}, [])
 
 
 def test_conditions_are_made_when_they_are_asked_for():

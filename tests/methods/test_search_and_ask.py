@@ -18,6 +18,7 @@ from tacit.contexts.asking import ASK, ASKED, ENTRY
 from tacit.core.method import Schedule, measured_under
 from tacit.core.protocols import Sampling
 from tacit.environments import get_environment
+from tacit.losses.imitation import Imitation
 from tacit.methods import get_method
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
@@ -46,7 +47,7 @@ def made(place: Path, extractor: Callable = advising_extractor, actor: Callable 
     told = {**TERSE, "extractor_tokens": 32, "merge_every": 0, "kl": 0.0, **settings}
     schedule = Schedule(groups=2, group_size=4, lr=1e-3)
     method = replace(get_method("complementary")(**told), schedule=schedule).build(WORLD, Kit(helper, place))
-    (experience,) = method.companions
+    experience = method.companions[0]
     bank, embed = experience.manager.bank, experience.manager.embedding
     for text in ("which numbers go first: the largest", "nothing of the kind"):
         bank.add(text, embed([text])[0], Origin(world="countdown"))
@@ -102,6 +103,23 @@ def test_what_was_asked_for_is_rewarded(tmp_path):
     found = {sample.entry: sample.reward for sample in experience.manager.extractor.buffer}
     assert found == {entry: pytest.approx(np.mean(rewards)) for entry, rewards in earned.items()}
     assert len({trajectory.success for trajectory in guided}) == 2, "there is something to tell apart"
+
+
+def test_guided_winners_are_imitated_without_their_questions(tmp_path):
+    """§4.3: what nobody could ask without an entry is neither a target nor in the history of later turns."""
+
+    def actor(prompt: str, seed: int) -> str:
+        if QUESTION not in prompt:
+            return f"{ASK} {QUESTION}" if ASK in prompt else "hm"
+        return solve_countdown([line for line in prompt.splitlines() if " > " in line and " : " not in line][-1])
+
+    loop, _, player, _ = made(tmp_path, actor=actor, internalise=1e-3, history=3)
+    guided, _ = guided_and_free(loop.iterate(1))
+    (batch,) = [batch for batch, losses, _ in player.updates if losses == (Imitation(),)]
+    acted = [step for t in guided if t.success for step in t.steps if ASKED not in step.signals]
+    assert acted and len(acted) < sum(len(t) for t in guided), "somebody asked, and won"
+    assert [player.decode(c) for c in batch.completions] == [step.completion.text for step in acted]
+    assert not any(ASK in player.decode(p) or "<note>" in player.decode(p) for p in batch.prompts)
 
 
 def test_told_as_it_is_or_not_at_all(tmp_path):

@@ -201,6 +201,8 @@ MIXTURE: Sourced = VERL_AGENT | {
     "method.guided": (0.5, "§2.3: K/2 each"),
     "method.embedding": ("sentence", "C.2"),
     "method.encoder": ("Qwen/Qwen3-Embedding-0.6B", "C.2; instead of its last token's state: the mean of them"),
+    "method.embedding_url": ("http://localhost:8000/v1", "ours; not used with this embedding"),
+    "method.embedding_key": ("OPENAI_API_KEY", "ours; not used with this embedding"),
     "method.capacity": (20_000, "code: first in, first out"),
     "method.candidates": (16, "code"),
     "method.diversity": (0.4, "code: λ of Eq. 6"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacit.companions.experience.counsel import Asked, Counsel, asked_for
 from tacit.companions.experience.critic import SCORES, Critic, Verdict, critic_reward
-from tacit.companions.experience.entries import Call, Entry
+from tacit.companions.experience.entries import Call, Entry, Usage
 from tacit.companions.experience.extractor import Sample
 from tacit.companions.experience.manager import Manager, Request
 from tacit.contexts.asking import ASKED, ENTRY, Told
@@ -107,7 +107,15 @@ class Experience:
         for entry, earned in rewards.items():
             call = self.manager.bank.call(entry)
             if call is not None:
-                self.manager.extractor.buffer.append(Sample(entry, float(np.mean(earned)), call))
+                self.manager.extractor.earned(Sample(entry, float(np.mean(earned)), call, len(earned)))
+
+    def _trained(self, entry: int) -> Usage:
+        """c_train and t_last of Eq. 7; of an entry that has left the bank they are on disk."""
+        bank = self.manager.bank
+        if (usage := bank.usage.get(entry)) is not None:
+            return usage
+        steps = [event["step"] for event in bank.explain(entry)["events"] if event["kind"] == "trained"]
+        return Usage(trained=len(steps), last_trained=steps[-1]) if steps else Usage()
 
     def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         manager = self.manager
@@ -115,7 +123,7 @@ class Experience:
         if self.writes:
             self._reward(groups)
             manager.work()
-            metrics, trained = manager.extractor.learn(manager.bank.usage, moment.iteration)
+            metrics, trained = manager.extractor.learn(self._trained, moment.iteration)
             if trained:
                 manager.bank.happened("trained", trained, moment.iteration)
             if self.merge_every and moment.iteration % self.merge_every == 0:
@@ -156,7 +164,7 @@ class Experience:
             }
         np.savez(directory / "buffer.npz", allow_pickle=False, **arrays)
         known = {
-            "buffer": [[s.entry, s.reward, s.call.version] for s in manager.extractor.buffer],
+            "buffer": [[s.entry, s.reward, s.call.version, s.episodes] for s in manager.extractor.buffer],
             "counts": dict(manager.counts),
             "step": self.step,
             "seed": self.seed,
@@ -168,11 +176,11 @@ class Experience:
         manager = self.manager
         manager.bank.restore_from(directory / "bank.sqlite")
         known = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        manager.extractor.buffer = []
         with np.load(directory / "buffer.npz") as arrays:
-            manager.extractor.buffer = [
-                Sample(entry, reward, Call(arrays[f"prompt{i}"], arrays[f"completion{i}"], arrays[f"logprobs{i}"], version))
-                for i, (entry, reward, version) in enumerate(known["buffer"])
-            ]
+            for i, (entry, reward, version, *episodes) in enumerate(known["buffer"]):
+                call = Call(arrays[f"prompt{i}"], arrays[f"completion{i}"], arrays[f"logprobs{i}"], version)
+                manager.extractor.earned(Sample(entry, reward, call, *episodes))
         manager.counts.clear()
         manager.counts.update(known["counts"])
         self.step, self.seed = known["step"], known.get("seed", 0)

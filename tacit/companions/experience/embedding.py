@@ -1,4 +1,5 @@
-"""Texts as vectors, by one interface: a sentence encoder, or for tests and tiny policies the counts of character n-grams."""
+"""Texts as vectors, by one interface: a sentence encoder, here or behind an endpoint, or for tests and tiny policies the counts
+of character n-grams."""
 
 from __future__ import annotations
 
@@ -55,6 +56,19 @@ class Sentences:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         return np.asarray(self._encode(texts), np.float32)
+
+
+_SERVED = " (endpoint)"
+
+
+def served_name(model: str) -> str:
+    """What a bank says of a model behind an endpoint. Not where it was: a server may move, and its vectors stay the same."""
+    return model + _SERVED
+
+
+def served_model(name: str) -> str | None:
+    """The model of such a name; None where it is another one's."""
+    return name.removesuffix(_SERVED) if name.endswith(_SERVED) else None
 
 
 class Remembered:

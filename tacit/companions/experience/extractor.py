@@ -2,7 +2,10 @@
 
     J(φ) = E[Σ sg(clip(ρ, 1 − ε, 1 + ε)) Â log π_φ(m | g, τ)] / Σ |m|                       (3)    Â = w(m) (r̄(m) − mean r̄)
     w(m) = 0 where it was trained on within δ steps, else (1 + c_train(m))^−α              (7)
-    r̄(m) = mean over the episodes it guided in this iteration of +1 (success) or −1
+    r̄(m) = mean over the episodes it guided since it was last trained on of +1 (success) or −1
+
+One entry is one sample of the buffer, however often it guides before its turn comes: c_train counts trainings, and would not
+see that it stands in a batch three times.
 
 ρ is against the log-probabilities stored when the entry was written: entries are used long after, by then the extractor has
 moved on, and a ratio taken against itself would always be one.
@@ -20,7 +23,14 @@ import numpy as np
 
 from tacit.companions.experience.asking import advising, distilling, merging
 from tacit.companions.experience.entries import LONGEST, Call, Usage
-from tacit.companions.experience.operations import Malformed, Operation, Style, read_operations
+from tacit.companions.experience.operations import (
+    Malformed,
+    Operation,
+    Style,
+    after_thought,
+    is_unicode,
+    read_operations,
+)
 from tacit.core.batch import Batch
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy, Request, Sampling
@@ -44,11 +54,19 @@ class Sample:
     entry: int
     reward: float
     call: Call
+    episodes: int = 1
+    """that `reward` is the mean of"""
+
+    def joined(self, later: Sample) -> Sample:
+        """What it earned by then and what it has earned since."""
+        episodes = self.episodes + later.episodes
+        reward = (self.reward * self.episodes + later.reward * later.episodes) / episodes
+        return Sample(self.entry, reward, self.call, episodes)
 
 
 @dataclass
 class Extractor:
-    """`policy` is a way to the model; one without `update` (an endpoint) only writes."""
+    """`policy` is a way to the model; one that is not `trained` (an endpoint) only writes."""
 
     policy: Callable[[], Policy]
     style: Style = "json"
@@ -111,27 +129,39 @@ class Extractor:
             found[i] = completion.text, call
         return found
 
-    def learn(self, usage: Mapping[int, Usage], step: int) -> tuple[dict[str, float], list[int]]:
-        """One update where the buffer is full; (metrics, the entries that were trained on)."""
-        policy = self.policy()
-        if not self.trained or len(self.buffer) < self.batch or not hasattr(policy, "update"):
-            return {"experience/buffer": float(len(self.buffer))}, []
-        taken, self.buffer = self.buffer[: self.batch], self.buffer[self.batch :]
-        rewards = np.array([sample.reward for sample in taken])
-        weights = np.array([reweighted(usage.get(sample.entry), step, self.decay, self.cooldown) for sample in taken])
-        advantages = weights * (rewards - rewards.mean())
-        batch = extractor_batch(taken, advantages, self.temperature)
-        with self._busy:
-            metrics = policy.update(batch, (ClippedWeight(self.clip, self.clip),), self.lr)
-        told = {f"experience/extractor_{name}": metrics[name] for name in ("loss", "grad_norm", "clipped") if name in metrics}
-        told |= {"experience/extractor_reward": float(rewards.mean()), "experience/buffer": float(len(self.buffer))}
-        return told, [sample.entry for sample in taken]
+    def earned(self, sample: Sample) -> None:
+        """Into the buffer, where it will be trained on; an entry that waits there already stays one sample."""
+        if not self.trained:
+            return
+        waiting = next((i for i, known in enumerate(self.buffer) if known.entry == sample.entry), None)
+        if waiting is None:
+            self.buffer.append(sample)
+        else:
+            self.buffer[waiting] = self.buffer[waiting].joined(sample)
+
+    def learn(self, usage: Callable[[int], Usage], step: int) -> tuple[dict[str, float], list[int]]:
+        """An update for every `batch` entries in the buffer; (metrics, means over the updates, the entries trained on).
+        `usage` knows also those that have left the bank."""
+        told: dict[str, list[float]] = {}
+        trained: list[int] = []
+        while self.trained and len(self.buffer) >= self.batch:
+            taken, self.buffer = self.buffer[: self.batch], self.buffer[self.batch :]
+            rewards = np.array([sample.reward for sample in taken])
+            weights = np.array([reweighted(usage(sample.entry), step, self.decay, self.cooldown) for sample in taken])
+            batch = extractor_batch(taken, weights * (rewards - rewards.mean()), self.temperature)
+            with self._busy:
+                metrics = self.policy().update(batch, (ClippedWeight(self.clip, self.clip),), self.lr)
+            for name in ("loss", "grad_norm", "clipped"):
+                if name in metrics:
+                    told.setdefault(f"experience/extractor_{name}", []).append(metrics[name])
+            told.setdefault("experience/extractor_reward", []).append(float(rewards.mean()))
+            trained += [sample.entry for sample in taken]
+        means = {name: float(np.mean(found)) for name, found in told.items()}
+        return {**means, "experience/buffer": float(len(self.buffer))}, trained
 
 
-def reweighted(usage: Usage | None, step: int, decay: float, cooldown: int) -> float:
-    """w(m) of Eq. 7; an entry that has left the bank was never trained on as far as anybody knows."""
-    if usage is None:
-        return 1.0
+def reweighted(usage: Usage, step: int, decay: float, cooldown: int) -> float:
+    """w(m) of Eq. 7."""
     return 0.0 if step - usage.last_trained < cooldown else (1.0 + usage.trained) ** -decay
 
 
@@ -152,6 +182,7 @@ def extractor_batch(samples: Sequence[Sample], advantages: np.ndarray, temperatu
 
 def read_merged(answer: str, style: Style, most: int) -> list[str] | None:
     """The entries of a merge; None where the answer is of no use: then nothing is merged, and nothing lost."""
+    answer = after_thought(answer)
     if style == "terse":
         found = [line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("entry:")]
     else:
@@ -160,17 +191,18 @@ def read_merged(answer: str, style: Style, most: int) -> list[str] | None:
             return None
         found = [text.strip() for text in listed]
     found = [text for text in found if text]
-    return found if 1 <= len(found) <= most else None
+    return found if 1 <= len(found) <= most and all(map(is_unicode, found)) else None
 
 
 def read_advice(answer: str, style: Style) -> str:
     """Empty where it says nothing that could be handed on."""
+    answer = after_thought(answer)
     if style == "terse":
         told = next((line.strip() for line in answer.splitlines() if line.strip()), "")
     else:
         said = _object_in(answer).get("advice")
         told = said.strip() if isinstance(said, str) else ""
-    return told if len(told) <= LONGEST else ""
+    return told if len(told) <= LONGEST and is_unicode(told) else ""
 
 
 def _object_in(answer: str) -> Mapping[str, Any]:

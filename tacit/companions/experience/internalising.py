@@ -1,4 +1,4 @@
-"""Self-distillation (§4.3): what a guided agent did well is imitated by itself without the note.
+"""Self-distillation (§4.3): what a guided agent did well is imitated by itself without the note and without its questions.
 
     B = {τ guided : score(τ) > mean score of the free half of its group}
     L = −E[log π_θ(a | h without m)]      over the tokens of B
@@ -10,11 +10,13 @@ authors saw a gain early and a collapse later, and suggest such intervals.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from tacit.companions.experience.companion import GUIDED
+from tacit.contexts.asking import ASKED
 from tacit.core.batch import Batch
 from tacit.core.method import Context
 from tacit.core.moment import Moment
@@ -62,11 +64,13 @@ def winners(group: Group) -> list[Trajectory]:
 
 
 def unguided(trajectories: Sequence[Trajectory], context: Context, policy: Policy) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """(what would have been read without the note, what was written), for every turn whose completion was an action."""
+    """(what would have been read without the note, what was written), for every turn whose completion was an action. Turns
+    that asked are not there: without an entry nobody may ask, and the world stood still."""
     prompts, completions = [], []
-    for trajectory in trajectories:
-        turns = told(context, trajectory.task, recorded(trajectory), PLAIN, policy)
-        for step, turn in zip(trajectory.steps, turns, strict=True):
+    for guided in trajectories:
+        acted = replace(guided, steps=tuple(step for step in guided.steps if ASKED not in step.signals))
+        turns = told(context, acted.task, recorded(acted), PLAIN, policy)
+        for step, turn in zip(acted.steps, turns, strict=True):
             if step.valid:
                 prompts.append(turn.tokens)
                 completions.append(step.completion.tokens)

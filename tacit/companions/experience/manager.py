@@ -130,6 +130,8 @@ class Manager:
                 continue
             texts = [self.bank.entries[i].text for i in wanted]
             merged, call = self.extractor.merge(texts, moment, f"merge/{number}")
+            if call is None:
+                self.refused("a merge that cannot be used, or that does not fit into the extractor's context")
             carried = (wanted if call is None else self._put_merged(wanted, texts, merged, call, moment))[-chunk:]
         self.counts["merges"] += 1
 

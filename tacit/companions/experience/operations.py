@@ -4,6 +4,8 @@ json     {"operations": [{"op": "add", "text": "..."}, {"op": "update", "text": 
 terse    add: ...                                                                              for tiny ones, a line each
          update: ...
          return
+
+What a thinking extractor thought, up to the last `</think>`, is no part of its answer.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Operation:
 
 def read_operations(answer: str, style: Style, guided: bool) -> tuple[Operation, ...]:
     """All of the answer or none of it: one operation without sense spoils the rest. `guided`: there is an entry to update."""
+    answer = after_thought(answer)
     found = _from_json(answer) if style == "json" else _from_lines(answer)
     if not 1 <= len(found) <= MOST:
         raise Malformed(f"{len(found)} operations, where there may be 1 to {MOST}")
@@ -45,9 +48,25 @@ def read_operations(answer: str, style: Style, guided: bool) -> tuple[Operation,
             raise Malformed(f"an {operation.kind} without text")
         if len(operation.text) > LONGEST:
             raise Malformed(f"a text of {len(operation.text)} characters, more than {LONGEST}")
+        if not is_unicode(operation.text):
+            raise Malformed("a text with half a character in it")
     if len([o for o in found if o.kind == "update"]) > 1:
         raise Malformed("one entry updated twice")
     return tuple(Operation(o.kind, o.text.strip()) for o in found)
+
+
+def after_thought(answer: str) -> str:
+    """The answer without what was thought before it; templates that begin the thought themselves leave only its end."""
+    return answer.rpartition("</think>")[2]
+
+
+def is_unicode(text: str) -> bool:
+    """False for half a surrogate pair: JSON can say it, and neither a tokenizer nor a bank can take it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _from_json(answer: str) -> list[Operation]:

@@ -17,15 +17,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install
 from tacit.engines.chat.messages import calls_of, thought_of
 
+Read = TypeVar("Read")
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 PATIENCE = 20
 """requests that may fail one after another, each after all its retries, before the endpoint is taken to be down"""
@@ -73,6 +74,8 @@ class ChatClient:
     key_variable: str = DEFAULT_KEY_VARIABLE
     """environment variable that holds the key; a server that wants none is asked without one"""
     timeout_s: float = 120.0
+    slow: ClassVar[str] = "a model that is still loading, or that writes long answers, wants a longer --timeout"
+    """what is said of a server that has not answered in time, ever"""
     retries: int = 6
     """half a second after the first failure, then twice as long each time, up to 8 s; or as long as the server says"""
 
@@ -90,20 +93,22 @@ class ChatClient:
             self.url += "/v1"
         key = os.environ.get(self.key_variable, "")
         self._headers = {} if key else {"Authorization": openai.Omit()}
-        self._api = openai.OpenAI(
-            base_url=self.url, api_key=key or "none", timeout=self.timeout_s, max_retries=0
-        ).chat.completions.with_raw_response
+        self._api = openai.OpenAI(base_url=self.url, api_key=key or "none", timeout=self.timeout_s, max_retries=0)
         self._failures, self._answered, self._lock = 0, False, threading.Lock()
         self.trouble = ""
         """what is being retried, and why; empty where all is well"""
 
     def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
-        body: dict[str, Any] = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31)}
+        body = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31), "extra_body": options}
+        return self._patiently(self._api.chat.completions.with_raw_response.create, body, read_answer)
+
+    def _patiently(self, send: Callable[..., Any], body: Mapping[str, Any], read: Callable[[bytes], Read]) -> Read:
+        """What `read` makes of the answer to a request, which is sent again as long as its failure may pass."""
         tried = 0
         while True:
             try:
-                answer = read_answer(self._ask(body, options))
+                answer = read(self._ask(send, body))
             except Passing as trouble:
                 tried += 1
                 if tried > (most := self._retries(trouble)):
@@ -118,12 +123,12 @@ class ChatClient:
                     self._failures, self._answered, self.trouble = 0, True, ""
                 return answer
 
-    def _ask(self, body: Mapping[str, Any], options: Mapping[str, Any]) -> bytes:
+    def _ask(self, send: Callable[..., Any], body: Mapping[str, Any]) -> bytes:
         """One request, and what its failure means."""
         import openai
 
         try:
-            response = self._api.create(**body, extra_body=options, extra_headers=self._headers)
+            response = send(**body, extra_headers=self._headers)
         except openai.APIStatusError as error:
             said = f"{error.status_code} {_said(error.body) or error.response.reason_phrase}"
             if error.status_code in NEVER:
@@ -138,7 +143,8 @@ class ChatClient:
             reason = error.__cause__ or error
             nobody = type(reason).__name__ == "ConnectError"  # of the HTTP library, which is another in each version
             raise Passing(str(reason) if nobody else f"the connection broke: {reason}", nobody=nobody) from error
-        return response.http_response.content
+        content: bytes = response.http_response.content
+        return content
 
     def _retries(self, trouble: Passing) -> int:
         if self._answered or trouble.wait_s:
@@ -149,11 +155,7 @@ class ChatClient:
         if trouble.nobody:
             return TacitError(f"nobody answers at {self.url}: {trouble}. Is the server running?")
         if not self._answered:
-            remedy = (
-                "a model that is still loading, or that writes long answers, wants a longer --timeout"
-                if trouble.timed_out
-                else f"the first request failed {tried} times in a row"
-            )
+            remedy = self.slow if trouble.timed_out else f"the first request failed {tried} times in a row"
             return TacitError(f"{self.url} has never answered: {trouble}; {remedy}.")
         with self._lock:
             self._failures += 1

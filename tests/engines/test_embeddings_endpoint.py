@@ -1,0 +1,105 @@
+"""Vectors over HTTP, from a real server on this machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from chat_server import serving
+
+from tacit.core.errors import TacitError
+from tacit.engines.chat.embeddings import BATCH, EmbeddingClient
+
+
+@pytest.fixture(autouse=True)
+def no_long_pauses(monkeypatch):
+    monkeypatch.setattr("tacit.engines.chat.client.PAUSE_S", 0.01)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def vector_of(text: str) -> list[float]:
+    return [float(len(text)), float(sum(map(ord, text)) % 97), 1.0]
+
+
+def embedding(body):
+    """In no order: each vector says which text it is of."""
+    data = [{"index": i, "embedding": vector_of(text)} for i, text in enumerate(body["input"])]
+    return 200, {"data": data[::-1], "model": body["model"]}
+
+
+def after(first: int, then):
+    """As it should for `first` requests, and then something else."""
+    left = iter(range(first))
+    return lambda body: embedding(body) if next(left, None) is not None else then(body)
+
+
+def test_texts_go_in_batches_and_come_back_in_order(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "sesame")
+    texts = [f"text {'x' * (i % 7)} {i}" for i in range(2 * BATCH + 3)]
+    with serving(embedding) as server:
+        vectors_ND = EmbeddingClient(server.url, "some-model", "SOME_KEY")(texts)
+    np.testing.assert_array_equal(vectors_ND, np.array([vector_of(text) for text in texts], np.float32))
+    assert [len(asked["input"]) for asked in server.asked] == [1, BATCH, BATCH, 3]
+    assert {asked["path"] for asked in server.asked} == {"/v1/embeddings"} and set(server.keys) == {"Bearer sesame"}
+    assert {asked["model"] for asked in server.asked} == {"some-model"}
+
+
+def test_without_a_key_none_is_sent_and_nothing_is_asked_for_nothing():
+    with serving(embedding) as server:
+        assert EmbeddingClient(f"{server.url}/embeddings", "m")([]).shape == (0, 3)
+    assert server.keys == [None]
+
+
+def test_what_may_pass_is_asked_again():
+    trouble = iter([(429, {"error": "slow down"}), (503, {"error": "loading"}), (0, None)])
+    with serving(after(1, lambda body: next(trouble, None) or embedding(body))) as server:
+        assert EmbeddingClient(server.url, "m")(["a", "b"]).shape == (2, 3)
+    assert len(server.asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ((401, {"error": {"message": "who?"}}), r"refuses the key \(key from \$OPENAI_API_KEY\): 401 who"),
+        ((404, {"error": {"message": "what?"}}), r"does not know this address or model \(model 'm'\): 404 what"),
+        ((400, {"error": {"message": "too long"}}), r"sends no vectors for 1 texts \(model 'm'\): 400 too long"),
+        ((200, b"<html>"), "not JSON"),
+        ((200, {"data": []}), r"no data\[0..0\].embedding"),
+        ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "no data|not finite"),
+        ((200, {"data": [{"index": 0, "embedding": []}]}), "not finite"),
+        ((200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'), "not finite"),
+    ],
+)
+def test_what_never_comes_is_found_out_when_it_is_made(reply, message):
+    with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
+        EmbeddingClient(server.url, "m")
+    assert len(server.asked) == 1
+
+
+def test_one_that_fails_later_is_an_error_after_its_retries():
+    with serving(after(1, lambda body: (500, {"error": "out of memory"}))) as server:
+        encode = EmbeddingClient(server.url, "m", retries=2)
+        with pytest.raises(TacitError, match=r"sends no vectors for 1 texts .*500 out of memory"):
+            encode(["a"])
+    assert len(server.asked) == 4
+
+
+def test_another_model_behind_the_same_name_is_refused():
+    with serving(after(1, lambda body: (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}))) as server:
+        encode = EmbeddingClient(server.url, "m")
+        with pytest.raises(TacitError, match="vectors of 2 dimensions now, and sent 3 before"):
+            encode(["a"])
+
+
+@pytest.mark.parametrize(
+    ("url", "model", "message"), [("localhost:1", "m", "--embedding-url"), ("http://x", "", "--encoder NAME")]
+)
+def test_addresses_and_names_that_are_none(url, model, message):
+    with pytest.raises(TacitError, match=message):
+        EmbeddingClient(url, model)
+
+
+def test_nobody_there():
+    with serving(embedding) as server:
+        url = server.url
+    with pytest.raises(TacitError, match=r"nobody answers at .*Is the server running"):
+        EmbeddingClient(url, "m", retries=1)

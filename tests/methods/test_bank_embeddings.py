@@ -1,0 +1,79 @@
+"""What the entries of a run are near by: a sentence encoder held here, or one behind an endpoint. The bank keeps its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chat_server import serving
+from small_encoder import save_encoder
+
+import tacit
+from tacit.cli.main import main
+from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.opening import find_bank, made_with
+from tacit.core.errors import TacitError
+
+GUESSING = f"{Path(__file__).parents[1] / 'guessing.py'}:SAME"
+SMALL = {
+    "iterations": 2, "groups": 2, "group_size": 4, "tasks": 4, "merge_every": 0, "extractor_tokens": 8, "quiet": True,
+    "tiny": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2}, "engine": {"device": "cpu", "threads": 1},
+    "evaluation": {"tasks": 2, "every": 0, "untrained": False}, "sft": {"steps": 0}, "extraction": "offline",
+}  # fmt: skip
+
+
+def embedding(body):
+    vectors = [[1.0, float("letter" in text), float("mug" in text)] for text in body["input"]]
+    return 200, {"data": [{"index": i, "embedding": vector} for i, vector in enumerate(vectors)]}
+
+
+@pytest.fixture
+def entries(tmp_path) -> str:
+    """A bank made beforehand: whatever a tiny extractor writes, these are there to be found."""
+    file = tmp_path / "entries.jsonl"
+    file.write_text('{"text": "the mug is behind red"}\n{"text": "say the letter that is read"}\n')
+    return str(file)
+
+
+def guided_by(run) -> set[str]:
+    """The texts that were handed out."""
+    base = Bank(None, *made_with(find_bank(run.path)))
+    base.restore_from(find_bank(run.path))
+    return {entry.text for entry in base.entries.values() if base.usage[entry.id].retrieved}
+
+
+def test_by_a_sentence_encoder_held_here(tmp_path, entries):
+    save_encoder(tmp_path / "encoder")
+    told = {"embedding": "sentence", "encoder": str(tmp_path / "encoder"), "bank": entries}
+    run = tacit.train(GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", **SMALL, **told)
+    assert made_with(find_bank(run.path)) == (str(tmp_path / "encoder"), 16) and guided_by(run)
+
+
+def test_by_one_behind_an_endpoint(tmp_path, entries, monkeypatch, capsys):
+    told = {"embedding": "endpoint", "encoder": "some-encoder", "candidates": 1, "bank": entries}
+    with serving(embedding) as server:
+        run = tacit.train(
+            GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", embedding_url=server.url, **SMALL, **told
+        )
+        assert made_with(find_bank(run.path)) == ("some-encoder (endpoint)", 3)
+        assert guided_by(run) == {"say the letter that is read"}, "the nearest by those vectors, and by none other"
+        assert {asked["model"] for asked in server.asked} == {"some-encoder"}
+        assert main(["bank", "search", str(run.path), "a mug"]) == 2
+        assert "OPENAI_BASE_URL=http" in capsys.readouterr().err
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        assert main(["bank", "search", str(run.path), "a mug", "--most", "1"]) == 0
+        found = capsys.readouterr().out
+    assert "the mug is behind red" in found and "letter" not in found
+    with pytest.raises(TacitError, match=r"was made with embedder 'some-encoder \(endpoint\)'"):
+        Bank(find_bank(run.path), "another-encoder (endpoint)", 3)
+
+
+def test_an_endpoint_that_is_not_there_is_found_out_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("tacit.engines.chat.client.PAUSE_S", 0.01)
+    with serving(embedding) as server:
+        url = server.url
+    with pytest.raises(TacitError, match="nobody answers at"):
+        tacit.train(
+            GUESSING, "complementary", "tiny-0.5m", out=tmp_path / "run", embedding="endpoint", embedding_url=url, **SMALL
+        )
+    assert not (tmp_path / "run").exists()
