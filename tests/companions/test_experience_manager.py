@@ -90,7 +90,7 @@ def test_what_waits_when_a_run_is_left_is_not_distilled():
         go_on.wait(10)
         return '{"operations": [{"op": "return"}]}'
 
-    manager = managing(slow, background=True)
+    manager = managing(slow, background=True, waiting=99)
     manager.submit(request(0))
     assert begun.wait(10)
     for number in range(1, 100):

@@ -110,6 +110,8 @@ class Manager:
         """Stop: what is being distilled is waited for a while, what is queued is left, and whatever went wrong is nobody's
         business any more."""
         self._leaving = True
+        while self._take():  # room for the end of the queue
+            pass
         self._stop(patience_s)
 
     def _stop(self, patience_s: float | None = None) -> None:

@@ -76,7 +76,7 @@ class Matrix:
             self._buffer, self._first, last = wider, 0, len(stay)
         for i, (_, vector_D) in enumerate(new):
             self._buffer[last + i] = vector_D
-        return Snapshot(self._buffer[self._first : last + len(new)], (*stay, *(entry for entry, _ in new)))
+        return Snapshot(self._buffer[self._first : last + len(new)], stay + tuple(entry for entry, _ in new))
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
