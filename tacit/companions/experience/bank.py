@@ -17,6 +17,7 @@ import numpy as np
 from tacit.companions.experience.disk import Disk, Happened
 from tacit.companions.experience.entries import LONGEST, Call, Entry, Origin, Usage
 from tacit.companions.experience.matrix import Matrix, Snapshot, normalised
+from tacit.companions.experience.operations import is_unicode
 from tacit.core.errors import TacitError
 
 CAPACITY = 20_000
@@ -173,15 +174,6 @@ def checked(text: str) -> str:
         raise Refused("an entry must say something.")
     if len(told) > LONGEST:
         raise Refused(f"an entry of {len(told)} characters is longer than {LONGEST}.")
-    if not writable(told):
+    if not is_unicode(told):
         raise Refused(f"an entry with half a character (a lone surrogate) in it: {told!r:.60}.")
     return told
-
-
-def writable(text: str) -> bool:
-    """JSON can say half a surrogate pair, and no file can keep it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -13,9 +13,10 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
-from tacit.companions.experience.bank import Bank, checked, writable
+from tacit.companions.experience.bank import Bank, checked
 from tacit.companions.experience.embedding import Embedding
 from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.operations import is_unicode
 from tacit.core.errors import TacitError
 
 TOGETHER = 256
@@ -88,6 +89,6 @@ def read_line(line: bytes) -> tuple[str, Origin]:
     for name, kind in KEPT.items():
         if name in told and type(told[name]) is not kind:
             raise TacitError(f'"{name}" of the origin is {told[name]!r:.40}, not of type {kind.__name__}.')
-        if kind is str and not writable(told.get(name, "")):
+        if kind is str and not is_unicode(told.get(name, "")):
             raise TacitError(f'"{name}" of the origin has half a character (a lone surrogate) in it.')
     return checked(document["text"]), Origin(**{name: told[name] for name in KEPT if name in told}, operation="import")
