@@ -159,8 +159,8 @@ class Complementary(GRPO):
         learns = self.schedule.iterations and self.actor == "trained" and self.advantage == "split"
         if learns and 1 in (guided, size - guided):
             raise TacitError(
-                f"group_size = {size} with guided = {self.guided:g} leaves one of {size} alone in its half, and nobody to compare "
-                "it with, so that it would teach nothing: take groups of 4 or more, or --advantage joint."
+                f"group_size = {size} with guided = {self.guided:g} leaves one of them alone in its half, with nobody "
+                "to be compared with, so that it teaches nothing: take a larger --group-size (4 or more), or --advantage joint."
             )
 
     def shared(self) -> tuple[Any, ...]:

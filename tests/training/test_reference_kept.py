@@ -36,7 +36,7 @@ class Counting(ScriptedPolicy):
 
 def settings(name: str, **changes):
     history = 1 if name == "constant_context" else 0
-    return get_method(name)(**SMALL, history=history, **changes, schedule=Schedule(groups=2, group_size=2, iterations=2))
+    return get_method(name)(**SMALL, history=history, **changes, schedule=Schedule(groups=2, group_size=4, iterations=2))
 
 
 def practise(method, path, policy):
