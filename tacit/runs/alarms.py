@@ -11,11 +11,12 @@ the numbers of a run's iterations. They warn, say what helps, and stop nothing.
     valid        the share of completions that parse falls far below the best it has been
     giant        one part holds more than half of a group's steps, where steps are compared within parts (BiPACE, appendix M)
 
+    ungraded     a judge's answers have no grade that can be read, most of them
     crashed      an episode ended because the world broke
     sampler      what was said of fresh tokens when they were written is not what the trainer says of them
 
 "At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing. What is
-unparsed, uncredited or crashed rings at once: where an iteration takes half an hour, its first one says enough.
+unparsed, uncredited, ungraded or crashed rings at once: where an iteration takes half an hour, its first one says enough.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Thresholds:
     """share of a group's steps in its largest part"""
     sampler_gap: float = 0.1
     """mean difference of the log-probability of a token, by the policy that wrote it, between sampler and trainer"""
+    ungraded: float = 0.5
+    """share of a judge's answers"""
     mastered: float = 0.5
     """success above which groups that are all alike are no trouble"""
     fall: float = 0.1
@@ -224,10 +227,21 @@ def _giant(records: Sequence[Record], t: Thresholds) -> str:
     )
 
 
+def _ungraded(records: Sequence[Record], t: Thresholds) -> str:
+    values = _values(records, "judge_unread")
+    if not values or values[-1] <= t.ungraded:
+        return ""
+    return (
+        f"the judge's answers have no grade that can be read, in {values[-1]:.0%} of episodes: it adds nothing to their rewards; "
+        "see that its model or endpoint answers as docs/rewards.md shows"
+    )
+
+
 CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
     "unparsed": _unparsed,
     "uncredited": _uncredited,
     "fall": _fall,
+    "ungraded": _ungraded,
     "crashed": _crashed,
     "sampler": _sampler,
     "entropy_low": _entropy_low,

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +84,18 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DiskError(path, error) from error
+    except TacitError as error:  # of an engine that could not write its part
+        if (refused := _refused(error.__cause__)) is None:
+            raise
+        raise DiskError(path, refused) from error
+
+
+def _refused(error: BaseException | None) -> OSError | None:
+    """What the disk said, also where a library that is not Python has only its words: `… (os error 28)`."""
+    if isinstance(error, OSError):
+        return error
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
 
 
 def _sync(path: Path) -> None:

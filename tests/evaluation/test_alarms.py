@@ -114,3 +114,9 @@ def test_a_sampler_with_other_weights_rings_at_once():
     assert alarm.name == "sampler" and "0.3 from what the sampler said" in alarm.message
     assert names([{"step": 1, "sampler_gap": 0.02}]) == [], "number formats differ by as much"
     assert names([{"step": 1, "sampler_gap": 0.3, "versions_behind": 1.0}]) == [], "the weights have moved since"
+
+
+def test_a_judge_whose_answers_have_no_grade_is_told_of_at_once():
+    (alarm,) = alarms_at([{"step": 1, **HEALTHY, "judge_unread": 1.0}])
+    assert alarm.name == "ungraded" and "100% of episodes" in alarm.message
+    assert names([{"step": 1, **HEALTHY, "judge_unread": 0.4}]) == names([{"step": 1, **HEALTHY}]) == []

@@ -158,3 +158,26 @@ def test_unserialisable_values_do_not_replace_a_file(tmp_path):
     with pytest.raises(TypeError):
         write_json(tmp_path / "a", object())
     assert json.loads((tmp_path / "a").read_text()) == 1
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [OSError(errno.ENOSPC, "No space left on device"), Exception("Error while serializing: I/O error: … (os error 28)")],
+    ids=["python's", "another library's"],
+)
+def test_a_full_disk_is_one_also_where_an_engine_says_it(tmp_path, cause):
+    """Engines raise errors of their own; a command is named for this kind alone."""
+
+    def fill(path):
+        raise TacitError("cannot write the checkpoint") from cause
+
+    with pytest.raises(files.DiskError, match="the disk is full.*free space, then go on") as refused:
+        write_directory(tmp_path / "policy", fill)
+    assert "with `tacit train --resume RUN`" in str(refused.value.naming("tacit train --resume RUN"))
+
+    def other(path):
+        raise TacitError("not finite") from ValueError("weights")
+
+    with pytest.raises(TacitError, match="not finite") as kept:
+        write_directory(tmp_path / "policy", other)
+    assert not isinstance(kept.value, files.DiskError)
