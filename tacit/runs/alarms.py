@@ -232,7 +232,7 @@ def _ungraded(records: Sequence[Record], t: Thresholds) -> str:
     if not values or values[-1] <= t.ungraded:
         return ""
     return (
-        f"the judge's answers have no grade that can be read, in {values[-1]:.0%} of episodes: it adds nothing to their rewards; "
+        f"the judge's answers have no grade that can be read, in {values[-1]:.0%} of episodes: it adds nothing to rewards; "
         "see that its model or endpoint answers as docs/rewards.md shows"
     )
 

@@ -171,7 +171,7 @@ def test_a_full_disk_is_one_also_where_an_engine_says_it(tmp_path, cause):
     def fill(path):
         raise TacitError("cannot write the checkpoint") from cause
 
-    with pytest.raises(files.DiskError, match="the disk is full.*free space, then go on") as refused:
+    with pytest.raises(files.DiskError, match=r"the disk is full.*free space, then go on") as refused:
         write_directory(tmp_path / "policy", fill)
     assert "with `tacit train --resume RUN`" in str(refused.value.naming("tacit train --resume RUN"))
 
