@@ -225,7 +225,7 @@ def broken_package(tmp_path, monkeypatch):
 
 def test_installed_and_broken_is_not_missing(broken_package):
     assert ENVIRONMENT.missing == ()
-    with pytest.raises(TacitError, match="is installed, and could not be imported: ImportError: .*no_such_thing"):
+    with pytest.raises(TacitError, match=r"is installed, and could not be imported: ImportError: .*no_such_thing"):
         ENVIRONMENT.make().reset(make_task("room", 1))
 
 

@@ -7,7 +7,7 @@
     river      River-Narrow             120    beyond a river of width two: boulders must be pushed into it
 
 The paper allows 30 turns, and reports the room; MiniHack's own limits are 100, 200, 200 and 350. Ours leave an explorer room,
-which 30 would not (expert.py has its win rates).
+which 30 would not in the river (docs/worlds/minihack.md has its win rates).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 Of `yes` and `no` only the word itself is worth anything (HotpotQA's rule): F1 is then EM.
 
 Other than SQuAD's normalisation, whose punctuation is ASCII's: curly quotes, dashes and the ellipsis go as well, so `O’Brien’s`
-is `OBriens` here and not there, and `1914–1918` is `1914-1918`. Where nothing is left of a gold or of an answer (`%`, `The The`,
-`A`), SQuAD's finds all such equal; here they are compared as they are written, in lower case and single spaces.
+is `OBriens` here and not there, and `1914–1918` is `1914-1918`. Where nothing is left of a gold or of an answer (`%`, `A`,
+`The The`), SQuAD's finds all such equal; here they are compared as they are written, in lower case and single spaces.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Everything the shop sells and everything one may be asked to buy there; which split a goal is in.
 
 Goals are held out by what they are about: products that share a sentence, and sentences that share a product, belong together,
-and a digest of the smallest sentence among them decides the split for all. So no product of `test` is ever asked for in `train`,
-and no sentence of `test` asks there, whatever the order and the seed. The shop is one: what is asked for in `test` stands on the
+and a digest of the smallest sentence among them decides the split for all. So no product of `test` is asked for in `train`, and
+no sentence of `test` asks there, whatever the order and the seed. The shop is one: what is asked for in `test` stands on the
 pages of results that are read in `train`, and can be bought there, wrongly.
 
 What people wrote moves nothing: sentences made from attributes decide for the products that have them, whether

@@ -48,8 +48,8 @@ def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES)
     catalogue = _CATALOGUES[name]()
     if human and not catalogue.human:
         raise TacitError(
-            f"{split!r} has sentences that people wrote, and {PEOPLE} does not lie beside the products, or tells of none of them: "
-            "WebShop's setup.sh fetches it into its data folder; or use `published_train` and `published_test`, which need none."
+            f"{split!r} has sentences that people wrote, and {PEOPLE} does not lie beside the products, or tells of none of "
+            "them: WebShop's setup.sh fetches it into its data folder; `published_train` and `published_test` need none."
         )
     every = set(families) >= set(FAMILIES)
     found: list[Task] = []
