@@ -214,6 +214,8 @@ def recording_of(line: int, data: Any) -> Recording:
             raise TacitError(f"turn {number} has no text for what was seen, or for the action")
         if not _is_text(saw) or not _is_text(turn["action"]):
             raise TacitError(f"turn {number} has half a character (a lone surrogate) in it")
+        if not turn["action"].strip() and turn.get("valid", True) is not False:
+            raise TacitError(f"turn {number} has an empty action")
         seen.append(saw)
         actions.append(turn["action"])
     last = data.get("saw", data.get("observation"))
