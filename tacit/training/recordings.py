@@ -250,6 +250,17 @@ def _is_text(text: str) -> bool:
     return True
 
 
+def untellable(recording: Recording, known: Known, context: Context) -> str:
+    """Why a won episode would teach nothing in this context; empty where it would."""
+    try:
+        task, course, came = _course(recording, known)
+        for _ in told(context, task, course):
+            pass
+    except Exception as error:  # as in `imitate_recordings`
+        return f"{type(error).__name__}: {error}"
+    return "is said to be won, and played again it is not" if came == "lost" else ""
+
+
 class Known:
     """The tasks of a run, by id and by goal, and a world to play them in."""
 
