@@ -25,6 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,11 @@ def check(modules: Path, parts: list[Part], episodes: list[tuple[int, list[str]]
     return {"episodes": len(episodes), "distinct": len(expected), "differ": differ}
 
 
+def knowing(ends: Sequence[BaseException | None]) -> int:
+    """How many sessions ended since their connection did, and not by some other mistake, or by nothing at all."""
+    return sum(isinstance(end, OSError | EOFError) for end in ends)
+
+
 async def interrupt(server: Server, modules: Path, parts: list[Part], threads: int) -> dict[str, Any]:
     """Killed under load: every session comes to know, at once, and again from the server that takes its place."""
     before = Connection(server.port)
@@ -138,7 +144,7 @@ async def interrupt(server: Server, modules: Path, parts: list[Part], threads: i
     again.process.terminate()
     ended = await asyncio.to_thread(again.process.wait, 30)
     kinds = sorted({type(error).__name__ for error in lost})
-    return {"told": len(lost), "as": kinds, "within_s": noticed_s, "old_session": status, "turns_after": len(load.seconds),
+    return {"told": knowing(lost), "as": kinds, "within_s": noticed_s, "old_session": status, "turns_after": len(load.seconds),
             "exit": ended}  # fmt: skip
 
 

@@ -19,7 +19,9 @@ from tacit.assembly.checks import open_world, prepare
 from tacit.assembly.players import open_target
 from tacit.assembly.recipe import Document, Recipe
 from tacit.core.errors import TacitError
+from tacit.core.method import Context
 from tacit.core.protocols import Request
+from tacit.core.types import Task
 from tacit.core.world import Environment
 from tacit.engines.models.fingerprint import hash_file
 from tacit.modules.logs import Coverage, Logged, Logs, as_lines, cover, family_in, family_without_world, read_logs, report_of
@@ -29,7 +31,7 @@ from tacit.rollout.retelling import told
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS
 from tacit.runs.files import write_json, write_text
-from tacit.training.recordings import Reading, read_recordings, stranger
+from tacit.training.recordings import Known, Reading, read_recordings, stranger, untellable
 
 LOGS, COVERAGE, KEPT = "logs", "coverage.json", ".kept.jsonl"
 KEEP_BACK = 10
@@ -64,8 +66,10 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     world = open_world(recipe.world)
     if recipe.train.families:
         raise TacitError("a module's skill decides its families; leave `families` out, and choose skills with --skills.")
-    prepare(recipe)
-    logs = read_logs(paths, _family_of(recipe, world))
+    context = prepare(recipe).method.context
+    tasks = world.tasks_of(recipe.train.split, recipe.train.tasks, recipe.train.seed) if world.playable else []
+    family_of = family_in(world, tasks) if world.playable else family_without_world
+    logs = _tellable(read_logs(paths, family_of), world, tasks, context)
     known = world if world.playable else replace(world, families=logs.families, skills={})
     covered = cover(logs, known.families)
     if not any(logged.recording.success for logged in logs.episodes):
@@ -88,11 +92,17 @@ def plan_from_logs(recipe: Recipe, skills: str, out: Path, paths: Sequence[Path]
     return Taught(lessons, logs, covered, without)
 
 
-def _family_of(recipe: Recipe, world: Environment) -> Any:
-    if not world.playable:
-        return family_without_world
-    train = recipe.train
-    return family_in(world, world.tasks_of(train.split, train.tasks, train.seed))
+def _tellable(logs: Logs, world: Environment, tasks: Sequence[Task], context: Context) -> Logs:
+    """Without the won episodes that imitation would leave out: a tracker may not be able to read what stands in a line."""
+    known = Known(world, tasks)
+    reasons = [untellable(each.recording, known, context) if each.recording.success else "" for each in logs.episodes]
+    known.close()
+    paired = list(zip(logs.episodes, reasons, strict=True))
+    return replace(
+        logs,
+        episodes=[logged for logged, reason in paired if not reason],
+        unusable=logs.unusable + [f"{logged.place}: {reason}" for logged, reason in paired if reason],
+    )
 
 
 def _lesson(recipe: Recipe, out: Path, world: Environment, skill: str, families: tuple[str, ...]) -> Lesson:
@@ -122,7 +132,7 @@ def card(lesson: Lesson, checkpoint: Checkpoint) -> Mapping[str, Any]:
     """What the module says of its teaching."""
     place = Path(lesson.recipe.train.sft.from_)
     world = lesson.prepared.worlds[0]
-    own = list(read_recordings(place, Reading()))
+    own = list(read_recordings(place, Reading()))[: lesson.recipe.train.sft.tasks]
     said = {
         "from": "logs",
         "episodes": len(own),

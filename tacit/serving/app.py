@@ -139,7 +139,7 @@ def _sessions(app: FastAPI, service: Service) -> None:
     async def step(name: str, asked: Annotated[Step, Body()] = BY_ITSELF) -> Response:
         session = sessions.still_open(name)
         if asked.alternatives and session.world is not None:
-            await weigh(session, session.turns[-1], asked.alternatives, service)
+            await weigh(session, hosting.present_turn(session), asked.alternatives, service)
         turn = await hosting.step(session, sessions, asked.action)
         return JSONResponse(_answer(session, turn) | {"next": session.turns[-1].to_json() if session.open else None})
 

@@ -18,6 +18,16 @@ def _warm(temperature: float) -> float:
     return temperature
 
 
+def _whole(text: str) -> str:
+    """JSON lets half of a pair stand alone, and no tokenizer or answer can write it down."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"has half a character (a lone surrogate) at {error.start}") from None
+    return text
+
+
+Written = Annotated[str, AfterValidator(_whole)]
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 Name = Annotated[str, Field(max_length=200)]
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -23,7 +23,7 @@ from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
-from tacit.serving.asked import Number, Seed, Temperature
+from tacit.serving.asked import Number, Seed, Temperature, Written
 from tacit.serving.offer import Offer
 from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.service import Service
@@ -37,12 +37,12 @@ MOST_CHOICES = 16
 
 class Part(BaseModel):
     type: Literal["text"]
-    text: str
+    text: Written
 
 
 class Said(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: Written | list[Part] | None = None
 
     def message(self) -> Message:
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
@@ -61,13 +61,13 @@ class Asked(BaseModel):
     temperature: Temperature = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stop: Written | Annotated[list[Written], Field(max_length=16)] | None = None
     seed: Seed | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     logprobs: bool = False
     stream: bool = False
     stream_options: dict[str, Any] | None = None
-    user: str | None = None
+    user: Written | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

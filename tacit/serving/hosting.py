@@ -11,7 +11,7 @@ from tacit.core.world import Environment
 from tacit.rollout.worlds import Broken, InPlace
 from tacit.serving.aside import Aside
 from tacit.serving.offer import Offer
-from tacit.serving.refusals import Refused, not_found, unusable
+from tacit.serving.refusals import Refused, gone, not_found, out_of_turn, unusable
 from tacit.serving.session import Session, Turn
 from tacit.serving.sessions import Sessions
 
@@ -57,17 +57,30 @@ def task_at(offer: Offer, split: str, number: int, family: str) -> Task:
 async def open_world_for(session: Session, sessions: Sessions) -> None:
     """The session sees the world's first observation; what it does then is somebody's to say."""
     session.world = Hosted(session.offer.world)
-    first = await asyncio.wait_for(session.world.reset(session.episode.task), WORLD_S)
-    if isinstance(first, Broken):
-        sessions.end(session, first.reason.value, first.detail)
-        raise unusable(f"the world broke when the task was begun: {first.detail}")
-    await sessions.next_turn(session, first)
+    with sessions.alone(session):
+        try:
+            first = await asyncio.wait_for(session.world.reset(session.episode.task), WORLD_S)
+        except TimeoutError:
+            first = Broken(StopReason.WORLD_HANG, f"it did not begin within {WORLD_S:g} s")
+        if not session.open:
+            raise gone(f"session {session.name!r} was ended while its world began.")
+        if isinstance(first, Broken):
+            sessions.end(session, first.reason.value, first.detail)
+            raise unusable(f"the world broke when the task was begun: {first.detail}")
+        await sessions.next_turn(session, first)
+
+
+def present_turn(session: Session) -> Turn:
+    if not session.turns:
+        raise out_of_turn(f"session {session.name!r} has no turn yet: its world is still beginning.")
+    return session.turns[-1]
 
 
 async def step(session: Session, sessions: Sessions, action: str | None) -> Turn:
     """One turn in the session's own world: the module's action, or the one given by hand."""
     if session.world is None:
         raise unusable(f"session {session.name!r} is played in a world of your own; tell it what is seen there (observe).")
+    present_turn(session)
     with sessions.alone(session):
         turn = await sessions.act(session) if action is None else sessions.acted(session, action)
         try:

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from tacit.core.errors import TacitError
+from tacit.serving.connection import connections_for
 from tacit.serving.guard import App
 from tacit.serving.settings import ServingSettings
 
@@ -28,7 +29,7 @@ def answer_requests(
     # A malformed request is answered, not logged: whoever sends many must not fill a disk, or a pipe that nobody reads.
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
-        timeout_graceful_shutdown=settings.stop_s, timeout_keep_alive=30, backlog=2048,
+        http=connections_for(settings), timeout_graceful_shutdown=settings.stop_s, timeout_keep_alive=30, backlog=2048,
     )  # fmt: skip
 
     async def run(listener: socket.socket) -> None:

@@ -87,11 +87,15 @@ def _player(service: Service, offer: Offer) -> Callable[..., Awaitable[dict[str,
         with _explained():
             session = await service.begin(skill=offer.name, family=family, split=split, number=number, seed=seed)
             most = min(offer.module.max_steps, service.settings.turns)
-            while session.open:
-                turn = await hosting.step(session, service.sessions, None)
-                await context.report_progress(turn.number, most, turn.action)
-                if turn.number >= most:
-                    service.sessions.end(session, "limit", f"{most} turns")
+            try:
+                while session.open:
+                    turn = await hosting.step(session, service.sessions, None)
+                    await context.report_progress(turn.number, most, turn.action)
+                    if turn.number >= most:
+                        service.sessions.end(session, "limit", f"{most} turns")
+            except BaseException:  # cancelled, or refused: nobody else knows of this session
+                service.sessions.end(session, "abandoned", "its caller went away, or was refused")
+                raise
             return _told(session)
 
     return play

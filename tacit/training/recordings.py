@@ -214,6 +214,8 @@ def recording_of(line: int, data: Any) -> Recording:
             raise TacitError(f"turn {number} has no text for what was seen, or for the action")
         if not _is_text(saw) or not _is_text(turn["action"]):
             raise TacitError(f"turn {number} has half a character (a lone surrogate) in it")
+        if not turn["action"].strip() and turn.get("valid", True) is not False:
+            raise TacitError(f"turn {number} has an empty action")
         seen.append(saw)
         actions.append(turn["action"])
     last = data.get("saw", data.get("observation"))
@@ -246,6 +248,17 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def untellable(recording: Recording, known: Known, context: Context) -> str:
+    """Why a won episode would teach nothing in this context; empty where it would."""
+    try:
+        task, course, came = _course(recording, known)
+        for _ in told(context, task, course):
+            pass
+    except Exception as error:  # as in `imitate_recordings`
+        return f"{type(error).__name__}: {error}"
+    return "is said to be won, and played again it is not" if came == "lost" else ""
 
 
 class Known:

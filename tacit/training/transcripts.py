@@ -5,7 +5,8 @@
 
 A `text` is a ReAct transcript: what follows `Observation:`, `Thought:` and `Action:` (with a number, or in ALFWorld's manner:
 `> go east`, `> think: hm`). Of a conversation the user's and the tools' messages are what was seen; of an assistant's the
-action is what stands in <action>…</action>, after `Action:`, in the only argument of its call, or alone on its line.
+action is what stands in <action>…</action>, after `Action:`, in the only argument of its call, or alone on its line. One that
+is only a thought (`think: hm`) is no turn, nor is the `OK.` it is answered with.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tacit.core.chat import split_thought
+from tacit.core.chat import OPEN_THOUGHT, split_thought
 from tacit.core.errors import TacitError
 
 _LABEL = re.compile(r"^[ \t]*(observation|thought|action)(?:[ \t]*\d+)?[ \t]*:[ \t]*", re.IGNORECASE | re.MULTILINE)
-_PROMPT = re.compile(r"^>[ \t]*(think[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_PROMPT = re.compile(r"^>[ \t]*((?:think|thought)(?:[ \t]*\d+)?[ \t]*:)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_THOUGHT = re.compile(r"(?:thought|think)(?:[ \t]*\d+)?[ \t]*:", re.IGNORECASE)
+_SAME_LINE = re.compile(
+    r"^([ \t]*(?:[Tt]hought|THOUGHT|[Tt]hink)(?:[ \t]*\d+)?[ \t]*:.*)[ \t](?=(?:Action|ACTION)(?:[ \t]*\d+)?[ \t]*:)",
+    re.MULTILINE,
+)
+"""a thought with its action behind it; only a capital tells the label from a word of the thought"""
+_MARK = re.compile(r"^[ \t]*>[ \t]*", re.MULTILINE)
 _TAGS = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _TASK = re.compile(r"your task is to:?[ \t]*(.+)", re.IGNORECASE)
 ACKNOWLEDGED = ("OK.", "OK")
@@ -62,6 +70,7 @@ def _paired(said: list[Said]) -> tuple[list[dict[str, str]], str]:
 
 
 def _transcript(text: str) -> Iterator[Said]:
+    text = _SAME_LINE.sub(r"\1\n", text)
     labels = list(_LABEL.finditer(text))
     if not any(label[1].lower() == "action" for label in labels):
         yield from _prompted(text)
@@ -87,31 +96,41 @@ def _prompted(text: str) -> Iterator[Said]:
 
 
 def _conversation(messages: list[Any]) -> Iterator[Said]:
+    thought = False
     for number, message in enumerate(messages, start=1):
         role = message.get("role") if isinstance(message, Mapping) else None
         content = message.get("content") if role else None
         if role in ("user", "tool") and isinstance(content, str):
-            yield "observation", re.sub(r"^\s*observation(?:\s*\d+)?\s*:\s*", "", content, flags=re.IGNORECASE).strip()
+            seen = re.sub(r"^\s*observation(?:\s*\d+)?\s*:\s*", "", content, flags=re.IGNORECASE).strip()
+            if not (thought and seen in ACKNOWLEDGED):
+                yield "observation", seen
+            thought = False
         elif role == "assistant":
-            yield "action", _action(message, number)
+            kind, text = _said(message, number)
+            thought = kind == "thought"
+            yield kind, text
         elif role != "system":
             raise TacitError(f"message {number} has no role (system, user, assistant, tool), or no text")
 
 
-def _action(message: Mapping[str, Any], number: int) -> str:
+def _said(message: Mapping[str, Any], number: int) -> Said:
     if message.get("tool_calls"):
-        return _called(message["tool_calls"], number)
+        return "action", _called(message["tool_calls"], number)
     content = message.get("content")
     said = split_thought(content)[1] if isinstance(content, str) else ""
     if tags := _TAGS.findall(said):
-        return tags[-1].strip()
-    labels = [label for label in _LABEL.finditer(said) if label[1].lower() == "action"]
-    if labels:
-        return said[labels[-1].end() :].split("\n")[0].strip()
+        return "action", tags[-1].strip()
+    plain = _SAME_LINE.sub(r"\1\n", _MARK.sub("", said))
+    if labels := [label for label in _LABEL.finditer(plain) if label[1].lower() == "action"]:
+        return "action", plain[labels[-1].end() :].strip().split("\n")[0].strip()
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    if len(lines) != 1:
+    marked = [_MARK.sub("", line) for line in lines if line.startswith(">")] or lines
+    done = [line for line in marked if not _THOUGHT.match(line)]
+    if marked and not done:
+        return "thought", "\n".join(marked)
+    if len(done) != 1 or (marked is lines and len(lines) != 1) or OPEN_THOUGHT in done[0]:
         raise TacitError(f"message {number} has no action: neither <action>…</action> nor `Action:`, and not one line alone")
-    return lines[0]
+    return "action", done[0]
 
 
 def _called(calls: Any, number: int) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from drafts import GOOD
 from household_logs import WORLD, household, write_lines
 
+from tacit.assembly.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.modules.logs import as_lines, cover, family_in, family_without_world, find_logs, read_logs
+from tacit.modules.teaching import plan_from_logs, with_defaults
 from tacit.training.recordings import Reading, read_recordings
 
 
@@ -45,6 +48,27 @@ def test_directories_are_walked_and_a_file_is_read_once(tmp_path) -> None:
     assert find_logs([tmp_path, outer]) == [outer, inner]
     with pytest.raises(TacitError, match="there is no such file"):
         find_logs([tmp_path / "no"])
+
+
+def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp_path) -> None:
+    """By the line it stands in: the file that is imitated has none of it, and neither have coverage and card."""
+    raising = GOOD.replace("    words = re", "    assert 'unreadable' not in goal, 'what is this?'\n    words = re")
+    (tmp_path / "raising_tracker.py").write_text(raising)
+    work = tmp_path / "raising_work.py"
+    work.write_text('from tacit.modules.work import work_of\n\nENVIRONMENT = work_of("raising_tracker.py", beside=__file__)\n')
+    lines = household(3, ["pick"])
+    lines[1]["goal"] = "unreadable"
+    file, out = write_lines(tmp_path / "a.jsonl", lines), tmp_path / "out"
+    chosen = {"world": f"{work}:ENVIRONMENT", "method": "constant_context", "model": "tiny-base"}
+    recipe = Recipe.from_json(with_defaults(chosen, [file]))
+    taught = plan_from_logs(recipe, "all", out, [file])
+    (reason,) = taught.logs.unusable
+    assert reason.startswith(f"{file} line 2: ") and "what is this?" in reason
+    assert [(each.family, each.episodes, each.won) for each in taught.covered] == [("pick", 2, 2)]
+    assert json.loads((out / "logs" / "coverage.json").read_text())["unusable"] == [reason]
+    assert len(list(read_recordings(out / "logs" / "pick.jsonl", Reading()))) == 2
+    with pytest.raises(TacitError, match=r"no won episode to imitate.*line 1: .*what is this"):
+        plan_from_logs(recipe, "all", out, [write_lines(tmp_path / "b.jsonl", lines[1:2])])
 
 
 def test_coverage_counts_what_can_be_imitated(tmp_path) -> None:

@@ -105,6 +105,7 @@ class Another:
         self.world = KNOWN.make()
 
     def reset(self, task):
+        {begins}
         return self.world.reset(task)
 
     def step(self, action):
@@ -117,10 +118,11 @@ ENVIRONMENT = dataclasses.replace(KNOWN, make=Another)
 """
 
 
-def heat_elsewhere(modules: Path, place: Path, answers: str) -> Path:
-    """The heat module in a household that answers to every action by this line."""
-    (place / "another.py").write_text(ANOTHER_WORLD.format(answers=answers))
+def heat_elsewhere(modules: Path, place: Path, answers: str = "return self.world.step(action)", begins: str = "pass") -> Path:
+    """The heat module in a household that answers to every action, and first does, by these lines."""
+    file = place / f"{place.name}_world.py"  # in one process no two worlds may have the same name
+    file.write_text(ANOTHER_WORLD.format(answers=answers, begins=begins))
     shutil.copytree(modules / "heat", place / "modules" / "heat")
     manifest = place / "modules" / "heat" / "module.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": f"{place}/another.py:ENVIRONMENT"}))
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": f"{file}:ENVIRONMENT"}))
     return place / "modules"

@@ -19,6 +19,11 @@ LONG_CHAT = {"model": "heat", "messages": [{"role": "user", "content": "x y " * 
 BEGIN = {"goal": "put a hot mug in cabinet.", "family": "heat"}
 
 
+def half(name: str) -> dict:
+    """A message, or a part of one, with half a character in it."""
+    return {"role": "user", "type": "text", name: "x \ud800"}
+
+
 @pytest.mark.parametrize(("token", "says"), [(None, "a token is needed"), ("wrong", "not the right one"), ("", "is needed")])
 @pytest.mark.parametrize("path", ["/sessions", "/v1/models", "/metrics", "/modules", "/nowhere", "/openapi.json"])
 def test_without_the_token_nothing_is_told(server: Served, token: str | None, says: str, path: str) -> None:
@@ -63,6 +68,11 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/v1/chat/completions", json.dumps({**CHAT, "max_tokens": 10**6}), 422, "max_tokens"),
         ("/v1/chat/completions", json.dumps({**CHAT, "stop": [""]}), 422, "stop"),
         ("/v1/chat/completions", json.dumps({**CHAT, "tools": []}), 422, "tools"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "messages": [half("content")]}), 422, "half a character"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "messages": [{**half("x"), "content": [half("text")]}]}), 422, "half a"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "stop": ["\ud800"]}), 422, "stop"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "user": "\udfff"}), 422, "user: Value error, has half a character"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "\ud800": 1}), 422, "valid string"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said(server: Served, path: str, body: str, status: int, says: str) -> None:
@@ -132,7 +142,7 @@ def flood(port: int, seed: int, count: int) -> list[int]:
 
 
 def malformed(noise: random.Random) -> bytes:
-    kind = noise.randrange(6)
+    kind = noise.randrange(7)
     if kind == 0:
         return noise.randbytes(noise.randrange(4, 200)) + b"\r\n\r\n"
     body = {
@@ -141,8 +151,11 @@ def malformed(noise: random.Random) -> bytes:
         3: json.dumps({"goal": noise.choice([None, 1, [], {}, "x"]), "family": noise.choice([[], 5, "cook", ""])}).encode(),
         4: json.dumps({"observation": noise.choice([1, None, ["x"]]), "turn": "one"}).encode(),
         5: b"[" * noise.randrange(1, 5000),
+        6: json.dumps({**CHAT, "messages": [{**half("x"), "content": noise.choice(["\udfff", [half("text")]])}]}).encode(),
     }[kind]
-    path = {4: "/sessions/none/observe"}.get(kind, noise.choice(["/sessions", "/v1/chat/completions"]))
+    path = {4: "/sessions/none/observe", 6: "/v1/chat/completions"}.get(
+        kind, noise.choice(["/sessions", "/v1/chat/completions"])
+    )
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import runpy
 import sys
 from pathlib import Path
@@ -13,6 +14,13 @@ GOOD = {
     "transcripts": {"episodes": 504, "distinct": 64, "differ": 0},
     "killed": {"told": 64, "as": ["IncompleteReadError"], "within_s": 0.004, "old_session": 410, "exit": 0},
 }
+
+
+def test_only_a_lost_connection_tells_a_session_that_the_server_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(PLACE), *sys.path])
+    knowing = runpy.run_path(str(PLACE / "serve.py"))["knowing"]
+    lost = [ConnectionResetError(), asyncio.IncompleteReadError(b"", 1), ConnectionRefusedError()]
+    assert knowing([*lost, None, AssertionError(), KeyError("action"), ValueError()]) == 3
 
 
 @pytest.mark.parametrize(

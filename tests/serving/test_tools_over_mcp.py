@@ -9,12 +9,14 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from mcp import Client, StdioServerParameters
 from served import WORLD
 
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules import Agent
 from tacit.serving.listening import on_hang_up
+from tacit.serving.refusals import Refused
 from tacit.serving.service import Service
 from tacit.serving.settings import ServingSettings
 from tacit.serving.tools import Tools
@@ -77,6 +79,36 @@ def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path
                     while "alfworld_pick" in await listed(client):
                         await asyncio.sleep(0.05)
                 assert "alfworld_heat" in await listed(client)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("why", ["cancelled", "refused"])
+def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why: str, monkeypatch) -> None:
+    began = asyncio.Event()
+
+    async def run() -> None:
+        service = Service([modules / "heat"], ServingSettings(), EngineSettings(device="cpu"))
+
+        async def stuck(*asked: object) -> None:
+            began.set()
+            if why == "refused":
+                raise Refused(504, "no answer within 60 s; ask again for the same turn.")
+            await asyncio.sleep(60)
+
+        async with service.running():
+            monkeypatch.setattr(service.gathering, "sample", stuck)
+            async with Client(Tools(service).server, read_timeout_seconds=120) as client:
+                call = asyncio.create_task(client.call_tool("alfworld_heat", {"split": "seen"}))
+                await asyncio.wait_for(began.wait(), 60)
+                if why == "cancelled":
+                    call.cancel()
+                (answer,) = await asyncio.gather(call, return_exceptions=True)
+                assert isinstance(answer, asyncio.CancelledError) or answer.is_error
+                async with asyncio.timeout(10):
+                    while len(service.sessions):
+                        await asyncio.sleep(0.02)
+                assert [session.outcome for session in service.sessions] == ["abandoned"]
 
     asyncio.run(run())
 

@@ -12,6 +12,7 @@ from tacit.core.errors import TacitError
 from tacit.training import recordings
 from tacit.training.recordings import Reading, read_recordings, recording_of
 
+USER, SURE = {"role": "user", "content": "a room"}, {"goal": "g", "success": True}
 LINE = household(1, ["heat"])[0]
 PLAIN = recording_of(1, LINE)
 
@@ -51,12 +52,47 @@ def test_thoughts_are_left_out() -> None:
         assert found.actions == ("look",) and found.seen == ("a room",)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["think: I need a mug", "look"],
+        ["> think: I need a mug", "> look"],
+        ["Thought 1: I need a mug", "Action 1: look"],
+        ["> think: I need a mug\n> look"],
+        ["Thought: I need a mug. Action: look"],
+        ["Thought: the action: go failed. Action 2:\nlook"],
+    ],
+)
+def test_a_message_that_is_a_thought_is_no_turn(said: list[str]) -> None:
+    answers = ["OK."] * (len(said) - 1) + ["a hall"]
+    messages = [{"role": "user", "content": "a room"}]
+    for text, answer in zip(said, answers, strict=True):
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": answer}]
+    found = recording_of(1, {**SURE, "messages": messages})
+    assert found.actions == ("look",) and found.seen == ("a room", "a hall")
+
+
+def test_what_is_answered_to_an_action_is_seen_even_if_it_is_ok() -> None:
+    messages = [USER, {"role": "assistant", "content": "look"}, {"role": "user", "content": "OK."}]
+    assert recording_of(1, {**SURE, "messages": messages}).seen == ("a room", "OK.")
+
+
+def test_an_action_behind_its_thought_is_found_in_a_text() -> None:
+    text = "a room\nThought: hm Action: look\nObservation: a hall\nThought: so\nAction: go"
+    found = recording_of(1, {**SURE, "text": text})
+    assert found.actions == ("look", "go") and found.seen == ("a room", "a hall")
+    marked = recording_of(1, {**SURE, "text": "a room\n> Thought 1: hm\nOK.\n> look\na hall"})
+    assert marked.actions == ("look",) and marked.seen == ("a room", "a hall")
+
+
+def test_an_empty_turn_that_did_not_parse_is_told() -> None:
+    turns = [{"saw": "a", "action": "", "valid": False}, {"saw": "a", "action": "look"}]
+    assert recording_of(1, {**SURE, "turns": turns}).spoken == (False, True)
+
+
 def test_a_goal_may_stand_in_what_was_seen() -> None:
     found = recording_of(1, {"success": True, "text": "A room.\nYour task is to: put a mug in shelf.\n> look\nA room."})
     assert found.goal == "put a mug in shelf."
-
-
-USER, SURE = {"role": "user", "content": "a room"}, {"goal": "g", "success": True}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +101,12 @@ USER, SURE = {"role": "user", "content": "a room"}, {"goal": "g", "success": Tru
         ({**SURE, "text": "Action: look"}, "nothing was seen before action 1"),
         ({**SURE, "text": "a room"}, "no turns"),
         ({**SURE, "messages": [USER, {"role": "assistant", "content": "first\nthen"}]}, "message 2 has no action"),
+        ({**SURE, "messages": [USER, {"role": "assistant", "content": "Thought: I must\nlook"}]}, "message 2 has no action"),
+        ({**SURE, "messages": [USER, {"role": "assistant", "content": "<think>look at"}]}, "message 2 has no action"),
+        ({**SURE, "messages": [USER, {"role": "assistant", "content": "think: hm"}]}, "no turns"),
+        ({**SURE, "messages": [USER, {"role": "assistant", "content": "<action> </action>"}]}, "turn 1 has an empty action"),
+        ({**SURE, "turns": [{"saw": "a", "action": "b"}, {"saw": "a", "action": " \n"}]}, "turn 2 has an empty action"),
+        ({**SURE, "text": "a room\n> \nok\n> go"}, "turn 1 has an empty action"),
         ({**SURE, "messages": [USER, {"role": "assistant", "content": None}]}, "message 2 has no action"),
         ({**SURE, "messages": [USER, {"role": "robot", "content": "look"}]}, "message 2 has no role"),
         ({**SURE, "messages": [3]}, "message 1 has no role"),

@@ -51,6 +51,8 @@ REFUSED = frozenset(
     "open eval exec compile input getattr setattr delattr hasattr vars globals locals dir type memoryview breakpoint exit quit "  # noqa: SIM905
     "help id __import__ __builtins__ __loader__ __spec__ __file__".split()
 )
+OWN = ("__name__", "__doc__", "__slots__")
+"""names with two underscores that lead nowhere; `__match_args__` has a pattern reach for what it lists"""
 FRAMES = ("gi_frame", "gi_code", "cr_frame", "ag_frame", "tb_frame", "f_back", "f_globals", "f_builtins", "f_locals", "mro")
 PARTS = {
     "tracker": (("start", "update", "render", "done", "events"), ("BOUND", "REWARDS", "CLAIMS")),
@@ -120,9 +122,10 @@ def _reasons(node):
     elif isinstance(node, ast.ImportFrom) and node.module != FUTURE:
         known = MODULES.get(node.module or "", (None, ()))[1] if not node.level else ()
         yield from (f"imports {node.module}.{alias.name}" for alias in node.names if alias.name not in known)
-    elif isinstance(node, ast.Attribute) and (node.attr.startswith("_") or node.attr in FRAMES):
-        yield f"reaches for .{node.attr}"
-    elif isinstance(node, ast.Name) and node.id in REFUSED:
+    elif isinstance(node, ast.Attribute | ast.MatchClass):
+        names = [node.attr] if isinstance(node, ast.Attribute) else node.kwd_attrs
+        yield from (f"reaches for .{name}" for name in names if name.startswith("_") or name in FRAMES)
+    elif isinstance(node, ast.Name) and (node.id in REFUSED or (node.id.startswith("__") and node.id not in OWN)):
         yield f"uses {node.id}"
 
 

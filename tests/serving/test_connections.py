@@ -1,0 +1,115 @@
+"""What anybody can do before a token is asked for: heads without end, heads that do not come, connections without number."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+from served import TOKEN, Served, served
+from uvicorn.server import ServerState
+
+from tacit.serving import connection
+
+
+@pytest.fixture(scope="module")
+def impatient(modules: Path):
+    with served(modules, "--answer-s", "1.5") as found:
+        yield found
+
+
+def opened(server: Served, words: bytes) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    made.sendall(words)
+    return made
+
+
+def answer(made: socket.socket) -> bytes:
+    """Until the server closes it."""
+    told = b""
+    try:
+        while piece := made.recv(65536):
+            told += piece
+    except ConnectionResetError:
+        pass
+    return told
+
+
+def asks(made: socket.socket) -> bytes:
+    """The whole answer; the connection stays open."""
+    made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    told = b""
+    while not told.endswith(b"}"):
+        told += made.recv(65536)
+    return told
+
+
+def test_a_head_without_end_is_cut_off(server: Served) -> None:
+    made, sent = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: "), 0
+    with pytest.raises(OSError):
+        while sent < 16 << 20:
+            sent += made.send(b"a" * 4096)
+            time.sleep(0.001)
+    assert sent < 8 << 20, "what lies between is read by nobody"
+    made = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000)
+    assert answer(made).startswith(b"HTTP/1.1 431 ")
+    assert server.send("GET", "/health", None, TOKEN, x="a" * 60_000)[0] == 200
+
+
+@pytest.mark.parametrize("words", [b"", b"\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
+def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served, words: bytes) -> None:
+    began = time.monotonic()
+    told = answer(opened(impatient, words))
+    assert told.startswith(b"HTTP/1.1 408 ") and b"did not arrive within 1.5 s" in told
+    assert 1.0 < time.monotonic() - began < 15
+
+
+def test_nor_is_the_next_one_or_a_body(impatient: Served) -> None:
+    made = opened(impatient, b"")
+    assert asks(made).startswith(b"HTTP/1.1 200 ")
+    made.sendall(b"GET /health HT")
+    assert answer(made).startswith(b"HTTP/1.1 408 ")
+    head = f"POST /sessions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 100\r\n\r\n{{"
+    assert answer(opened(impatient, head.encode())).startswith(b"HTTP/1.1 408 "), "and then it is closed"
+
+
+def test_a_connection_that_asks_now_and_then_is_kept(impatient: Served) -> None:
+    made = opened(impatient, b"")
+    for _ in range(4):
+        assert asks(made).startswith(b"HTTP/1.1 200 ")
+        time.sleep(0.7)
+    made.close()
+
+
+def test_there_are_fewer_connections_than_files() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (connection.OTHER_FILES + 8, hard))
+    try:
+        assert connection.most_connections() == 8
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Few(connection.Connection):
+    most = 2
+
+
+def test_one_connection_too_many_is_told_so_and_closed() -> None:
+    async def run() -> None:
+        config, state = uvicorn.Config(lambda scope, receive, send: None, lifespan="off", log_level="error"), ServerState()
+        server = await asyncio.get_running_loop().create_server(lambda: Few(config, state, {}), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        reader, _ = await asyncio.open_connection("127.0.0.1", port)
+        told = await asyncio.wait_for(reader.read(), 20)
+        assert told.startswith(b"HTTP/1.1 503 ") and b"2 connections are open" in told
+        assert len(state.connections) == 2 and not any(reader.at_eof() for reader, _ in kept)
+        for _, writer in kept:
+            writer.close()
+        server.close()
+
+    asyncio.run(run())
