@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install
-from tacit.engines.chat.messages import calls_of, thought_of
+from tacit.engines.chat.messages import calls_of, thought_of, whole
 
 Read = TypeVar("Read")
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -190,13 +190,13 @@ def read_answer(raw: bytes) -> Answer:
     usage = document.get("usage")
     counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (n if isinstance(n, int) and n >= 0 else 0 for n in counts)
-    return Answer(text, choice.get("finish_reason") != "length", prompt, completion, calls, thought)
+    return Answer(whole(text), choice.get("finish_reason") != "length", prompt, completion, calls, thought)
 
 
 def _said(body: object) -> str:
     """The server's own words, from `{"error": {"message": …}}` or whatever else it sent."""
     said = body.get("message", "") if isinstance(body, dict) else body
-    return " ".join(str(said or "").split())[:200]
+    return whole(" ".join(str(said or "").split())[:200])
 
 
 def _asked_to_wait(headers: Mapping[str, str]) -> float:

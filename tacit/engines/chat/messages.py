@@ -25,14 +25,19 @@ def calls_of(message: Mapping[str, Any]) -> tuple[Call, ...]:
         except (KeyError, TypeError, ValueError):
             continue
         if isinstance(name, str) and isinstance(arguments, Mapping):
-            found.append(Call(name, arguments))
+            found.append(Call(whole(name), json.loads(whole(json.dumps(arguments, ensure_ascii=False)))))
     return tuple(found)
 
 
 def thought_of(message: Mapping[str, Any]) -> str:
     """The reasoning that a server keeps apart from what is said, under either of the names in use."""
     found = (message.get(name) for name in ("reasoning_content", "reasoning"))
-    return next((text.strip() for text in found if isinstance(text, str) and text.strip()), "")
+    return next((whole(text.strip()) for text in found if isinstance(text, str) and text.strip()), "")
+
+
+def whole(text: str) -> str:
+    """The text with a question mark for each half character: JSON can say one, and no file can hold it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def spoken(text: str, calls: Sequence[Call], thought: str) -> str:
