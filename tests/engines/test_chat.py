@@ -247,7 +247,7 @@ def test_a_broken_answer_is_an_empty_completion():
         policy = ChatPolicy(client(server), concurrency=1)
         said = [(c.text, c.finish) for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
     assert said == [("fine", "stop"), ("", "unusable"), ("fine", "stop")]
-    assert policy.broken == ["the answer's content is NoneType, not text"]
+    assert policy.broken == ["the answer's message has no text, no thought and no call"]
     assert server.asked[0]["top_k"] == 5
 
 

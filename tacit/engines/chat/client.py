@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install
-from tacit.engines.chat.messages import calls_of, thought_of, whole
+from tacit.engines.chat.messages import calls_of, text_of, thought_of, whole
 
 Read = TypeVar("Read")
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -174,23 +174,25 @@ class ChatClient:
 
 
 def read_answer(raw: bytes) -> Answer:
-    """What a chat completion says. Raises Broken, with the reason, where it says nothing."""
+    """What a chat completion says. Raises Broken, with the reason, where it says nothing.
+
+    A thought that was cut off, a call that cannot be read and a refusal are the model's own answers, bad as they are.
+    """
     try:
         document = json.loads(raw)
     except ValueError as error:
         raise Broken(f"the answer is not JSON: {raw[:80]!r}") from error
     try:
         choice = document["choices"][0]
-        calls, thought = calls_of(choice["message"]), thought_of(choice["message"])
-        text = choice["message"].get("content") or "" if calls else choice["message"]["content"]
+        calls, thought, text = calls_of(choice["message"]), thought_of(choice["message"]), text_of(choice["message"])
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise Broken(f"the answer has no choices[0].message.content: {raw[:80]!r}") from error
-    if not isinstance(text, str):
-        raise Broken(f"the answer's content is {type(text).__name__}, not text")
+        raise Broken(f"the answer has no choices[0].message: {raw[:80]!r}") from error
+    if text is None and not calls and not thought:
+        raise Broken("the answer's message has no text, no thought and no call")
     usage = document.get("usage")
     counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (n if isinstance(n, int) and n >= 0 else 0 for n in counts)
-    return Answer(whole(text), choice.get("finish_reason") != "length", prompt, completion, calls, thought)
+    return Answer(text or "", choice.get("finish_reason") != "length", prompt, completion, calls, thought)
 
 
 def _said(body: object) -> str:
