@@ -8,12 +8,14 @@ What can go wrong falls in three kinds, and only the first is the model's own do
     Passing       too many requests (429), 5xx, a timeout, a connection that breaks: asked again after a growing pause.
 
 An endpoint that has answered once is trusted to answer again, and one that has not is not: a first request that fails is asked
-again for a few seconds, one that times out not at all, and then work stops. `trouble` says at any time what is being retried.
+again for a few seconds, whatever Retry-After says, one that times out not at all, and then work stops. `trouble` says at any
+time what is being retried.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -32,6 +34,8 @@ PATIENCE = 20
 """requests that may fail one after another, each after all its retries, before the endpoint is taken to be down"""
 FIRST_RETRIES = 3
 """of a request to an endpoint that has never answered"""
+FIRST_WAIT_S = 10.0
+"""all the pauses of such a request together, however long the server asks to be left alone"""
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 """after the first failure, and the longest; each is twice the one before"""
 NEVER = {401: "refuses the key", 403: "refuses the key", 404: "does not know this address or model", 405: "is no such endpoint"}
@@ -105,17 +109,21 @@ class ChatClient:
 
     def _patiently(self, send: Callable[..., Any], body: Mapping[str, Any], read: Callable[[bytes], Read]) -> Read:
         """What `read` makes of the answer to a request, which is sent again as long as its failure may pass."""
-        tried = 0
+        tried, waited_s = 0, 0.0
         while True:
             try:
                 answer = read(self._ask(send, body))
             except Passing as trouble:
                 tried += 1
-                if tried > (most := self._retries(trouble)):
+                pause_s = trouble.wait_s or min(PAUSE_S * 2 ** (tried - 1), LONGEST_PAUSE_S)
+                if not self._answered:
+                    pause_s = min(pause_s, FIRST_WAIT_S - waited_s)
+                if tried > (most := self._retries(trouble)) or pause_s <= 0:
                     raise self._given_up(trouble, tried) from trouble
                 with self._lock:
-                    self.trouble = f"{trouble}; asked again, {tried} of {most} times"
-                time.sleep(trouble.wait_s or min(PAUSE_S * 2 ** (tried - 1), LONGEST_PAUSE_S))
+                    self.trouble = f"{trouble}; asked again after {pause_s:.2g} s, {tried} of {most} times"
+                time.sleep(pause_s)
+                waited_s += pause_s
             except Broken as unusable:
                 raise self._unusable(unusable) from unusable
             else:
@@ -147,8 +155,10 @@ class ChatClient:
         return content
 
     def _retries(self, trouble: Passing) -> int:
-        if self._answered or trouble.wait_s:
+        if self._answered:
             return self.retries
+        if trouble.wait_s:
+            return min(math.ceil(FIRST_WAIT_S / trouble.wait_s), self.retries)
         return 0 if trouble.timed_out else min(FIRST_RETRIES, self.retries)
 
     def _given_up(self, trouble: Passing, tried: int) -> Exception:
@@ -156,6 +166,7 @@ class ChatClient:
             return TacitError(f"nobody answers at {self.url}: {trouble}. Is the server running?")
         if not self._answered:
             remedy = self.slow if trouble.timed_out else f"the first request failed {tried} times in a row"
+            remedy += f", and it asks to be left alone for {trouble.wait_s:g} s" if trouble.wait_s else ""
             return TacitError(f"{self.url} has never answered: {trouble}; {remedy}.")
         with self._lock:
             self._failures += 1
