@@ -139,6 +139,28 @@ def test_a_server_that_never_answers_is_asked_once():
     assert len(server.asked) == 1 and time.monotonic() - began < 2
 
 
+def dripping(pause_s: float):
+    for _ in range(40):
+        yield b" "
+        time.sleep(pause_s)
+
+
+@pytest.mark.parametrize("pause_s", [0.05, 1.0], ids=["drips", "stalls"])
+def test_an_answer_that_does_not_end_in_time_is_not_waited_for(pause_s):
+    began = time.monotonic()
+    with serving(lambda body: (200, dripping(pause_s))) as server:
+        with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.3 s; .* wants a longer --timeout"):
+            client(server, timeout_s=0.3).complete(HELLO)
+        assert time.monotonic() - began < 1.5 and len(server.asked) == 1
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again():
+    number = count()
+    with serving(lambda body: (200, iter([b'{"choices": ['])) if next(number) == 0 else (200, says("whole"))) as server:
+        assert client(server).complete(HELLO).text == "whole"
+    assert len(server.asked) == 2
+
+
 def test_a_first_request_that_only_fails_ends_it_after_a_few_tries_and_says_meanwhile_why():
     seen = []
     with serving(lambda body: (seen.append(one.trouble), (500, {"error": {"message": "out of memory"}}))[1]) as server:

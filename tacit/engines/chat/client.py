@@ -19,7 +19,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
@@ -78,6 +78,7 @@ class ChatClient:
     key_variable: str = DEFAULT_KEY_VARIABLE
     """environment variable that holds the key; a server that wants none is asked without one"""
     timeout_s: float = 120.0
+    """for one answer, to its last byte; looked at whenever some of it comes"""
     slow: ClassVar[str] = "a model that is still loading, or that writes long answers, wants a longer --timeout"
     """what is said of a server that has not answered in time, ever"""
     retries: int = 6
@@ -105,7 +106,7 @@ class ChatClient:
     def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
         body = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31), "extra_body": options}
-        return self._patiently(self._api.chat.completions.with_raw_response.create, body, read_answer)
+        return self._patiently(self._api.chat.completions.with_streaming_response.create, body, read_answer)
 
     def _patiently(self, send: Callable[..., Any], body: Mapping[str, Any], read: Callable[[bytes], Read]) -> Read:
         """What `read` makes of the answer to a request, which is sent again as long as its failure may pass."""
@@ -135,8 +136,10 @@ class ChatClient:
         """One request, and what its failure means."""
         import openai
 
+        late_at = time.monotonic() + self.timeout_s
         try:
-            response = send(**body, extra_headers=self._headers)
+            with send(**body, extra_headers=self._headers) as response:
+                return self._body(response.iter_bytes(), late_at)
         except openai.APIStatusError as error:
             said = f"{error.status_code} {_said(error.body) or error.response.reason_phrase}"
             if error.status_code in NEVER:
@@ -146,13 +149,28 @@ class ChatClient:
                 raise Broken(said) from error
             raise Passing(said, _asked_to_wait(error.response.headers)) from error
         except openai.APITimeoutError as error:
-            raise Passing(f"no answer within {self.timeout_s:g} s", timed_out=True) from error
+            raise self._late() from error
         except openai.APIConnectionError as error:
             reason = error.__cause__ or error
             nobody = type(reason).__name__ == "ConnectError"  # of the HTTP library, which is another in each version
             raise Passing(str(reason) if nobody else f"the connection broke: {reason}", nobody=nobody) from error
-        content: bytes = response.http_response.content
-        return content
+
+    def _body(self, parts: Iterator[bytes], late_at: float) -> bytes:
+        """All of an answer, if it is there in time: the HTTP library's own timeout is for each silence between two parts."""
+        body = bytearray()
+        try:
+            for part in parts:
+                body += part
+                if time.monotonic() > late_at:
+                    raise self._late()
+        except Passing:
+            raise
+        except Exception as error:  # of the HTTP library, which the client wraps only until the body begins
+            raise self._late() if "Timeout" in type(error).__name__ else Passing(f"the connection broke: {error}") from error
+        return bytes(body)
+
+    def _late(self) -> Passing:
+        return Passing(f"no answer within {self.timeout_s:g} s", timed_out=True)
 
     def _retries(self, trouble: Passing) -> int:
         if self._answered:
