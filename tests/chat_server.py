@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Reply = tuple[int, Any] | tuple[int, Any, dict[str, str]]
-"""status, body (JSON, or bytes as they are), headers; a status of 0 hangs up"""
+"""status, body (JSON, bytes as they are, or an iterator of bytes that come bit by bit), headers; a status of 0 hangs up"""
 
 
 class ChatServer(ThreadingHTTPServer):
@@ -47,6 +47,14 @@ class _Handler(BaseHTTPRequestHandler):
         if status == 0:
             self.close_connection = True
             self.connection.close()
+            return
+        if isinstance(answer, Iterator):
+            self.send_response(status)
+            self.send_header("Content-Length", "5000")
+            self.end_headers()
+            with suppress(ConnectionError):
+                for part in answer:
+                    self.wfile.write(part)
             return
         raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)

@@ -119,7 +119,7 @@ def test_what_there_is_to_look_at_while_a_panel_is_played():
 
 def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and_says_what_is_wrong():
     console = make_console(io.StringIO())
-    policy = SimpleNamespace(trouble="500 out of memory; asked again, 1 of 3 times")
+    policy = SimpleNamespace(trouble="500 out of memory; asked again after 0.5 s, 1 of 3 times")
     progress = EvalProgress(console, 8, 10, policy, every_s=0.02)
     progress.turn(Completion(np.zeros(3), np.zeros(3), "I think I", "length"), False)
     time.sleep(0.2)
@@ -127,7 +127,7 @@ def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and
     first, *rest = console.file.getvalue().splitlines()
     assert first == "first completion, of 3 tokens, which does not parse, cut off at the longest completion: 'I think I'"
     assert len(rest) > 1 and rest[0].startswith("eval: 0 of 8 episodes, 1 turn, ")
-    assert all(line.endswith("left; 500 out of memory; asked again, 1 of 3 times") for line in rest)
+    assert all(line.endswith("left; 500 out of memory; asked again after 0.5 s, 1 of 3 times") for line in rest)
     quick = make_console(io.StringIO())
     EvalProgress(quick, 8).close()
     assert quick.file.getvalue() == "", "nothing for what is over at once"

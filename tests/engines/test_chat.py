@@ -125,7 +125,7 @@ def test_a_server_that_does_not_answer_in_time():
         one.complete(HELLO)
         with pytest.raises(Broken, match=r"no answer within 0\.2 s"):
             one.complete(HELLO)
-        assert one.trouble == "no answer within 0.2 s; asked again, 1 of 1 times"
+        assert one.trouble == "no answer within 0.2 s; asked again after 0.05 s, 1 of 1 times"
         release.set()
     assert len(server.asked) == 3
 
@@ -139,13 +139,60 @@ def test_a_server_that_never_answers_is_asked_once():
     assert len(server.asked) == 1 and time.monotonic() - began < 2
 
 
+def dripping(pause_s: float):
+    for _ in range(40):
+        yield b" "
+        time.sleep(pause_s)
+
+
+@pytest.mark.parametrize("pause_s", [0.05, 1.0], ids=["drips", "stalls"])
+def test_an_answer_that_does_not_end_in_time_is_not_waited_for(pause_s):
+    began = time.monotonic()
+    with serving(lambda body: (200, dripping(pause_s))) as server:
+        with pytest.raises(TacitError, match=r"has never answered: no answer within 0\.3 s; .* wants a longer --timeout"):
+            client(server, timeout_s=0.3).complete(HELLO)
+        assert time.monotonic() - began < 1.5 and len(server.asked) == 1
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again():
+    number = count()
+    with serving(lambda body: (200, iter([b'{"choices": ['])) if next(number) == 0 else (200, says("whole"))) as server:
+        assert client(server).complete(HELLO).text == "whole"
+    assert len(server.asked) == 2
+
+
 def test_a_first_request_that_only_fails_ends_it_after_a_few_tries_and_says_meanwhile_why():
     seen = []
     with serving(lambda body: (seen.append(one.trouble), (500, {"error": {"message": "out of memory"}}))[1]) as server:
         one = client(server)
         with pytest.raises(TacitError, match=r"has never answered: 500 out of memory; the first request failed 4 times"):
             one.complete(HELLO)
-    assert seen == ["", *(f"500 out of memory; asked again, {n} of 3 times" for n in (1, 2, 3))]
+    assert seen == ["", *(f"500 out of memory; asked again after {0.05 * 2 ** (n - 1):g} s, {n} of 3 times" for n in (1, 2, 3))]
+
+
+@pytest.mark.parametrize(("asks_for", "pauses"), [("20", [0.5]), ("0.2", [0.2, 0.2, 0.1]), ("0.01", [0.01] * 6)])
+def test_a_server_that_never_answers_is_not_left_alone_for_as_long_as_it_asks(monkeypatch, asks_for, pauses):
+    monkeypatch.setattr("tacit.engines.chat.client.FIRST_WAIT_S", 0.5)
+    seen, began = [], time.monotonic()
+    loading = 503, {"error": {"message": "loading"}}, {"Retry-After": asks_for}
+    with serving(lambda body: (seen.append(one.trouble), loading)[1]) as server:
+        one = client(server)
+        with pytest.raises(TacitError, match=rf"never answered: 503 loading; .* and it asks to be left alone for {asks_for} s"):
+            one.complete(HELLO)
+    told = [f"503 loading; asked again after {s:g} s, {n} of {len(pauses)} times" for n, s in enumerate(pauses, 1)]
+    assert seen == ["", *told] and sum(pauses) <= time.monotonic() - began < 3
+
+
+def test_a_server_that_has_answered_is_left_alone_for_as_long_as_it_asks(monkeypatch):
+    monkeypatch.setattr("tacit.engines.chat.client.FIRST_WAIT_S", 0.1)
+    number = count()
+    later = (429, {}, {"Retry-After": "0.3"})
+    with serving(lambda body: later if next(number) in (1, 2) else (200, says("hi"))) as server:
+        one = client(server)
+        one.complete(HELLO)
+        began = time.monotonic()
+        assert one.complete(HELLO).text == "hi"
+    assert time.monotonic() - began >= 0.6
 
 
 @pytest.mark.parametrize("reply", [(200, b"<html>sorry</html>"), (400, {"error": "no such parameter"})])
@@ -247,7 +294,7 @@ def test_a_broken_answer_is_an_empty_completion():
         policy = ChatPolicy(client(server), concurrency=1)
         said = [(c.text, c.finish) for c in policy.sample(requests(policy, "a", "b", "c"), Sampling(top_k=5))]
     assert said == [("fine", "stop"), ("", "unusable"), ("fine", "stop")]
-    assert policy.broken == ["the answer's content is NoneType, not text"]
+    assert policy.broken == ["the answer's message has no text, no thought and no call"]
     assert server.asked[0]["top_k"] == 5
 
 

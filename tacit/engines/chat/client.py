@@ -8,23 +8,25 @@ What can go wrong falls in three kinds, and only the first is the model's own do
     Passing       too many requests (429), 5xx, a timeout, a connection that breaks: asked again after a growing pause.
 
 An endpoint that has answered once is trusted to answer again, and one that has not is not: a first request that fails is asked
-again for a few seconds, one that times out not at all, and then work stops. `trouble` says at any time what is being retried.
+again for a few seconds, whatever Retry-After says, one that times out not at all, and then work stops. `trouble` says at any
+time what is being retried.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from tacit.core.chat import Call
 from tacit.core.errors import TacitError, install
-from tacit.engines.chat.messages import calls_of, thought_of
+from tacit.engines.chat.messages import calls_of, text_of, thought_of, whole
 
 Read = TypeVar("Read")
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -32,6 +34,8 @@ PATIENCE = 20
 """requests that may fail one after another, each after all its retries, before the endpoint is taken to be down"""
 FIRST_RETRIES = 3
 """of a request to an endpoint that has never answered"""
+FIRST_WAIT_S = 10.0
+"""all the pauses of such a request together, however long the server asks to be left alone"""
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 """after the first failure, and the longest; each is twice the one before"""
 NEVER = {401: "refuses the key", 403: "refuses the key", 404: "does not know this address or model", 405: "is no such endpoint"}
@@ -74,6 +78,7 @@ class ChatClient:
     key_variable: str = DEFAULT_KEY_VARIABLE
     """environment variable that holds the key; a server that wants none is asked without one"""
     timeout_s: float = 120.0
+    """for one answer, to its last byte; looked at whenever some of it comes"""
     slow: ClassVar[str] = "a model that is still loading, or that writes long answers, wants a longer --timeout"
     """what is said of a server that has not answered in time, ever"""
     retries: int = 6
@@ -101,21 +106,25 @@ class ChatClient:
     def complete(self, messages: Sequence[Mapping[str, Any]], seed: int = 0, **options: Any) -> Answer:
         """The answer to a conversation. Safe to call from several threads."""
         body = {"model": self.model, "messages": list(messages), "seed": seed % (1 << 31), "extra_body": options}
-        return self._patiently(self._api.chat.completions.with_raw_response.create, body, read_answer)
+        return self._patiently(self._api.chat.completions.with_streaming_response.create, body, read_answer)
 
     def _patiently(self, send: Callable[..., Any], body: Mapping[str, Any], read: Callable[[bytes], Read]) -> Read:
         """What `read` makes of the answer to a request, which is sent again as long as its failure may pass."""
-        tried = 0
+        tried, waited_s = 0, 0.0
         while True:
             try:
                 answer = read(self._ask(send, body))
             except Passing as trouble:
                 tried += 1
-                if tried > (most := self._retries(trouble)):
+                pause_s = trouble.wait_s or min(PAUSE_S * 2 ** (tried - 1), LONGEST_PAUSE_S)
+                if not self._answered:
+                    pause_s = min(pause_s, FIRST_WAIT_S - waited_s)
+                if tried > (most := self._retries(trouble)) or pause_s <= 0:
                     raise self._given_up(trouble, tried) from trouble
                 with self._lock:
-                    self.trouble = f"{trouble}; asked again, {tried} of {most} times"
-                time.sleep(trouble.wait_s or min(PAUSE_S * 2 ** (tried - 1), LONGEST_PAUSE_S))
+                    self.trouble = f"{trouble}; asked again after {pause_s:.2g} s, {tried} of {most} times"
+                time.sleep(pause_s)
+                waited_s += pause_s
             except Broken as unusable:
                 raise self._unusable(unusable) from unusable
             else:
@@ -127,8 +136,10 @@ class ChatClient:
         """One request, and what its failure means."""
         import openai
 
+        late_at = time.monotonic() + self.timeout_s
         try:
-            response = send(**body, extra_headers=self._headers)
+            with send(**body, extra_headers=self._headers) as response:
+                return self._body(response.iter_bytes(), late_at)
         except openai.APIStatusError as error:
             said = f"{error.status_code} {_said(error.body) or error.response.reason_phrase}"
             if error.status_code in NEVER:
@@ -138,17 +149,34 @@ class ChatClient:
                 raise Broken(said) from error
             raise Passing(said, _asked_to_wait(error.response.headers)) from error
         except openai.APITimeoutError as error:
-            raise Passing(f"no answer within {self.timeout_s:g} s", timed_out=True) from error
+            raise self._late() from error
         except openai.APIConnectionError as error:
             reason = error.__cause__ or error
             nobody = type(reason).__name__ == "ConnectError"  # of the HTTP library, which is another in each version
             raise Passing(str(reason) if nobody else f"the connection broke: {reason}", nobody=nobody) from error
-        content: bytes = response.http_response.content
-        return content
+
+    def _body(self, parts: Iterator[bytes], late_at: float) -> bytes:
+        """All of an answer, if it is there in time: the HTTP library's own timeout is for each silence between two parts."""
+        body = bytearray()
+        try:
+            for part in parts:
+                body += part
+                if time.monotonic() > late_at:
+                    raise self._late()
+        except Passing:
+            raise
+        except Exception as error:  # of the HTTP library, which the client wraps only until the body begins
+            raise self._late() if "Timeout" in type(error).__name__ else Passing(f"the connection broke: {error}") from error
+        return bytes(body)
+
+    def _late(self) -> Passing:
+        return Passing(f"no answer within {self.timeout_s:g} s", timed_out=True)
 
     def _retries(self, trouble: Passing) -> int:
-        if self._answered or trouble.wait_s:
+        if self._answered:
             return self.retries
+        if trouble.wait_s:
+            return min(math.ceil(FIRST_WAIT_S / trouble.wait_s), self.retries)
         return 0 if trouble.timed_out else min(FIRST_RETRIES, self.retries)
 
     def _given_up(self, trouble: Passing, tried: int) -> Exception:
@@ -156,6 +184,7 @@ class ChatClient:
             return TacitError(f"nobody answers at {self.url}: {trouble}. Is the server running?")
         if not self._answered:
             remedy = self.slow if trouble.timed_out else f"the first request failed {tried} times in a row"
+            remedy += f", and it asks to be left alone for {trouble.wait_s:g} s" if trouble.wait_s else ""
             return TacitError(f"{self.url} has never answered: {trouble}; {remedy}.")
         with self._lock:
             self._failures += 1
@@ -174,29 +203,31 @@ class ChatClient:
 
 
 def read_answer(raw: bytes) -> Answer:
-    """What a chat completion says. Raises Broken, with the reason, where it says nothing."""
+    """What a chat completion says. Raises Broken, with the reason, where it says nothing.
+
+    A thought that was cut off, a call that cannot be read and a refusal are the model's own answers, bad as they are.
+    """
     try:
         document = json.loads(raw)
     except ValueError as error:
         raise Broken(f"the answer is not JSON: {raw[:80]!r}") from error
     try:
         choice = document["choices"][0]
-        calls, thought = calls_of(choice["message"]), thought_of(choice["message"])
-        text = choice["message"].get("content") or "" if calls else choice["message"]["content"]
+        calls, thought, text = calls_of(choice["message"]), thought_of(choice["message"]), text_of(choice["message"])
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise Broken(f"the answer has no choices[0].message.content: {raw[:80]!r}") from error
-    if not isinstance(text, str):
-        raise Broken(f"the answer's content is {type(text).__name__}, not text")
+        raise Broken(f"the answer has no choices[0].message: {raw[:80]!r}") from error
+    if text is None and not calls and not thought:
+        raise Broken("the answer's message has no text, no thought and no call")
     usage = document.get("usage")
     counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (n if isinstance(n, int) and n >= 0 else 0 for n in counts)
-    return Answer(text, choice.get("finish_reason") != "length", prompt, completion, calls, thought)
+    return Answer(text or "", choice.get("finish_reason") != "length", prompt, completion, calls, thought)
 
 
 def _said(body: object) -> str:
     """The server's own words, from `{"error": {"message": …}}` or whatever else it sent."""
     said = body.get("message", "") if isinstance(body, dict) else body
-    return " ".join(str(said or "").split())[:200]
+    return whole(" ".join(str(said or "").split())[:200])
 
 
 def _asked_to_wait(headers: Mapping[str, str]) -> float:

@@ -48,7 +48,7 @@ class _Client(ChatClient):
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
-        send = self._api.embeddings.with_raw_response.create
+        send = self._api.embeddings.with_streaming_response.create
         try:
             return self._patiently(send, body, lambda raw: read_vectors(raw, len(texts)))
         except Broken as unusable:

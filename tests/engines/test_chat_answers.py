@@ -1,0 +1,84 @@
+"""What endpoints say that is not quite an answer: the model's own failure is a turn of its own, and not the server's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from chat_server import says, serving
+
+from tacit.core.chat import Chat, Message
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.chat.client import Broken, ChatClient, read_answer
+from tacit.engines.chat.policy import ChatPolicy
+
+HALF = "\ud83d"
+
+
+def answer(content, finish: str = "stop", **message):
+    """What is read of a chat completion with this message."""
+    return read_answer(
+        json.dumps({"choices": [{"message": {"content": content, **message}, "finish_reason": finish}]}).encode()
+    )
+
+
+def call(arguments, name: str = "act"):
+    return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def test_half_a_character_is_a_question_mark_wherever_it_is_said():
+    spoken = answer(f"x {HALF} y", reasoning_content=f"hm {HALF}", tool_calls=[call(json.dumps({"action": f"go {HALF}"}))])
+    assert (spoken.text, spoken.thought, dict(spoken.calls[0].arguments)) == ("x ? y", "hm ?", {"action": "go ?"})
+    assert answer("a whole \U0001f600").text == "a whole \U0001f600"
+    with serving(lambda body: (200, {**says(f"look {HALF}"), "usage": None})) as server:
+        policy = ChatPolicy(ChatClient(server.url, "m"))
+        prompts = policy.encode_prompt("hello"), policy.encode_chat(Chat((Message("user", "hello"),)))
+        said = policy.sample([Request(prompt, 0) for prompt in prompts], Sampling())
+    assert [completion.text for completion in said] == ["look ?", "look ?"]
+
+
+def test_half_a_character_in_what_a_server_says_of_its_failure():
+    with serving(lambda body: (400, {"error": {"message": f"cannot read {HALF}"}})) as server:
+        policy = ChatPolicy(ChatClient(server.url, "m"))
+        policy.sample([Request(policy.encode_prompt("hello"), 0)], Sampling())
+    assert policy.broken == ["400 cannot read ?"]
+
+
+def test_a_thought_that_was_cut_off_is_a_turn_that_was_cut_off():
+    cut = answer(None, "length", reasoning_content="Let me think about 26 and")
+    assert (cut.text, cut.thought, cut.finished) == ("", "Let me think about 26 and", False)
+
+
+@pytest.mark.parametrize("arguments", ["{not json", '["go"]', "go"])
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_call_that_cannot_be_read_is_told_as_it_came(content, arguments):
+    said = answer(content, tool_calls=[call(arguments)])
+    assert (said.text, said.calls, said.finished) == (arguments, (), True)
+
+
+def test_a_refusal_is_an_answer():
+    assert answer(None, refusal="I cannot do that.").text == "I cannot do that."
+    assert answer("", refusal=None).text == "", "a model may say nothing"
+
+
+def test_a_text_in_parts_is_one_text():
+    parts = [{"type": "text", "text": "<action>"}, {"type": "image_url"}, {"type": "text", "text": f"go{HALF}</action>"}]
+    assert answer(parts).text == "<action>go?</action>"
+
+
+@pytest.mark.parametrize("message", [{}, {"tool_calls": []}, {"tool_calls": [3]}, {"refusal": None, "reasoning": " "}])
+@pytest.mark.parametrize("content", [None, [], 3, [{"type": "image_url"}]])
+def test_an_answer_with_nothing_at_all_in_it_is_broken(content, message):
+    with pytest.raises(Broken, match="no text, no thought and no call"):
+        answer(content, **message)
+
+
+def test_the_models_own_failures_are_turns_and_no_broken_server():
+    replies = iter([{"reasoning_content": "hm"}, {"tool_calls": [call("{not json")]}, {"refusal": "no"}])
+    reply = lambda body: (200, {"choices": [{"message": {"content": None, **next(replies)}, "finish_reason": "length"}]})  # noqa: E731
+    with serving(reply) as server:
+        policy = ChatPolicy(ChatClient(server.url, "m"), concurrency=1)
+        prompt = policy.encode_chat(Chat((Message("user", "hello"),)))
+        said = policy.sample([Request(prompt, i) for i in range(3)], Sampling())
+    assert [c.text for c in said] == ["<think>\nhm\n</think>\n\n", "{not json", "no"] and policy.broken == []
+    assert {c.finish for c in said} == {"length"}
