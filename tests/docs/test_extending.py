@@ -26,7 +26,7 @@ max_steps = 3
 tiny = {hidden = 32, layers = 2, heads = 2, kv_heads = 2}
 engine = {threads = 1}
 sft = {steps = 2, tasks = 8}
-schedule = {iterations = 1, groups = 2, group_size = 2}
+schedule = {iterations = 1, groups = 2, group_size = 4}
 evaluation = {tasks = 2}
 """
 
