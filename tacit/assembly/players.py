@@ -118,7 +118,7 @@ def open_target(
         return _open_run(path.parent.parent, said, checkpoint or path.name)
     if checkpoint:
         raise TacitError(f"--checkpoint {checkpoint} is for runs, and {name!r} is none: it has no {SETTINGS}.")
-    _needs_world(name, said)
+    _needs_world(name, said, place=True)
     recipe = Recipe.from_json(override({"model": name}, said))
     return _open(name, recipe, recipe.train.seed, None, None)
 
@@ -263,9 +263,10 @@ def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
     return cast(Policy, ByRule(practice.world.reader)), practice
 
 
-def _needs_world(name: str, said: Said) -> None:
+def _needs_world(name: str, said: Said, place: bool = False) -> None:
+    """`place`: it may be the name of a run that is not there"""
     if ("world",) not in said:
-        if name in (EXPERT, READER, HUMAN, *TINY_SIZES, *BASES):
+        if not place or name in (*TINY_SIZES, *BASES):
             raise TacitError(f"{name!r} can play in any world, so one must be named: add --world (see `tacit list worlds`).")
         there = what_is_there(Path(name))
         here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := runs_below(Path())) else ""

@@ -339,7 +339,7 @@ def test_an_endpoint_that_goes_away_and_comes_back(capsys, tmp_path):
         ([], "the following arguments are required: TARGET"),
         (["--endpoint", "http://localhost:1/v1", "--world", "countdown"], "add --model NAME"),
         (["--endpoint", "localhost", "--model", "m", "--world", "countdown"], "must begin with http"),
-        (["--endpoint", "http://localhost:1/v1", "--model", "m"], "the world must be named"),
+        (["--endpoint", "http://localhost:1/v1", "--model", "m"], "'m' can play in any world, so one must be named"),
         (
             ["--endpoint", "http://x", "--model", "m", "--world", "countdown", "--checkpoint", "best"],
             "--checkpoint best is for runs",

@@ -42,7 +42,7 @@ def test_it_can_be_watched(capsys):
     ("flags", "reason"),
     [
         (("--world", "countdown"), "world 'countdown' has no reader"),
-        ((), "the world must be named"),
+        ((), "'reader' can play in any world, so one must be named"),
         (("--world", "alfworld", "--no-state-block"), "reads a state block, and this prompt has none"),
         (("--world", "alfworld", "--block", "papers"), "unknown form 'papers' of the state block"),
         (("--world", "alfworld", "--tokens"), "--tokens counts with a policy's own tokenizer, and 'reader' has none"),

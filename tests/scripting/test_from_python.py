@@ -163,7 +163,7 @@ def test_a_loaded_policy_is_measured_as_it_is(run, tmp_path, monkeypatch):
     policy.load(run.path / "checkpoints" / run.checkpoints[0] / "policy")
     changed = tacit.evaluate(policy, like=run, out=tmp_path / "policy")
     assert changed.result["fingerprint"] != measured.result["fingerprint"]
-    with pytest.raises(TacitError, match="the world must be named"):
+    with pytest.raises(TacitError, match="'a policy' can play in any world, so one must be named"):
         tacit.evaluate(policy)
     with pytest.raises(TacitError, match="has its weights already"):
         tacit.evaluate(policy, like=run, checkpoint="best")
