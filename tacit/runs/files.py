@@ -85,7 +85,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DiskError(path, error) from error
     except TacitError as error:  # of an engine that could not write its part
-        if (refused := _refused(error.__cause__)) is None:
+        refused = _refused(error.__cause__)
+        if refused is None or refused.errno not in REFUSALS:
             raise
         raise DiskError(path, refused) from error
 

@@ -63,10 +63,10 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        heads = self._heads
+        heads, in_head = self._heads, self._in_head
         super().data_received(data)
         if self._in_head and self._heads == heads and not self.transport.is_closing():
-            self._bytes += len(data)
+            self._bytes += len(data) if in_head else 0  # the end of a body is no head
             if self._bytes > LONGEST_HEAD:
                 self._refuse(431, f"the head of the request is too large; {LONGEST_HEAD} bytes are read here at most.")
             elif self._deadline is None:

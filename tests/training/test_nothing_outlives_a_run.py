@@ -30,7 +30,7 @@ def asking(prompt: str, seed: int) -> str:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_threads_of_the_experience_end_with_the_run(stopped, tmp_path):
-    schedule = Schedule(groups=2, group_size=2, iterations=3, lr=1e-3)
+    schedule = Schedule(groups=2, group_size=4, iterations=3, lr=1e-3)
     kit = Kit(ScriptedPolicy(lambda prompt, seed: "add: largest first"), tmp_path)
     method = get_method("complementary")(**TERSE, background=True, kl=0.0, schedule=schedule).build(WORLD, kit)
     run = Run.create(tmp_path / "run", {})
