@@ -207,6 +207,8 @@ def test_ppo_gets_its_value_head_and_can_be_evaluated(recipe, tmp_path, capsys):
 
 
 def test_play_a_run_shows_the_episode_that_its_evaluation_played(finished, capsys):
+    from rich.control import strip_control_codes
+
     from tacit.cli.terminal import visible
     from tacit.runs.records import read_records
 
@@ -216,7 +218,7 @@ def test_play_a_run_shows_the_episode_that_its_evaluation_played(finished, capsy
     episode = read_records(run / "trajectories" / "eval-rl-000002.jsonl.gz")[2]
     assert episode["task"] in out
     for turn in episode["turns"]:
-        assert visible(turn["saw"]) in out and f"> {visible(turn['action'])}" in out
+        assert visible(turn["saw"]) in out and f"> {visible(strip_control_codes(turn['action']))}" in out
     assert f"no success after {len(episode['turns'])} steps" in out
 
 
