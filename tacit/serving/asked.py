@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from tacit.core.text import is_unicode
+
 MOST_CHARACTERS = 16_384
 """of one text; what a module reads in one turn is bounded by its context, far below this"""
 COLDEST = 1e-20
@@ -19,11 +21,8 @@ def _warm(temperature: float) -> float:
 
 
 def _whole(text: str) -> str:
-    """JSON lets half of a pair stand alone, and no tokenizer or answer can write it down."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"has half a character (a lone surrogate) at {error.start}") from None
+    if not is_unicode(text):
+        raise ValueError("has half a character (a lone surrogate) in it")
     return text
 
 

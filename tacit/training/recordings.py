@@ -25,6 +25,7 @@ from tacit.core.amounts import number_of
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
+from tacit.core.text import is_unicode
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, World
 from tacit.rollout.retelling import Differs, Happening, repeating, told
@@ -212,7 +213,7 @@ def recording_of(line: int, data: Any) -> Recording:
         saw = turn.get("saw", turn.get("observation")) if isinstance(turn, Mapping) else None
         if not isinstance(saw, str) or not isinstance(turn.get("action"), str):
             raise TacitError(f"turn {number} has no text for what was seen, or for the action")
-        if not _is_text(saw) or not _is_text(turn["action"]):
+        if not is_unicode(saw) or not is_unicode(turn["action"]):
             raise TacitError(f"turn {number} has half a character (a lone surrogate) in it")
         if not turn["action"].strip() and turn.get("valid", True) is not False:
             raise TacitError(f"turn {number} has an empty action")
@@ -220,7 +221,7 @@ def recording_of(line: int, data: Any) -> Recording:
         actions.append(turn["action"])
     last = data.get("saw", data.get("observation"))
     if not all(
-        _is_text(text) for text in (last, data.get("goal"), data.get("task"), data.get("family")) if isinstance(text, str)
+        is_unicode(text) for text in (last, data.get("goal"), data.get("task"), data.get("family")) if isinstance(text, str)
     ):
         raise TacitError("has half a character (a lone surrogate) in it")
     return Recording(
@@ -238,16 +239,7 @@ def recording_of(line: int, data: Any) -> Recording:
 
 def _wrote(turn: Mapping[str, Any]) -> str | None:
     said = turn.get("wrote")
-    return said if turn.get("valid", True) is False and isinstance(said, str) and _is_text(said) else None
-
-
-def _is_text(text: str) -> bool:
-    """Whether it can be written down: JSON lets half of a pair stand alone, UTF-8 does not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return said if turn.get("valid", True) is False and isinstance(said, str) and is_unicode(said) else None
 
 
 def untellable(recording: Recording, known: Known, context: Context) -> str:

@@ -16,7 +16,8 @@ from tacit.core.types import Completion
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.desk import PATIENCE
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
-from tacit.engines.local.sampling.sampler import STOPS_KEPT, LocalSampler
+from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.sampling.stopping import KEPT
 from tacit.losses.imitation import Imitation
 
 
@@ -142,11 +143,11 @@ def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, 
 
 def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_them(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
-    stops = [("x", str(i)) for i in range(3 * STOPS_KEPT)]
+    stops = [("x", str(i)) for i in range(3 * KEPT)]
     first = sampler.stops(stops[0])
     for stop in stops:
         sampler.stops(stop)
-    assert len(sampler._stops) == STOPS_KEPT and stops[-1] in sampler._stops
+    assert len(sampler.stops._known) == KEPT and stops[-1] in sampler.stops._known
     again = sampler.stops(stops[0])
     tokens = np.arange(40)
     assert again is not first and (again.interesting(tokens) == first.interesting(tokens)).all()

@@ -17,8 +17,8 @@ import numpy as np
 from tacit.companions.experience.disk import Disk, Happened
 from tacit.companions.experience.entries import LONGEST, Call, Entry, Origin, Usage
 from tacit.companions.experience.matrix import Matrix, Snapshot, normalised
-from tacit.companions.experience.operations import is_unicode
 from tacit.core.errors import TacitError
+from tacit.core.text import is_unicode
 
 CAPACITY = 20_000
 FORMAT = "1"

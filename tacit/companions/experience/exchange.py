@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from tacit.companions.experience.bank import Bank, checked
 from tacit.companions.experience.embedding import Embedding
 from tacit.companions.experience.entries import Origin
-from tacit.companions.experience.operations import is_unicode
 from tacit.core.errors import TacitError
+from tacit.core.text import is_unicode
 
 TOGETHER = 256
 """entries embedded and written at once"""

@@ -28,12 +28,12 @@ from tacit.companions.experience.operations import (
     Operation,
     Style,
     after_thought,
-    is_unicode,
     read_operations,
 )
 from tacit.core.batch import Batch
 from tacit.core.moment import Moment
 from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.text import is_unicode
 from tacit.core.types import Trajectory
 from tacit.losses.cispo import ClippedWeight
 

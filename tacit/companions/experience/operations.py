@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tacit.companions.experience.entries import LONGEST
+from tacit.core.text import is_unicode
 
 Kind = Literal["add", "update", "return"]
 Style = Literal["json", "terse"]
@@ -58,15 +59,6 @@ def read_operations(answer: str, style: Style, guided: bool) -> tuple[Operation,
 def after_thought(answer: str) -> str:
     """The answer without what was thought before it; templates that begin the thought themselves leave only its end."""
     return answer.rpartition("</think>")[2]
-
-
-def is_unicode(text: str) -> bool:
-    """False for half a surrogate pair: JSON can say it, and neither a tokenizer nor a bank can take it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _from_json(answer: str) -> list[Operation]:

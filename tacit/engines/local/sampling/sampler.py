@@ -21,10 +21,7 @@ from tacit.engines.local.sampling.drawing import check_sampling
 from tacit.engines.local.sampling.generic_decoding import GenericDecoder
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tacit.engines.local.sampling.rows import Job
-from tacit.engines.local.sampling.stopping import Stops, end_tokens
-
-STOPS_KEPT = 64
-"""sets of stop strings whose ends are remembered, each by a bit for every token of the vocabulary"""
+from tacit.engines.local.sampling.stopping import KnownStops, end_tokens
 
 
 class LocalSampler:
@@ -48,7 +45,7 @@ class LocalSampler:
         for the device). `lean=False` decodes every model through its own forward pass."""
         if max_batch < 1:
             raise TacitError(f"max_batch is {max_batch}; it must be at least 1.")
-        self._tokenizer, self._device = tokenizer, torch.device(device)
+        self._device = torch.device(device)
         self.max_batch = max_batch
         """as chosen, or less where that did not fit in memory"""
         self.prefilled_tokens = 0
@@ -61,8 +58,7 @@ class LocalSampler:
         self._layers: int = text_config.num_hidden_layers
         self._context: int | None = getattr(text_config, "max_position_embeddings", None)
         self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
-        self._end_tokens = end_tokens(base, tokenizer)
-        self._stops: dict[tuple[str, ...], Stops] = {}
+        self.stops = KnownStops(tokenizer, end_tokens(base, tokenizer), self._vocabulary)
         self._generic = GenericDecoder(model, torch.device(device))
         self._lean: LlamaDecoder | None = None
         self._options: dict[str, Any] = {"prefill_tokens": prefill_tokens, "cuda_graphs": cuda_graphs}
@@ -164,13 +160,6 @@ class LocalSampler:
                 "another model's tokenizer."
             )
         return Job(ticket, prompt, request.seed, limit, whose)
-
-    def stops(self, stop: tuple[str, ...]) -> Stops:
-        if stop not in self._stops:
-            if len(self._stops) >= STOPS_KEPT:  # whoever serves is asked for ever new ones
-                del self._stops[next(iter(self._stops))]
-            self._stops[stop] = Stops(self._tokenizer, self._end_tokens, stop, self._vocabulary)
-        return self._stops[stop]
 
     def _depth(self, layer: int | None) -> int | None:
         """The layer counted from 0 (embeddings) to the number of layers (after the last and the final norm)."""

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+KEPT = 64
+"""sets of stop strings whose ends are remembered, each by a bit for every token of the vocabulary"""
+
 
 class Stops:
     """Finds the end of completions. Stop strings may span tokens, so the decoded text is what is searched.
@@ -60,3 +63,18 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
         if ids is not None:
             found.update(int(i) for i in (ids if isinstance(ids, list | tuple) else [ids]))
     return frozenset(found)
+
+
+class KnownStops:
+    """The `Stops` of a model, by their stop strings: the last `KEPT` sets, since whoever serves is asked for ever new ones."""
+
+    def __init__(self, tokenizer: Any, end_tokens: Iterable[int], vocabulary: int) -> None:
+        self._tokenizer, self._end_tokens, self._vocabulary = tokenizer, tuple(end_tokens), vocabulary
+        self._known: dict[tuple[str, ...], Stops] = {}
+
+    def __call__(self, stop: tuple[str, ...]) -> Stops:
+        if stop not in self._known:
+            if len(self._known) >= KEPT:
+                del self._known[next(iter(self._known))]
+            self._known[stop] = Stops(self._tokenizer, self._end_tokens, stop, self._vocabulary)
+        return self._known[stop]

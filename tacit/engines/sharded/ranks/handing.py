@@ -6,7 +6,7 @@ version that the others have, though the ranks may have learned on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,11 @@ class HandsOver:
 
     def meet(self, server: int) -> str:
         """Returns what went wrong; that concerns the server, and the ranks go on."""
-        return self._with(server, lambda: self._pairs.update({server: Pair(self._meeting[server], GIVES, self.device)}))
+
+        def meet() -> None:
+            self._pairs[server] = Pair(self._meeting[server], GIVES, self.device)
+
+        return self._with(server, meet)
 
     def give_weights(self, name: str, server: int) -> str:
         """As `meet`."""
@@ -75,7 +79,7 @@ class HandsOver:
 
         return self._with(server, give)
 
-    def _with(self, server: int, work: Any) -> str:
+    def _with(self, server: int, work: Callable[[], None]) -> str:
         try:
             if not self.number:
                 work()

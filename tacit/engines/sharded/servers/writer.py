@@ -13,8 +13,7 @@ from transformers import AutoTokenizer
 from vllm import EngineArgs, LLMEngine, TokensPrompt
 from vllm.lora.request import LoRARequest
 
-from tacit.engines.local.sampling.sampler import STOPS_KEPT
-from tacit.engines.local.sampling.stopping import Stops
+from tacit.engines.local.sampling.stopping import KnownStops
 from tacit.engines.sharded.servers.drawing import LOGPROBS_MODE, OwnDraw, parameters
 from tacit.engines.sharded.servers.orders import Delivery, Opening, Order
 
@@ -33,14 +32,13 @@ class _Row:
 class Writer:
     def __init__(self, told: Opening):
         self._told = told
-        self._tokenizer = AutoTokenizer.from_pretrained(told.checkpoint)
-        self._stops: dict[tuple[str, ...], Stops] = {}
         self._rows: dict[str, _Row] = {}
         self._adapters: dict[str, LoRARequest] = {}
         self._made = 0
         self._versions: dict[str, int] = {} if told.lora_rank else {MAIN: 0}
         self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(told)))
-        self._vocabulary = self._engine.model_config.get_vocab_size()
+        tokenizer, vocabulary = AutoTokenizer.from_pretrained(told.checkpoint), self._engine.model_config.get_vocab_size()
+        self._stops = KnownStops(tokenizer, told.end_tokens, vocabulary)
 
     @property
     def busy(self) -> bool:
@@ -92,7 +90,7 @@ class Writer:
             for token, known in zip(said.token_ids, said.logprobs, strict=True):
                 row.tokens.append(int(token))
                 row.logprobs.append(float(known[token].logprob))
-                if stopped := self._stops_of(row.order.sampling.stop).ends(np.array(row.tokens)):
+                if stopped := self._stops(row.order.sampling.stop).ends(np.array(row.tokens)):
                     break
             if stopped or output.finished:
                 finished.append(self._delivery(row, stopped))
@@ -118,13 +116,6 @@ class Writer:
     def _delivery(self, row: _Row, stopped: bool) -> Delivery:
         version = self._versions[row.order.member]
         return Delivery(row.order.ticket, tuple(row.tokens), tuple(row.logprobs), stopped, version)
-
-    def _stops_of(self, stop: tuple[str, ...]) -> Stops:
-        if stop not in self._stops:
-            if len(self._stops) >= STOPS_KEPT:  # whoever serves is asked for ever new ones
-                del self._stops[next(iter(self._stops))]
-            self._stops[stop] = Stops(self._tokenizer, self._told.end_tokens, stop, self._vocabulary)
-        return self._stops[stop]
 
 
 def _arguments(told: Opening) -> dict[str, Any]:
