@@ -122,6 +122,9 @@ def test_a_model_is_told_what_it_really_said(style, block):
     mumbled = Message("assistant", MUMBLED.removeprefix("<think>hm</think>"))
     assert told_them == ([Message("assistant", "")] if block else [mumbled, Message("assistant", ""), meant])
     assert played.steps[1].prompt.chat.messages[2] == mumbled and played.steps[1].prompt.chat.messages[3].role == "user"
+    corrected = ["Your last answer called no tool" in m.content for m in played.steps[2].prompt.chat.messages[3::2]]
+    assert corrected == [style == "tools"] * (1 if block else 2), "the world cannot say what was wrong with such an answer"
+    assert block or "called no tool" not in played.steps[-1].prompt.chat.messages[-1].content, "after a call nothing is"
     again = list(told(context, task, recorded(played)))
     assert [turn.prompt for turn in again] == [step.prompt for step in played.steps]
 
