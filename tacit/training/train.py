@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,27 +13,24 @@ import numpy as np
 from tacit.core.amounts import duration, number_of
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.iteration import Iteration
-from tacit.core.method import Companion, Method, companions_of, measured_under
+from tacit.core.method import Companion, Method, companions_of
 from tacit.core.protocols import Policy
-from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.behaviour import repeated
-from tacit.evaluation.evaluate import evaluate
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules, Told
-from tacit.evaluation.scores import final_and_peak, over_worlds
-from tacit.rollout.crashes import describe_crashes, first_crash, refuse_if_all_crashed
+from tacit.rollout.crashes import first_crash, refuse_if_all_crashed
 from tacit.rollout.tally import describe_completion
 from tacit.runs.checkpoints import Checkpoint
-from tacit.runs.directory import STAGES, SUMMARY, Run, code_version, read_settings
-from tacit.runs.files import write_directory, write_json
-from tacit.runs.records import batch_records, iteration_records, trajectory_record, write_records
+from tacit.runs.directory import STAGES, Run, read_settings
+from tacit.runs.files import write_directory
+from tacit.runs.records import batch_records, iteration_records, write_records
 from tacit.runs.watching import Watcher
 from tacit.training.demonstrations import Demonstrations
 from tacit.training.events import Callback, Event
 from tacit.training.lessons import Rounds, demonstrated
 from tacit.training.loop import Loop
+from tacit.training.measuring import Measuring
 from tacit.training.playground import Playground
-from tacit.training.practice import Practice, evaluation_sampling, make_worlds
+from tacit.training.practice import Practice, make_worlds
+from tacit.training.progress import Progress, summarise
 from tacit.training.reporting import Attended, Played, Reporter
 from tacit.training.settings import TrainSettings
 from tacit.training.statistics import written_first
@@ -44,25 +41,6 @@ SFT_STEPS_PER_CHECKPOINT = 10
 
 NO_CREDIT = 1e-9
 """advantages no larger than this are rounding"""
-
-
-@dataclass
-class Progress:
-    """Where a run stands; saved with every checkpoint."""
-
-    stage: str = ""
-    step: int = 0
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    further: list[dict[str, Any]] = field(default_factory=list)
-    """evaluations on the further panels"""
-    drawn: dict[str, int] = field(default_factory=dict)
-    """how far the walk through each world's tasks has come"""
-    episodes: int = 0
-    turns: int = 0
-    generated_tokens: int = 0
-    wall_s: float = 0.0
-    stopped: str = ""
-    """why practice or imitation ended before its last step: `callback` or `patience`"""
 
 
 class Trainer:
@@ -94,11 +72,6 @@ class Trainer:
         """What all worlds share: name, schedule, losses."""
         return self.practices[0].method
 
-    @property
-    def _measured(self) -> bool:
-        """Whether there is a world to be measured in, and not a record of somebody's work alone."""
-        return all(practice.world.playable for practice in self.practices)
-
     def train(self) -> dict[str, Any]:
         """Run what is left to run; returns the summary."""
         self._restore()
@@ -109,6 +82,9 @@ class Trainer:
                 self.reporter.say(note)
         with self.reporter, ExitStack() as open_worlds:
             self.playgrounds = [self._playground(practice, open_worlds) for practice in self.practices]
+            self.measuring = Measuring(
+                self.run, self.policy, self.practices, self.playgrounds, self.settings, self.reporter, self._watched
+            )
             if self.progress.stage == "" and self.settings.evaluation.untrained:
                 self._evaluate("untrained", 0)
                 self._evaluate_further("untrained", 0)
@@ -116,7 +92,8 @@ class Trainer:
                 self._imitate()
             if self.method.schedule.iterations and not self.progress.stopped:
                 self._practise()
-        return self._summarise()
+        self._add_up_time()
+        return summarise(self.run, self.progress, self.policy, self.practices)
 
     def _tell(self, event: Event) -> None:
         for callback in self._callbacks:
@@ -229,7 +206,7 @@ class Trainer:
                     self._evaluate_further("rl", step)
             if evaluated or step % self.settings.checkpoint_every == 0:
                 saved = self._save()
-                if self._is_best(step):
+                if self.progress.is_best(step):
                     self.run.checkpoints.mark_best(saved)
 
     def _stop_if_no_better(self) -> None:
@@ -237,11 +214,9 @@ class Trainer:
         patience = self.settings.evaluation.patience
         if not patience or self.progress.stopped:
             return
-        successes = [e["success"] for e in self.progress.evaluations if e["stage"] == "rl"]
-        best = successes.index(max(successes)) if successes else 0
-        if len(successes) - 1 - best >= patience:
+        if (best := self.progress.best_before(patience)) is not None:
             self.progress.stopped = "patience"
-            last = f"the last {number_of(patience, 'evaluation')} brought nothing above {successes[best]:.1%}"
+            last = f"the last {number_of(patience, 'evaluation')} brought nothing above {best:.1%}"
             self.reporter.say(f"stopped at rl {self.progress.step}: {last}")
 
     def _count(self, done: Iteration, step: int, seconds: float) -> None:
@@ -270,58 +245,17 @@ class Trainer:
         self._tell(Event("step", "rl", step, self.method.schedule.iterations, metrics, self.run.path))
 
     def _evaluate(self, stage: str, step: int) -> None:
-        scores, played = [], []
-        if not self._measured:
+        score = self.measuring.evaluated(stage, step)
+        if score is None:
             return
-        for ground, practice in zip(self.playgrounds, self.practices, strict=True):
-            score, episodes = self._measure(ground, practice, practice.course.panel, stage, step)
-            scores.append(score)
-            played += episodes
-        self.progress.evaluations.append(over_worlds(scores))
+        self.progress.evaluations.append(score)
         for alarm in self.watcher.see_measured(self.progress.evaluations):
             self.reporter.say(f"warning at rl {step}: {alarm}")
-        self._record(f"eval-{stage}", step, played)
         total = {"sft": self.settings.sft.all_steps, "rl": self.method.schedule.iterations}.get(stage, 0)
-        self._tell(Event("evaluation", stage, step, total, self.progress.evaluations[-1], self.run.path))
+        self._tell(Event("evaluation", stage, step, total, score, self.run.path))
 
     def _evaluate_further(self, stage: str, step: int) -> None:
-        """On the further panels, once the stage is over."""
-        if not self._measured:
-            return
-        for ground, practice in zip(self.playgrounds, self.practices, strict=True):
-            where = f"{practice.name}-" if len(self.practices) > 1 else ""
-            for panel in practice.course.further:
-                score, episodes = self._measure(ground, practice, panel, stage, step)
-                self.progress.further.append(score)
-                self._record(f"eval-{where}{panel.tasks[0].split}-{stage}", step, episodes)
-            for name, condition in measured_under(practice.method).items():
-                score, episodes = self._measure(ground, practice, practice.course.panel, stage, step, condition)
-                self.progress.further.append(score)
-                self._record(f"eval-{where}{name}-{stage}", step, episodes)
-
-    def _record(self, kept_as: str, step: int, played: Sequence[Trajectory]) -> None:
-        if self.settings.trajectories:
-            write_records(self.run.trajectories(kept_as, step), map(trajectory_record, played))
-
-    def _measure(
-        self, ground: Playground, practice: Practice, panel: Panel, stage: str, step: int, condition: Told = PLAIN
-    ) -> tuple[dict[str, Any], list[Trajectory]]:
-        chosen = practice.settings.evaluation
-        sampling, steps = (
-            evaluation_sampling(practice.settings, ground.max_tokens),
-            chosen.max_steps or practice.world.max_steps,
-        )
-        rules = Rules(sampling, steps, self.settings.seed, chosen.repeats, condition)
-        onlooker = self._watched(f"{stage} {step} on {panel.name}", len(panel.tasks) * chosen.repeats, steps)
-        score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self.policy, onlooker)
-        self.reporter.going_on(None)
-        remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self.run.path}`."
-        refuse_if_all_crashed(played, remedy)
-        if crashes := describe_crashes(played):
-            self.reporter.say(f"warning at {stage} {step}: {crashes}")
-        known = {"world": practice.name, "fingerprint": self.policy.digest(), "code": code_version()}
-        self.reporter.say(f"{stage} {step}: success {score} on {score.panel}")
-        return {"stage": stage, "step": step, **score.to_json(), **known}, played
+        self.progress.further += self.measuring.further(stage, step)
 
     def _watched(self, what: str, episodes: int, max_steps: int) -> Played:
         played = Played(what, episodes, max_steps, self.policy)
@@ -335,14 +269,12 @@ class Trainer:
         self._shown = True
         return describe_completion("first completion", *played.first)
 
-    def _is_best(self, step: int) -> bool:
-        """Whether practice has been measured at this very step, and never better."""
-        scores = {e["step"]: e["success"] for e in self.progress.evaluations if e["stage"] == "rl"}
-        return step in scores and scores[step] >= max(scores.values())
-
-    def _save(self) -> Checkpoint:
+    def _add_up_time(self) -> None:
         self.progress.wall_s += time.monotonic() - self._began
         self._began = time.monotonic()
+
+    def _save(self) -> Checkpoint:
+        self._add_up_time()
         state = {**asdict(self.progress), "settings": read_settings(self.run.path)}
         return self.run.checkpoints.save(
             self.progress.stage, self.progress.step, self.policy, state, beside=self.beside, companions=self._companions()
@@ -367,7 +299,7 @@ class Trainer:
             known = [name for name in Progress.__dataclass_fields__ if name in state and name != "stopped"]
             self.progress = Progress(**{name: state[name] for name in known})
             self.reporter.say(f"resuming after {newest.stage} {newest.step}")
-            if self._is_best(newest.step):  # the killed process may not have got round to saying so
+            if self.progress.is_best(newest.step):  # the killed process may not have got round to saying so
                 self.run.checkpoints.mark_best(newest)
         kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
         self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
@@ -379,32 +311,3 @@ class Trainer:
         if error.batch is not None:
             write_records(place / f"batch-{step:06d}.jsonl.gz", batch_records(error.batch))
         return NonFiniteLoss(f"{error} The run stopped at iteration {step}, no weight moved; batch and policy are in {place}.")
-
-    def _summarise(self) -> dict[str, Any]:
-        self.progress.wall_s += time.monotonic() - self._began
-        evaluations = self.progress.evaluations
-        final, peak = final_and_peak(evaluations) if evaluations else ({}, {})
-        panels = [practice.course.panel for practice in self.practices]
-        summary = {
-            "run": self.run.path.name,
-            "world": ",".join(practice.name for practice in self.practices),
-            "method": self.method.name,
-            "settings": read_settings(self.run.path),
-            "panel": " + ".join(panel.name for panel in panels),
-            "panel_version": "+".join(dict.fromkeys(panel.version for panel in panels)),
-            "panel_hash": "+".join(panel.hash for panel in panels),
-            "success": {e["stage"]: e["success"] for e in evaluations},
-            "final": final,
-            "peak": peak,
-            "evaluations": evaluations,
-            "further": self.progress.further,
-            "iterations": self.method.schedule.iterations,
-            "stopped": self.progress.stopped,
-            "episodes": self.progress.episodes,
-            "turns": self.progress.turns,
-            "generated_tokens": self.progress.generated_tokens,
-            "wall_s": round(self.progress.wall_s, 1),
-            "digest": self.policy.digest(),
-        }
-        write_json(self.run.path / SUMMARY, summary)
-        return summary
