@@ -31,7 +31,7 @@ def check_bounds(settings: Any, prefix: str = "") -> None:
     hints = get_type_hints(type(settings), include_extras=True)
     for name, value in vars(settings).items():
         hint = hints.get(name)
-        stated = [bound for one in (hint, *get_args(hint)) for bound in getattr(one, "__metadata__", ())]  # also `Positive | None`
-        for bound in stated:
+        either = (hint, *get_args(hint))  # of `Positive | None`, each of the two
+        for bound in (bound for one in either for bound in getattr(one, "__metadata__", ())):
             if isinstance(bound, Bound) and isinstance(value, int | float) and not bound.holds(value):
                 raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")

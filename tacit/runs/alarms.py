@@ -17,7 +17,8 @@ the numbers of a run's iterations. They warn, say what helps, and stop nothing.
     sampler      what was said of fresh tokens when they were written is not what the trainer says of them
 
 "At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing. What is
-unparsed, uncredited, ungraded, unskilled or crashed rings at once: where an iteration takes half an hour, its first one says enough.
+unparsed, uncredited, ungraded, unskilled or crashed rings at once: where an iteration takes half an hour, its first one says
+enough.
 """
 
 from __future__ import annotations
@@ -245,8 +246,8 @@ def _unskilled(records: Sequence[Record], t: Thresholds) -> str:
     if not values or values[-1] <= t.unskilled:
         return ""
     return (
-        f"hindsight has no skill for {values[-1]:.0%} of episodes, whose tokens get none of its credit; what a model answered is "
-        "in hindsight/answers.jsonl of the run, and each of these has its reason"
+        f"hindsight has no skill for {values[-1]:.0%} of episodes, whose tokens get none of its credit; what a model answered "
+        "is in hindsight/answers.jsonl of the run, and each of these has its reason"
     )
 
 

@@ -61,7 +61,7 @@ class Hindsight:
         if not analyses:
             return {}
         failed = Counter(analysis.problem for analysis in analyses if analysis.problem)
-        self.examples = {"unskilled": reason for reason, _ in failed.most_common(1)}
+        self.examples = {"unskilled": failed.most_common(1)[0][0]} if failed else {}
         read, written = sum(a.read for a in analyses), sum(a.written for a in analyses)
         return {
             "hindsight/critical_steps": float(np.mean([len(a.skills.steps) for a in analyses])),
