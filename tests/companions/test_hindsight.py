@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
 from random import Random
@@ -369,6 +370,8 @@ def test_the_trainer_goes_on_while_an_endpoint_thinks():
         began = time.perf_counter()
         hindsight.observe(groups, None, Moment())
         assert time.perf_counter() - began < 0.3, "observing only asks"
+        (asking,) = [thread for thread in threading.enumerate() if thread.name == "hindsight"]
+        assert asking.daemon, "whoever stops the run need not wait for it"
         time.sleep(0.6)  # somebody scores a reference meanwhile
         assert hindsight.skills(episodes[0]).episode == "look first"
         metrics = hindsight.learn(groups, None, Moment())

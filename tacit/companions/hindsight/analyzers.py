@@ -7,10 +7,11 @@ by a model   any policy that can be sampled: an endpoint, another local model, o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 from typing import Protocol
 
 import numpy as np
@@ -109,7 +110,6 @@ class ByModel:
     def __post_init__(self) -> None:
         self._answers: Answers | None = None
         self._who: object = None
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hindsight")
 
     def check(self, policy: Policy) -> None:
         """Refuse a model that has no room for the question and its answer: it would never be asked."""
@@ -129,7 +129,7 @@ class ByModel:
         if self._answers is None:
             self._answers = Answers(self.kept)
         if getattr(asked, "elsewhere", False):
-            return self._pool.submit(self._analyse, trajectories, asked, moment).result
+            return _beside(lambda: self._analyse(trajectories, asked, moment))
         found = self._analyse(trajectories, asked, moment)
         return lambda: found
 
@@ -196,3 +196,17 @@ class ByModel:
                     if completion.text.strip():  # a broken connection is no answer, and must be asked again another time
                         self._answers.add(key, answer)
         return fresh
+
+
+def _beside(work: Callable[[], list[Analysis]]) -> Callable[[], list[Analysis]]:
+    """Do it in a thread that nobody has to wait for who stops the run; a way to what comes of it."""
+    found: Future[list[Analysis]] = Future()
+
+    def doing() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:  # raised where it is waited for
+            found.set_exception(error)
+
+    Thread(target=doing, name="hindsight", daemon=True).start()
+    return found.result
