@@ -27,6 +27,7 @@ class OPSD(GRPO):
     """The policy learns from itself with a skill in its prompt; outcomes are not looked at."""
 
     name: ClassVar[str] = "opsd"
+    blind: ClassVar[bool] = True
 
     handbook: str = ""
     """file of skills by family (TOML); empty: the world's own"""

@@ -246,9 +246,12 @@ def test_and_strictly(answer, problem):
         read_skills(answer, steps=3, most=5)
 
 
-def test_a_skill_that_quotes_a_fence_is_still_one():
-    quoting = "answer between ```json and ```"
+@pytest.mark.parametrize("quoting", ["answer between ```json and ```", "close </think> before the action", 'write {"a": 1}'])
+def test_a_skill_may_quote_what_could_stand_around_it(quoting):
     assert read_skills(json.dumps(GOOD | {"episode_skill": quoting}), 3, 5).episode == quoting
+
+
+def test_a_summary_is_not_worth_an_episode():
     assert read_skills(json.dumps(GOOD | {"episode_summary": "half \ud800"}), 3, 5).summary == ""
 
 

@@ -8,7 +8,6 @@ import re
 from tacit.core.skills import Skills
 from tacit.core.text import is_unicode
 
-_THOUGHT = "</think>"
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _STEP = re.compile(r"\s*0*([0-9]{1,9})\s*")
 LONGEST_ANSWER = 40_000
@@ -41,7 +40,7 @@ def read_skills(answer: str, steps: int, most: int) -> Skills:
 
 def _object(answer: str) -> dict:
     """The last object that has a skill, whatever stands around it: a fence, a remark, a thought with drafts in it."""
-    said = answer[-LONGEST_ANSWER:].rpartition(_THOUGHT)[2]
+    said = answer[-LONGEST_ANSWER:]
     if not 0 <= said.find("{") < said.rfind("}"):
         raise Unusable(f"no JSON object in {answer[:60]!r}")
     found = [_objects(text) for text in (said, _TRAILING_COMMA.sub(r"\1", said))]
