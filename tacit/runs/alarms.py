@@ -242,11 +242,12 @@ def _ungraded(records: Sequence[Record], t: Thresholds) -> str:
 
 
 def _unskilled(records: Sequence[Record], t: Thresholds) -> str:
-    values = _values(records, "hindsight/without_skill")
-    if not values or values[-1] <= t.unskilled:
+    # where there are several worlds, each has its own
+    worst = max((v for name, v in records[-1].items() if name.endswith("hindsight/without_skill")), default=0.0)
+    if worst <= t.unskilled:
         return ""
     return (
-        f"hindsight has no skill for {values[-1]:.0%} of episodes, whose tokens get none of its credit; what a model answered "
+        f"hindsight has no skill for {worst:.0%} of episodes, whose tokens get none of its credit; what a model answered "
         "is in hindsight/answers.jsonl of the run, and each of these has its reason"
     )
 

@@ -120,6 +120,8 @@ def test_hindsight_that_has_no_skills_is_told_of_at_once():
     (alarm,) = alarms_at([{"step": 1, **HEALTHY, "hindsight/without_skill": 0.75}])
     assert alarm.name == "unskilled" and "no skill for 75% of episodes" in alarm.message
     assert names([{"step": 1, **HEALTHY, "hindsight/without_skill": 0.25}]) == []
+    of_one_world = {"countdown/hindsight/without_skill": 1.0, "cooking/hindsight/without_skill": 0.0}
+    assert names([{"step": 1, **HEALTHY, **of_one_world}]) == ["unskilled"]
 
 
 def test_a_judge_whose_answers_have_no_grade_is_told_of_at_once():
