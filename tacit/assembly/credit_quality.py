@@ -59,7 +59,7 @@ def credited_groups(
 
 def rule_of(target: Target) -> ByRule:
     """The world's own analyzer, with as many critical steps as the run's method has, or else the world's."""
-    return ByRule.of(target.world, getattr(target.recipe.settings, "critical_steps", target.world.critical_steps))
+    return ByRule.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
 
 
 def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:

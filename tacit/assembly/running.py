@@ -90,5 +90,8 @@ def _opened(prepared: Prepared) -> tuple[Policy, Sequence[Practice]]:
         policy = prepared.toolbox.open()
     for practice in practices:
         check_talk(practice.method.context, policy)
+        for companion in practice.method.companions:
+            if (check := getattr(companion, "check", None)) is not None:
+                check(policy)
     check_overlap(recipe.train, policy, practices)
     return policy, practices

@@ -8,13 +8,20 @@ from tacit.core.skills import Lesson
 from tacit.core.types import Prompt
 
 OPEN, CLOSE = "<note>", "</note>"
-_UNSEEN = r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*"
-"""what nobody sees between two letters: spaces, joiners, marks of direction"""
-_DELIMITERS = re.compile(_UNSEEN.join(["<", "/?", "n", "o", "t", "e"]) + r"(?!\w)[^<>]*>", re.IGNORECASE)
-"""also with attributes, or closed in itself: whoever reads it would take it for one"""
+LONGEST_NOTE = 2000
+"""characters"""
+_FILLERS = "\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"
+"""letters that nobody sees"""
+_BETWEEN = rf"(?:[^\w<>/\uff1c\uff1e\uff0f]|[{_FILLERS}])*"
+"""what is no letter may stand between two letters, most of it unseen: spaces, joiners, marks of direction, accents"""
+_DELIMITERS = re.compile(
+    _BETWEEN.join(["[<\uff1c]", "[/\uff0f]?", "n", "o", "t", "e"]) + rf"(?![^\W{_FILLERS}])[^<>\uff1c\uff1e]*[>\uff1e]",
+    re.IGNORECASE,
+)
+"""also with attributes, closed in itself, or as wide as a Chinese character: whoever reads it would take it for one"""
 
 
-def frame(note: str, limit: int = 2000) -> str:
+def frame(note: str, limit: int = LONGEST_NOTE) -> str:
     """`note` between delimiters, cut to `limit` characters; one that says nothing stays empty."""
     text = note.strip()[:limit]
     # Removing one delimiter can join two halves into another, so repeat until none is left (of a text already cut short).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from tacit.core.errors import TacitError
 
@@ -21,6 +21,7 @@ Positive = Annotated[float, Bound(lambda v: v > 0, "must be above 0")]
 NotNegative = Annotated[float, Bound(lambda v: v >= 0, "must not be negative")]
 Share = Annotated[float, Bound(lambda v: 0 <= v <= 1, "must be between 0 and 1")]
 PositiveShare = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1")]
+InnerShare = Annotated[float, Bound(lambda v: 0 < v < 1, "must be above 0 and below 1")]
 AtLeastOne = Annotated[int, Bound(lambda v: v >= 1, "must be at least 1")]
 Count = Annotated[int, Bound(lambda v: v >= 0, "must not be negative")]
 
@@ -29,6 +30,8 @@ def check_bounds(settings: Any, prefix: str = "") -> None:
     """Every number of a settings object within the bounds that its field says make sense of it."""
     hints = get_type_hints(type(settings), include_extras=True)
     for name, value in vars(settings).items():
-        for bound in getattr(hints.get(name), "__metadata__", ()):
+        hint = hints.get(name)
+        either = (hint, *get_args(hint))  # of `Positive | None`, each of the two
+        for bound in (bound for one in either for bound in getattr(one, "__metadata__", ())):
             if isinstance(bound, Bound) and isinstance(value, int | float) and not bound.holds(value):
                 raise TacitError(f"{prefix}{name} = {value} {bound.reason}.")

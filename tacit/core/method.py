@@ -136,7 +136,8 @@ class Companion(Protocol):
     """Something else that learns beside the policy. `observe` runs before rewards are computed, `learn` after the update.
     One that several worlds share observes each of them by itself, and learns once, from all of them. One that knows nothing but
     the present batch says `remembers = False`. One that holds something open has a `close`, called when the run ends, once
-    per world."""
+    per world. One that cannot work beside a policy refuses it in `check(policy)`, before anything is played. `examples` are
+    what alarms about it show, by their names."""
 
     @property
     def name(self) -> str:

@@ -39,15 +39,16 @@ class Modulated:
 
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment) -> Explained:
         plain = self.credit(groups, rewards, policy, moment)
+        known = plain.metrics if isinstance(plain, Explained) else {}
         share = self.share * max(0.0, 1.0 - (moment.iteration - 1) / self.until)
         if not share:
-            return Explained(list(plain), {"modulation": 0.0})
+            return Explained(list(plain), {**known, "modulation": 0.0})
         shifts = skill_shifts(groups, [self.teacher.prompts(group, policy) for group in groups], policy)
         credits = [
             Credit(group, modulated(own.tokens_T, shift_T, share, self.bound))
             for group, own, shift_T in zip(groups, plain, shifts, strict=True)
         ]
-        return Explained(credits, {"modulation": share})
+        return Explained(credits, {**known, "modulation": share})
 
 
 def modulated(credit_T: np.ndarray, ahead_T: np.ndarray, share: float, bound: float) -> np.ndarray:

@@ -8,8 +8,9 @@ the same engine, so that a skill that changes nothing gives exactly zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,7 +43,8 @@ class SkillShift:
         told = [_told(group, prompts) for group, prompts in zip(groups, taught, strict=True)]
         shifts = self._bounded(raw, told)
         credits = [Credit(group, self.weight * shift) for group, shift in zip(groups, shifts, strict=True)]
-        marks = [self._marks(group, shift, policy) for group, shift in zip(groups, shifts, strict=True)]
+        spell = cache(lambda token: policy.decode(np.array([token])))  # a batch has far fewer tokens than places for them
+        marks = [self._marks(group, shift, spell) for group, shift in zip(groups, shifts, strict=True)]
         return Explained(credits, _metrics(raw, told, credits), marks)
 
     def _bounded(self, shifts: list[np.ndarray], told: list[np.ndarray]) -> list[np.ndarray]:
@@ -52,13 +54,13 @@ class SkillShift:
             shifts = [np.where(mask, (shift - mean) / (std + 1e-6), 0.0) for shift, mask in zip(shifts, told, strict=True)]
         return shifts if self.clip is None else [np.clip(shift, -self.clip, self.clip) for shift in shifts]
 
-    def _marks(self, group: Group, shift_T: np.ndarray, policy: Policy) -> dict[str, list[Any]]:
+    def _marks(self, group: Group, shift_T: np.ndarray, spell: Callable[[int], str]) -> dict[str, list[Any]]:
         """For people to look at: what each step was told, and every token with its shift."""
         lessons = [lesson for trajectory in group.trajectories for lesson in self.teacher.lessons(trajectory)]
         parts = np.split(shift_T, np.cumsum(group.tokens_per_step)[:-1])
         shown: dict[str, list[Any]] = {"skills": [], "skill_shift": [], "shift_by_token": []}
         for step, told, own in zip(group.steps, lessons, parts, strict=True):
-            words = [policy.decode(step.completion.tokens[i : i + 1]) for i in range(len(own))] if told else []
+            words = [spell(token) for token in step.completion.tokens.tolist()] if told else []
             shown["skills"].append([{"task": lesson.task} if lesson.task else {"step": lesson.step} for lesson in told] or None)
             shown["skill_shift"].append(float(own.sum()))
             shown["shift_by_token"].append([[word, round(float(x), 4)] for word, x in zip(words, own, strict=False)] or None)

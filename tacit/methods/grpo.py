@@ -40,6 +40,8 @@ class GRPO:
     name: ClassVar[str] = "grpo"
     leads: ClassVar[bool] = False
     """added to others (methods/together.py), its own values of the settings they share hold"""
+    blind: ClassVar[bool] = False
+    """no loss of it reads credit, so what others do to rewards and credit would be lost"""
 
     history: Turns = 2
     """past turns in the prompt; -1 is all of them"""

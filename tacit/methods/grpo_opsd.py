@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tacit.companions.hindsight.handbook import handbook_of
-from tacit.core.bounds import Count, NotNegative, Share
+from tacit.core.bounds import Count, InnerShare, NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
@@ -31,7 +31,7 @@ class GRPOwithOPSD(GRPO):
     """file of skills by family (TOML); empty: the world's own"""
     divergence: Literal["released", "forward", "reverse", "jsd"] = "released"
     """released: the likelihood of what was written; else between whole distributions"""
-    mixture: Share = 0.5
+    mixture: InnerShare = 0.5
     """α of the jsd"""
     likeliest: Count = 0
     """compare the K likeliest tokens only; 0 is all of them"""

@@ -43,8 +43,8 @@ class OPID(GRPO):
     """who looks back: the world's own rule, the trained policy, or the model of [policies.analyzer], an endpoint perhaps"""
     routing: Routing = "critical_first"
     """which skill a step is told: critical_first, additive (both, added up), episode or step alone"""
-    critical_steps: AtLeastOne = 5
-    """the most steps of an episode that get a skill of their own (2 in search)"""
+    critical_steps: AtLeastOne | None = None
+    """the most steps of an episode that get a skill of their own; unless said 5, in search 2 (of a rule at most 5)"""
     normalise_shift: bool = False
     """bring the shifts of a batch to mean 0 and deviation 1"""
     clip_shift: Positive | None = None
@@ -68,8 +68,9 @@ class OPID(GRPO):
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)
 
     def looking_back(self, world: Environment, tools: Tools) -> Analyzer:
+        most = self.critical_steps or world.critical_steps
         if self.analyzer == "rule":
-            return ByRule.of(world, self.critical_steps)
+            return ByRule.of(world, most)
         asked = tools.helper("analyzer") if self.analyzer == "model" else None
         kept = tools.directory("hindsight")
-        return ByModel(asked, self.critical_steps, self.analyzer_temperature, self.analyzer_tokens, kept)
+        return ByModel(asked, most, self.analyzer_temperature, self.analyzer_tokens, kept)

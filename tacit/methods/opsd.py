@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tacit.companions.hindsight.handbook import handbook_of
-from tacit.core.bounds import Count, NotNegative, Share
+from tacit.core.bounds import Count, InnerShare, NotNegative
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
@@ -27,12 +27,13 @@ class OPSD(GRPO):
     """The policy learns from itself with a skill in its prompt; outcomes are not looked at."""
 
     name: ClassVar[str] = "opsd"
+    blind: ClassVar[bool] = True
 
     handbook: str = ""
     """file of skills by family (TOML); empty: the world's own"""
     divergence: Literal["forward", "reverse", "jsd", "sampled"] = "reverse"
     """between teacher and student: over whole distributions, or from the sampled token"""
-    mixture: Share = 0.5
+    mixture: InnerShare = 0.5
     """α of the jsd"""
     likeliest: Count = 0
     """compare the K likeliest tokens only; 0 is all of them"""

@@ -18,7 +18,7 @@ from dataclasses import MISSING, Field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_type_hints
 
-from tacit.core.composition import check_places, compose
+from tacit.core.composition import Part, check_places, compose
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
 from tacit.core.tools import NO_TOOLS, Base, Tools
@@ -59,12 +59,24 @@ class Together(GRPO):
         return self.members()[own[0]].context(world) if own else super().context(world)
 
     def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
-        check_places({name: cls().changes(world, NO_TOOLS) for name, cls in self.made_of.items()})
+        wished = {name: cls().changes(world, NO_TOOLS) for name, cls in self.made_of.items()}
+        check_places(wished)
+        self._check_seen(wished)
         for name, value in self.undecided().items():
             flag = f"--{name.replace('_', '-')}"
             raise TacitError(f"{self.name!r}: {name} would be {value}, so it has to be said ({flag}).")
         changes = {name: member.changes(world, tools) for name, member in self.members().items()}
         return compose(self.name, self.context(world), self.schedule, self.parts(world), changes)
+
+    def _check_seen(self, wished: Mapping[str, Sequence[Part]]) -> None:
+        """Refuse what would change nothing: credit that no loss reads."""
+        for blind in (name for name, cls in self.made_of.items() if cls.blind):
+            for other, parts in wished.items():
+                if other != blind and any(part.piece in ("rewards", "credits") for part in parts):
+                    lost = "what the other does to rewards or credit would be lost"
+                    raise TacitError(
+                        f"{blind!r} and {other!r} cannot be added together: {blind} looks at no outcome, and {lost}."
+                    )
 
     def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         if self.undecided():  # `build` says so, after what could never be built

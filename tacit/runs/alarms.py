@@ -12,11 +12,13 @@ the numbers of a run's iterations. They warn, say what helps, and stop nothing.
     giant        one part holds more than half of a group's steps, where steps are compared within parts (BiPACE, appendix M)
 
     ungraded     a judge's answers have no grade that can be read, most of them
+    unskilled    of most episodes hindsight has nothing to say that could be used
     crashed      an episode ended because the world broke
     sampler      what was said of fresh tokens when they were written is not what the trainer says of them
 
 "At the start" is the mean of the first iterations, "now" the mean of the last ones: one odd batch rings nothing. What is
-unparsed, uncredited, ungraded or crashed rings at once: where an iteration takes half an hour, its first one says enough.
+unparsed, uncredited, ungraded, unskilled or crashed rings at once: where an iteration takes half an hour, its first one says
+enough.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ class Thresholds:
     """mean difference of the log-probability of a token, by the policy that wrote it, between sampler and trainer"""
     ungraded: float = 0.5
     """share of a judge's answers"""
+    unskilled: float = 0.5
+    """share of the episodes that hindsight looked back on"""
     mastered: float = 0.5
     """success above which groups that are all alike are no trouble"""
     fall: float = 0.1
@@ -237,11 +241,23 @@ def _ungraded(records: Sequence[Record], t: Thresholds) -> str:
     )
 
 
+def _unskilled(records: Sequence[Record], t: Thresholds) -> str:
+    # where there are several worlds, each has its own
+    worst = max((v for name, v in records[-1].items() if name.endswith("hindsight/without_skill")), default=0.0)
+    if worst <= t.unskilled:
+        return ""
+    return (
+        f"hindsight has no skill for {worst:.0%} of episodes, whose tokens get none of its credit; what a model answered "
+        "is in hindsight/answers.jsonl of the run, and each of these has its reason"
+    )
+
+
 CHECKS: Mapping[str, Callable[[Sequence[Record], Thresholds], str]] = {
     "unparsed": _unparsed,
     "uncredited": _uncredited,
     "fall": _fall,
     "ungraded": _ungraded,
+    "unskilled": _unskilled,
     "crashed": _crashed,
     "sampler": _sampler,
     "entropy_low": _entropy_low,

@@ -233,6 +233,8 @@ class Trainer:
         self.reporter.going_on(None)
         episodes = [t for g in done.played for t in g.trajectories]
         examples = {"unparsed": written_first(done.played), "crashed": first_crash(episodes)}
+        for companion, _ in companions_of([ground.method for ground in self.playgrounds]):
+            examples |= getattr(companion, "examples", {})
         for alarm in self.watcher.see(step, metrics, examples):
             self.reporter.say(f"warning at rl {step}: {alarm}")
         self.progress.episodes += sum(len(g) for g in done.played)

@@ -17,6 +17,7 @@ from tacit.environments import get_environment
     [
         ("alfworld", {"name": "grpo"}, 5),
         ("searchqa", {"name": "grpo"}, 2),
+        ("searchqa", {"name": "opid"}, 2),
         ("searchqa", {"name": "opid", "critical_steps": 3}, 3),
     ],
 )

@@ -90,6 +90,25 @@ def test_a_run_whose_episodes_are_analysed_elsewhere(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["turns"]
 
 
+def test_hostile_answers_cost_their_skills_and_the_run_says_why(tmp_path, capsys):
+    hostile = [{"episode_skill": "half \ud800"}, {"episode_skill": "x", "step_skills": {"9" * 5000: "y"}}]
+    asked: list[str] = []
+
+    def reply(body):
+        text = body["messages"][0]["content"]
+        asked.append(text)
+        return 200, says("yes" if "Answer with the word yes" in text else json.dumps(hostile[len(asked) % 2]))
+
+    with serving(reply) as server:
+        assert main(write(tmp_path, server.url)) == 0
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["stage"] == "rl"]
+    assert [(row["hindsight/without_skill"], row["skill_shift/told"]) for row in rows] == [(1.0, 0.0)] * 2
+    assert sum(row["hindsight/asked"] for row in rows) == len(asked) - 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "hindsight has no skill for 100% of episodes" in said
+    assert "has half a character" in said or "has '9999" in said
+
+
 @pytest.mark.parametrize("status", [401, 404])
 def test_an_endpoint_that_will_never_answer_is_refused_before_the_first_episode(tmp_path, capsys, status):
     with serving(lambda body: (status, {"error": {"message": "no"}})) as server:

@@ -88,6 +88,8 @@ def test_normalised_over_the_tokens_that_have_a_skill_and_clipped():
     np.testing.assert_allclose(given, [*((raw - raw.mean()) / (raw.std() + 1e-6)), 0.0])
     cut = credit(group, Teaching([2, 1, None]), weight=1.0, clip=0.3)[0].tokens_T
     np.testing.assert_allclose(cut, [-0.2, -0.3, -0.3, 0.0])
+    both = credit(group, Teaching([2, 1, None]), weight=1.0, normalise=True, clip=0.3)[0].tokens_T
+    np.testing.assert_allclose(both, np.clip(given, -0.3, 0.3)), "first the one, then the other"
 
 
 def test_completions_without_tokens_are_left_alone():
@@ -122,4 +124,7 @@ def test_rlsd_keeps_signs_and_a_teacher_that_is_the_student_changes_nothing():
 
     np.testing.assert_array_equal(given([0, 0]), [1.0, 1.0, -1.0, -1.0])
     assert (np.sign(given([3, 3])) == [1, 1, -1, -1]).all() and (given([3, 3]) != given([0, 0])).any()
-    np.testing.assert_array_equal(given([3, 3], iteration=11), given([0, 0])), "by then the teacher has no say"
+    np.testing.assert_array_equal(given([3, 3], iteration=11), given([0, 0]))  # by then the teacher has no say
+    first, later = given([3, 3])[0] - 1.0, given([3, 3], iteration=4)[0] - 1.0
+    assert first == pytest.approx(0.5 * (np.exp(-0.3) - 1), abs=1e-9) or first == pytest.approx(-0.5 * 0.2)
+    assert later == pytest.approx(0.7 * first), "three tenths of the way are behind"

@@ -14,8 +14,9 @@ from chat_server import says, serving
 from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
+from tacit.core.types import Completion
 from tacit.engines.chat.client import PATIENCE, Broken, ChatClient
-from tacit.engines.chat.policy import ChatPolicy, cut
+from tacit.engines.chat.policy import ChatDesk, ChatPolicy, cut
 from tacit.environments import get_environment
 from tacit.environments.countdown.expert import solve
 from tacit.evaluation.evaluate import Alone, play_panel
@@ -325,6 +326,42 @@ def test_episodes_go_at_their_own_pace_and_no_more_are_under_way_than_allowed():
         plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
         played = rollout(plans, context, InPlace(world.make), policy, Sampling(max_tokens=8), 3)
     assert [len(t) for t in played] == [3] * 4 and len(server.asked) == 12 and server.busiest == 2
+
+
+def test_whoever_is_stopped_need_not_wait_for_a_slow_server():
+    stopped = threading.Event()
+
+    def slow(body):
+        stopped.wait(20)
+        return 200, says("late")
+
+    with serving(slow) as server:
+        policy = ChatPolicy(client(server))
+        desk = policy.desk(Sampling())
+        for seed in range(3):
+            desk.submit(Request(policy.encode_prompt("a question"), seed))
+        began = time.perf_counter()
+        desk.close()
+        waiting = [thread for thread in threading.enumerate() if thread.name == "endpoint"]
+        assert time.perf_counter() - began < 1 and waiting and all(thread.daemon for thread in waiting)
+        stopped.set()
+
+
+def test_an_error_costs_no_answer_that_came_before_it():
+    def answer(request):
+        if request.seed == 2:
+            raise TacitError("the key is refused")
+        return Completion(np.zeros(1, np.int64), np.zeros(1, np.float32), str(request.seed), "stop")
+
+    desk = ChatDesk(answer, concurrency=1)
+    for seed in range(5):
+        desk.submit(Request(np.zeros(1, np.int64), seed))
+    came: list[int] = []
+    with pytest.raises(TacitError, match="refused"):
+        while finished := desk.wait():
+            came += [ticket for ticket, _ in finished]
+            time.sleep(0.05)
+    assert came[:2] == [0, 1] and 2 not in came
 
 
 def test_text_is_cut_after_the_first_stop_string_and_keeps_it():

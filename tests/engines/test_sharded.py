@@ -155,6 +155,18 @@ def test_gradients_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("gather", ["whole", "layer"])
+def test_a_teacher_that_reads_far_more_on_one_rank_holds_up_no_other(checkpoint: Path, open_on: Open, gather: str) -> None:
+    """Each rank has two rows; what the teacher reads of one rank's would not fit in one pass beside each other."""
+    draw = np.random.default_rng(0)
+    prompts, completions = ([draw.integers(2, 200, size=size) for _ in range(4)] for size in (15, 5))
+    longer = [np.concatenate([draw.integers(2, 200, size=n), p]) for n, p in zip((5, 5, 40, 40), prompts, strict=True)]
+    batch = Batch.imitation(prompts, completions).with_column("taught", "prompt", longer)
+    one, many = local(checkpoint), open_on(2, gather=gather, token_budget=64, timeout_s=20.0)
+    told, ours = (policy.update(batch, [Divergence()], LR) for policy in (one, many))
+    assert ours["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize("gather", ["whole", "layer"])
 def test_any_architecture_can_be_sharded(open_on: Open, tokenizer: Any, tmp_path: Path, gather: str) -> None:
     """GPT-2: other layers, a tied head, no pass of our own."""
     make_model("gpt2").save_pretrained(tmp_path)

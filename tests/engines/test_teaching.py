@@ -92,6 +92,20 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(make_policy, rows)
         torch.testing.assert_close(fine[name], gradient, atol=1e-6, rtol=1e-4)
 
 
+def test_a_batch_is_cut_by_what_the_teacher_reads_where_that_is_more(make_policy, rows, monkeypatch):
+    batch = batch_of(rows, taught=[np.concatenate([np.arange(2, 60), p]) for p in rows[0]])
+    policy, longest = make_policy(token_budget=100), max(map(len, batch.contexts["taught"]))
+    most, plain = [0], models.LanguageModel.packed
+
+    def watched(self, prompts, completions, part, pad):
+        most[0] = max(most[0], sum(len(prompts[r]) + len(completions[r]) for r in part if len(part) > 1))
+        return plain(self, prompts, completions, part, pad)
+
+    monkeypatch.setattr(models.LanguageModel, "packed", watched)
+    gradients(policy, batch, [Divergence("reverse")])
+    assert longest > 58 and most[0] <= 100 + max(map(len, rows[1]))
+
+
 def test_a_teacher_that_reads_the_same_gives_no_gradient(make_policy, rows):
     batch = batch_of(rows, taught=rows[0])
     for kind in ("forward", "reverse", "jsd"):

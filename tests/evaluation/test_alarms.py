@@ -116,6 +116,14 @@ def test_a_sampler_with_other_weights_rings_at_once():
     assert names([{"step": 1, "sampler_gap": 0.3, "versions_behind": 1.0}]) == [], "the weights have moved since"
 
 
+def test_hindsight_that_has_no_skills_is_told_of_at_once():
+    (alarm,) = alarms_at([{"step": 1, **HEALTHY, "hindsight/without_skill": 0.75}])
+    assert alarm.name == "unskilled" and "no skill for 75% of episodes" in alarm.message
+    assert names([{"step": 1, **HEALTHY, "hindsight/without_skill": 0.25}]) == []
+    of_one_world = {"countdown/hindsight/without_skill": 1.0, "cooking/hindsight/without_skill": 0.0}
+    assert names([{"step": 1, **HEALTHY, **of_one_world}]) == ["unskilled"]
+
+
 def test_a_judge_whose_answers_have_no_grade_is_told_of_at_once():
     (alarm,) = alarms_at([{"step": 1, **HEALTHY, "judge_unread": 1.0}])
     assert alarm.name == "ungraded" and "100% of episodes" in alarm.message

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scripted import ScriptedPolicy, make_group
 
 import tacit.companions.hindsight.teachers as teachers
+from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule, measured_under
 from tacit.core.protocols import Sampling
+from tacit.core.tools import NO_TOOLS
 from tacit.core.types import flat_steps
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
@@ -19,6 +22,7 @@ from tacit.environments import get_environment
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import choose_panel
 from tacit.evaluation.rules import Rules
+from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
 from tacit.methods import get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
@@ -139,6 +143,79 @@ def test_opsd_in_all_its_forms(policy, divergence):
         assert np.isfinite(done.metrics["loss"]) and done.metrics["grad_norm"] > 0
 
 
+def parts_of(name: str, kind: str, world=WORLD, **settings):
+    """What a method is made of, of the types that it does not share with GRPO."""
+    built, plain = (get_method(m)(**(settings if m == name else {})).build(world) for m in (name, "grpo"))
+    return [part for part in getattr(built, kind) if type(part) not in {type(other) for other in getattr(plain, kind)}]
+
+
+def test_opid_is_made_as_its_settings_say():
+    named = {"routing": "additive", "skill_weight": 0.5, "normalise_shift": True, "clip_shift": 2.0}
+    (shift,) = parts_of("opid", "credits", **named)
+    assert (shift.weight, shift.normalise, shift.clip, shift.teacher.routing) == (0.5, True, 2.0, "additive")
+    search = get_environment("searchqa")
+    for world, said, most in ((WORLD, None, 5), (search, None, 2), (search, 3, 3)):
+        more = {"analyzer_temperature": 0.7, "analyzer_tokens": 99, "critical_steps": said}
+        assert get_method("opid")(**more).looking_back(world, NO_TOOLS).most == most
+        asking = get_method("opid")(analyzer="policy", **more).looking_back(world, NO_TOOLS)
+        assert (asking.model, asking.most, asking.temperature, asking.max_tokens) == (None, most, 0.7, 99)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings", "expected"),
+    [
+        ("sdar", "losses", {"gate": 3.0, "distillation_weight": 0.2}, GatedLikelihood(0.2, 3.0)),
+        ("grpo_opsd", "losses", {"distillation_weight": 0.2}, GatedLikelihood(0.2, 0.0)),
+        ("skill_sd", "losses", {"distillation_weight": 0.2}, SkillK3(0.2)),
+        ("opsd", "losses", {"divergence": "sampled", "distillation_weight": 0.2}, SampledReverseKL(0.2)),
+        *(
+            (
+                name,
+                "losses",
+                {"divergence": "jsd", "distillation_weight": 0.2, "mixture": 0.3, "likeliest": 7, "support": "teacher"},
+                Divergence("jsd", 0.2, 0.3, 7, "teacher"),
+            )
+            for name in ("opsd", "grpo_opsd")
+        ),
+    ],
+)
+def test_the_others_are_made_as_their_settings_say(name, kind, settings, expected):
+    assert parts_of(name, kind, **settings) == [expected]
+
+
+def test_rlsd_is_made_as_its_settings_say_and_still_tells_of_the_episodes_credit(policy):
+    (credit,) = parts_of("rlsd", "credits", modulation=0.4, modulation_bound=0.1, modulation_iterations=7, std="none")
+    assert (credit.share, credit.bound, credit.until, credit.credit.std) == (0.4, 0.1, 7, None)
+    metrics = loop_of(policy, "rlsd").iterate(1).metrics
+    assert metrics["modulation"] == 0.5 and "episode_credit_magnitude" in metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("sdar", {}), ("skill_sd", {}), ("grpo_opsd", {}), ("opsd", {"divergence": "sampled"})]
+)
+def test_a_teacher_is_scored_at_the_temperature_its_student_is_measured_at(name, settings):
+    (column,) = parts_of(name, "columns", schedule=replace(SCHEDULE, temperature=0.7), **settings)
+    asked = []
+
+    class Scorer(ScriptedPolicy):
+        def logprobs(self, prompts, completions, temperature=1.0):
+            asked.append(temperature)
+            return [np.zeros(len(c)) for c in completions]
+
+    column([make_group([[2], [1]])], [], Scorer(lambda prompt, seed: ""))
+    assert asked == [0.7]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [("opid", {"clip_shift": -1.0}, "clip_shift = -1.0"), ("opid", {"critical_steps": 0}, "critical_steps = 0")]
+    + [(name, {"mixture": end}, f"mixture = {end}") for name in ("opsd", "grpo_opsd") for end in (0.0, 1.0)],
+)
+def test_settings_that_mean_nothing_are_refused(name, settings, words):
+    with pytest.raises(TacitError, match=words):
+        check_bounds(get_method(name)(**settings))
+
+
 def test_skill_grpo_practises_with_the_page_and_is_measured_with_and_without():
     method = get_method("skill_grpo")(**SMALL).build(WORLD)
     task = WORLD.tasks("train", 1, 0)[0]
@@ -162,7 +239,7 @@ def test_a_handbook_file_is_read_and_one_for_another_world_refused(tmp_path):
     household = get_environment("alfworld")
     method = get_method("skill_grpo")(handbook=str(file)).build(household)
     assert method.conditions.handbook.page("clean") == "look first\nclean it"
-    assert method.conditions.handbook.page("heat") == "look first"
+    assert method.conditions.handbook.page("heat") == method.conditions.handbook.page("") == "look first"
     with pytest.raises(TacitError, match="is for world 'alfworld', and this is 'countdown'"):
         get_method("skill_grpo")(handbook=str(file)).build(WORLD)
     file.write_text('[families]\nwash = "wash it"\n')
@@ -170,6 +247,18 @@ def test_a_handbook_file_is_read_and_one_for_another_world_refused(tmp_path):
         get_method("skill_grpo")(handbook=str(file)).build(household)
     file.write_text("general = 3")
     with pytest.raises(TacitError, match="which is no text"):
+        get_method("skill_grpo")(handbook=str(file)).build(household)
+    file.write_bytes(b'general = "caf\xe9"')
+    with pytest.raises(TacitError, match="is not TOML"):
+        get_method("skill_grpo")(handbook=str(file)).build(household)
+    file.write_text('families = ["clean"]')
+    with pytest.raises(TacitError, match="write them as a table"):
+        get_method("skill_grpo")(handbook=str(file)).build(household)
+    file.write_text('general = " "')
+    with pytest.raises(TacitError, match="says nothing"):
+        get_method("skill_grpo")(handbook=str(file)).build(household)
+    file.write_text(f'general = "{"x" * 1990}"\n[families]\nclean = "and clean it"')
+    with pytest.raises(TacitError, match="what clean is told has 2003 characters"):
         get_method("skill_grpo")(handbook=str(file)).build(household)
     with pytest.raises(TacitError, match="cannot read the handbook"):
         get_method("skill_grpo")(handbook=str(tmp_path / "none.toml")).build(household)

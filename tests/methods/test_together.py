@@ -37,6 +37,14 @@ def test_the_published_value_of_whoever_has_one_is_taken():
     assert {"efficiency", "buffer", "epsilon", "layer", "kl"} <= set(vars(both))
 
 
+@pytest.mark.parametrize("other", ["opid", "bipace", "reuserl", "rlsd", "judge"])
+def test_credit_that_no_loss_would_read_is_refused(other):
+    for pair in (f"opsd+{other}", f"{other}+opsd"):
+        with pytest.raises(TacitError, match="opsd looks at no outcome"):
+            get_method(pair)().build(WORLD)
+    assert get_method("opsd+skill_grpo")().build(WORLD).conditions
+
+
 def test_a_method_that_leads_decides_what_it_shares():
     both = get_method("bipace+constant_context+reuserl")()
     assert (both.gamma, both.history, both.success_reward, both.invalid_penalty) == (0.98, 1, 3.0, 0.0)

@@ -62,7 +62,7 @@ def taught_records(run: Path, iteration: int | None) -> tuple[Path, list[dict[st
         raise TacitError(f"iteration {number} is not recorded in {run}; there are {min(files)} to {max(files)}.")
     records = [r for r in read_records(files[number]) if any("skills" in turn for turn in r["turns"])]
     if not records:
-        raise TacitError(f"no episode of {files[number]} has skills: they come with a method such as opid.")
+        raise TacitError(f"no episode of {files[number]} has skills: they come with opid, if its analyzer had any to tell.")
     return files[number], records
 
 

@@ -7,16 +7,17 @@ by a model   any policy that can be sampled: an endpoint, another local model, o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 from typing import Protocol
 
 import numpy as np
 
 from tacit.companions.answers import Answer, Answers, key_of
-from tacit.companions.hindsight.asking import question
+from tacit.companions.hindsight.asking import question, request
 from tacit.companions.hindsight.reading import Unusable, read_skills
 from tacit.core.errors import TacitError
 from tacit.core.moment import Moment
@@ -30,7 +31,9 @@ from tacit.rollout.desks import open_desk
 ATTEMPTS = 2
 """times a model is asked about one episode; then the episode has no skill"""
 CHARACTERS_PER_TOKEN = 3
-"""of a question, estimated low, so that what is asked fits"""
+"""of a question, at first; one that then does not fit loses more turns"""
+SHORTEST_ANSWER = 64
+"""tokens in which nobody can answer"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Analysis:
 
 
 class Analyzer(Protocol):
+    """One that cannot work beside a policy says so in `check(policy)`, before anything is played."""
+
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
         """Start, and return a way to what comes of it: one analysis per episode, in order."""
         ...
@@ -104,14 +109,27 @@ class ByModel:
 
     def __post_init__(self) -> None:
         self._answers: Answers | None = None
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hindsight")
+        self._who: object = None
+
+    def check(self, policy: Policy) -> None:
+        """Refuse a model that has no room for the question and its answer: it would never be asked."""
+        asked = self.model() if self.model else policy
+        least, limit = len(asked.encode_prompt(request(True, self.most))), asked.context_limit
+        if least + self.max_tokens < limit:
+            return
+        free = limit - least - 1
+        shorter = f"Lower --analyzer-tokens to {free // 2} or so, or take" if free // 2 >= SHORTEST_ANSWER else "Take"
+        raise TacitError(
+            f"the analyzer reads and writes {limit} tokens; its question alone has {least}, and an answer up to "
+            f"{self.max_tokens} (--analyzer-tokens). {shorter} a model with a longer context, or --analyzer rule."
+        )
 
     def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
         asked = self.model() if self.model else policy
         if self._answers is None:
             self._answers = Answers(self.kept)
         if getattr(asked, "elsewhere", False):
-            return self._pool.submit(self._analyse, trajectories, asked, moment).result
+            return _beside(lambda: self._analyse(trajectories, asked, moment))
         found = self._analyse(trajectories, asked, moment)
         return lambda: found
 
@@ -127,12 +145,13 @@ class ByModel:
 
     def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, moment: Moment, attempt: int) -> list[Analysis]:
         assert self._answers is not None
+        if self.model and self._who is None:  # nobody trains it, so what names it stays
+            self._who = getattr(asked, "identity", None) or asked.digest()
+        who = self._who or (moment.seed, moment.iteration)
         room = asked.context_limit - self.max_tokens
-        who = (getattr(asked, "identity", None) or asked.digest()) if self.model else (moment.seed, moment.iteration)
-        questions = [question(t, self.most, max(1, room) * CHARACTERS_PER_TOKEN) for t in trajectories]
-        keys = [key_of(who, self.temperature, self.max_tokens, text, attempt) for text in questions]
-        new = {key: text for key, text in zip(keys, questions, strict=True) if self._answers.get(key) is None}
-        prompts = {key: asked.encode_prompt(text) for key, text in new.items()}
+        questions = [self._question(trajectory, asked, room) for trajectory in trajectories]
+        keys = [key_of(who, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
+        prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
         fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, moment)
         found = []
@@ -150,6 +169,17 @@ class ByModel:
                 found.append(replace(cost, problem=str(error)))
         return found
 
+    def _question(self, trajectory: Trajectory, asked: Policy, room: int) -> tuple[str, np.ndarray]:
+        """The question about an episode and its tokens; more of the episode goes until they fit, or two turns are left."""
+        characters, shortest = max(1, room) * CHARACTERS_PER_TOKEN, ""
+        while True:
+            text = question(trajectory, self.most, characters)
+            prompt = asked.encode_prompt(text)
+            if len(prompt) <= room or text == shortest:
+                return text, prompt
+            shortest = question(trajectory, self.most, 0)
+            characters = characters * 3 // 4
+
     def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, moment: Moment) -> dict[str, Answer]:
         """Have them answered, each written down as it comes, so that whatever ends the run costs no answer."""
         assert self._answers is not None
@@ -159,8 +189,24 @@ class ByModel:
             while finished := desk.wait():
                 for ticket, completion in finished:
                     key = tickets[ticket]
-                    answer = Answer(completion.text, completion.read or len(prompts[key]), len(completion.tokens))
+                    failed = completion.finish == "unusable"  # then nobody has read anything
+                    read = completion.read or (0 if failed else len(prompts[key]))
+                    answer = Answer(completion.text, read, len(completion.tokens))
                     fresh[key] = answer
                     if completion.text.strip():  # a broken connection is no answer, and must be asked again another time
                         self._answers.add(key, answer)
         return fresh
+
+
+def _beside(work: Callable[[], list[Analysis]]) -> Callable[[], list[Analysis]]:
+    """Do it in a thread that nobody has to wait for who stops the run; a way to what comes of it."""
+    found: Future[list[Analysis]] = Future()
+
+    def doing() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:  # raised where it is waited for
+            found.set_exception(error)
+
+    Thread(target=doing, name="hindsight", daemon=True).start()
+    return found.result

@@ -30,6 +30,13 @@ class Hindsight:
         self._result: Callable[[], list[Analysis]] = list
         self._found: dict[int, Analysis] | None = {}
         self._began = self._waited = 0.0
+        self.examples: dict[str, str] = {}
+        """why most episodes without a skill have none, for the alarm of that name"""
+
+    def check(self, policy: Policy) -> None:
+        """Refuse an analyzer that could say nothing beside this policy."""
+        if (refuse := getattr(self._analyzer, "check", None)) is not None:
+            refuse(policy)
 
     def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
         self._trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -54,6 +61,7 @@ class Hindsight:
         if not analyses:
             return {}
         failed = Counter(analysis.problem for analysis in analyses if analysis.problem)
+        self.examples = {"unskilled": failed.most_common(1)[0][0]} if failed else {}
         read, written = sum(a.read for a in analyses), sum(a.written for a in analyses)
         return {
             "hindsight/critical_steps": float(np.mean([len(a.skills.steps) for a in analyses])),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.companions.hindsight.teachers import Handbook
+from tacit.contexts.notes import LONGEST_NOTE
 from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Condition, Task
 from tacit.core.world import Environment
@@ -24,13 +25,14 @@ TOLD = "skill"
 
 
 def handbook_of(world: Environment, file: str = "") -> Handbook:
-    pages = read_handbook(Path(file), world) if file else world.handbook
-    if not pages:
+    if file:
+        return Handbook(read_handbook(Path(file), world))
+    if not world.handbook:
         raise TacitError(
             f"world {world.name!r} has no handbook: write the skills of its families into a file and name it (--handbook "
             "FILE), or give its Environment `handbook=…`."
         )
-    return Handbook(pages)
+    return Handbook(world.handbook)
 
 
 def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
@@ -38,7 +40,7 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TacitError(f"cannot read the handbook {path}: {error.strerror}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TacitError(f"the handbook {path} is not TOML: {error}.") from error
     for key in document:
         if key not in ("world", "general", "families"):
@@ -46,6 +48,8 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
     if document.get("world", world.name) != world.name:
         raise TacitError(f"the handbook {path} is for world {document['world']!r}, and this is {world.name!r}.")
     families = document.get("families", {})
+    if not isinstance(families, dict):
+        raise TacitError(f"the handbook {path} has {families!r} for families; write them as a table, [families].")
     for family in families:
         if family not in world.families:
             raise unknown(f"family of world {world.name!r}, in the handbook {path},", family, world.families)
@@ -53,7 +57,14 @@ def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
     for name, text in pages.items():
         if not isinstance(text, str):
             raise TacitError(f"the handbook {path} has {text!r} for {name or 'general'}, which is no text.")
-    return {name: text for name, text in pages.items() if text.strip()}
+    pages = {name: text for name, text in pages.items() if text.strip()}
+    if not pages:
+        raise TacitError(f"the handbook {path} says nothing: write a general text, or one under [families], into it.")
+    for family in pages:
+        if (length := len(Handbook(pages).page(family))) > LONGEST_NOTE:
+            told = f"what {family or 'every family'} is told has {length} characters"
+            raise TacitError(f"the handbook {path}: {told}, and a prompt takes {LONGEST_NOTE} of them; shorten it.")
+    return pages
 
 
 @dataclass(frozen=True)

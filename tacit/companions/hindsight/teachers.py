@@ -55,7 +55,7 @@ class Handbook:
 
     def page(self, family: str) -> str:
         """What holds for all, and what holds for this family."""
-        return "\n".join(text for text in (self.pages.get("", ""), self.pages.get(family, "")) if text)
+        return "\n".join(text for name in dict.fromkeys(("", family)) if (text := self.pages.get(name, "")))
 
     def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
         page = self.page(trajectory.task.family)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -93,25 +94,58 @@ class ChatPolicy(ByteTokens):
 
 
 class ChatDesk:
-    """`concurrency` requests are under way at a time, the rest wait their turn; each is answered whenever the server has."""
+    """`concurrency` requests are under way at a time, the rest wait their turn; each is answered whenever the server has.
+
+    Its threads are daemons, and closing waits for none of them: whoever is stopped need not wait for a slow server."""
 
     def __init__(self, answer: Callable[[Request], Completion], concurrency: int) -> None:
-        self._answer, self._pool = answer, ThreadPoolExecutor(max_workers=max(1, concurrency))
-        self._under_way: dict[Future[Completion], int] = {}
-        self._tickets = 0
+        self._answer, self._most = answer, max(1, concurrency)
+        self._waiting: deque[tuple[int, Request]] = deque()
+        self._answered: SimpleQueue[tuple[int, Completion | BaseException]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._tickets = self._owed = self._threads = 0
 
     def submit(self, request: Request) -> int:
-        ticket, self._tickets = self._tickets, self._tickets + 1
-        self._under_way[self._pool.submit(self._answer, request)] = ticket
+        ticket, self._tickets, self._owed = self._tickets, self._tickets + 1, self._owed + 1
+        with self._lock:
+            self._waiting.append((ticket, request))
+            if self._threads == self._most:
+                return ticket
+            self._threads += 1
+        threading.Thread(target=self._work, name="endpoint", daemon=True).start()
         return ticket
 
     def wait(self) -> list[tuple[int, Completion]]:
-        done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
-        return sorted(((self._under_way.pop(future), future.result()) for future in done), key=lambda answer: answer[0])
+        """An error is raised once all that was answered before it has been given out: it costs no answer."""
+        answers: list[tuple[int, Completion]] = []
+        while self._owed and (not answers or not self._answered.empty()):
+            ticket, answer = self._answered.get()
+            if isinstance(answer, BaseException):
+                if answers:
+                    self._answered.put((ticket, answer))
+                    break
+                self._owed -= 1
+                raise answer
+            answers.append((ticket, answer))
+            self._owed -= 1
+        return sorted(answers, key=lambda one: one[0])
 
     def close(self) -> None:
         """Requests that were not sent yet need not be."""
-        self._pool.shutdown(cancel_futures=True)
+        with self._lock:
+            self._waiting.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                ticket, request = self._waiting.popleft()
+            try:
+                self._answered.put((ticket, self._answer(request)))
+            except BaseException as error:  # raised where it is waited for
+                self._answered.put((ticket, error))
 
 
 def cut(text: str, stops: Sequence[str]) -> str:

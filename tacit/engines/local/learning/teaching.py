@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -18,18 +18,19 @@ TAUGHT = "taught"
 """the column of prompts that the teacher reads"""
 
 
+def longest_read(batch: Batch, needs: frozenset[str]) -> Sequence[np.ndarray]:
+    """The prompts by which a batch is cut: where a teacher reads it too, the longer of the two. So one pass of the teacher fits
+    wherever one of the student does, and every rank of many makes as many passes as the others, which wait for each other."""
+    if "teacher" not in needs:
+        return batch.prompts
+    return [max(own, taught, key=len) for own, taught in zip(batch.prompts, _taught(batch), strict=True)]
+
+
 @torch.no_grad()
-def taught_states(model: LanguageModel, batch: Batch, packed: FlatPack | Packed, budget: int, pad: int) -> torch.Tensor:
+def taught_states(model: LanguageModel, batch: Batch, packed: FlatPack | Packed, pad: int) -> torch.Tensor:
     """[T, D] the states from which the teacher predicts the completion tokens of one micro-batch, in its order. The teacher is
     the policy as it stands at this step; only what it reads is another."""
-    if TAUGHT not in batch.contexts:
-        raise TacitError(f"a loss compares with a teacher, but the batch has no column {TAUGHT!r} of prompts for it.")
-    prompts = batch.contexts[TAUGHT]
-    lengths = [len(prompts[r]) + len(batch.completions[r]) for r in packed.rows]
-    parts = []
-    for rows in _slices(packed.rows, lengths, budget):
-        parts.append(model.predicting(model.packed(prompts, batch.completions, rows, pad)))
-    return torch.cat(parts)
+    return model.predicting(model.packed(_taught(batch), batch.completions, packed.rows, pad))
 
 
 def compared(
@@ -55,12 +56,7 @@ def compared(
     )
 
 
-def _slices(rows: np.ndarray, lengths: list[int], budget: int) -> Iterator[np.ndarray]:
-    """The rows in their order, in runs of at most `budget` tokens."""
-    first = total = 0
-    for i, length in enumerate(lengths):
-        if total and total + length > budget:
-            yield rows[first:i]
-            first, total = i, 0
-        total += length
-    yield rows[first:]
+def _taught(batch: Batch) -> Sequence[np.ndarray]:
+    if TAUGHT not in batch.contexts:
+        raise TacitError(f"a loss compares with a teacher, but the batch has no column {TAUGHT!r} of prompts for it.")
+    return batch.contexts[TAUGHT]

@@ -20,7 +20,7 @@ from tacit.core.batch import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
-from tacit.engines.local.learning.teaching import compared, taught_states
+from tacit.engines.local.learning.teaching import compared, longest_read, taught_states
 from tacit.engines.local.memory import cut_finer
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack
@@ -171,7 +171,8 @@ class Learning:
         sampled = batch.sampled
         seed = derive(self.seed, "dropout", self.weights.steps)
         with training(self.model, self.settings, dropout=bool(self.settings.lora_dropout) and not sampled, seed=seed):
-            for packed in self.model.cut(batch.prompts, batch.completions, rows, token_budget, self.codec.pad):
+            for part in self.model.parts(longest_read(batch, needs), batch.completions, rows, token_budget):
+                packed = self.model.packed(batch.prompts, batch.completions, part, self.codec.pad)
                 computed += packed.computed
                 view = self._view(batch, packed, needs, len(rows))
                 total = tally.add(view, sampled)
@@ -215,7 +216,7 @@ class Learning:
         )
 
     def _teacher(self, batch: Batch, packed: FlatPack | Packed, hidden_TD: torch.Tensor) -> Callable[[Any], torch.Tensor]:
-        taught_TD = taught_states(self.model, batch, packed, self.token_budget, self.codec.pad)
+        taught_TD = taught_states(self.model, batch, packed, self.codec.pad)
         return partial(compared, self.model, hidden_TD, taught_TD, batch.temperature)
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from tacit.core.batch import Batch
 from tacit.core.protocols import LossTerm
 from tacit.core.seeds import derive
+from tacit.engines.local.learning.teaching import longest_read
 from tacit.engines.local.learning.update import Learning, Tally, training
 from tacit.engines.local.passes.packing import input_lengths
 from tacit.engines.sharded.ranks.shards import Sharded
@@ -42,8 +43,9 @@ class ShardedLearning(Learning):
     ) -> Found:
         self.weights.clear()
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        lengths = input_lengths(batch.prompts, batch.completions, self.codec.context_limit)[rows]
-        parts = self.model.parts(batch.prompts, batch.completions, rows, budget_for(ranks, lengths, token_budget))
+        reads = longest_read(batch, needs)
+        lengths = input_lengths(reads, batch.completions, self.codec.context_limit)[rows]
+        parts = self.model.parts(reads, batch.completions, rows, budget_for(ranks, lengths, token_budget))
         counted, for_nothing = Tally(losses, batch.total_tokens), Tally(losses, batch.total_tokens)
         computed = 0
         dropout = bool(self.settings.lora_dropout) and not batch.sampled
