@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tacit.core.errors import TacitError
+from tacit.engines.local.memory import patiently
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.packing import Packed, buckets, pack
@@ -194,4 +195,4 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
             "path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
         )
         raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
-    return hf.to(device).eval(), tokenizer
+    return patiently(lambda: hf.to(device), device, "loading the model").eval(), tokenizer
