@@ -141,7 +141,8 @@ class LocalEngine:
     def enter(self, phase: str) -> None:
         """Playing and learning need memory of other shapes: on a crowded GPU neither keeps what only the other can use. Nor
         does an update keep pieces that are of no use to the next, whose shapes are others."""
-        if (phase != self._phase or is_in_pieces(self.device)) and is_crowded(self.device):
+        useless = phase != self._phase or (phase == "learning" and is_in_pieces(self.device))
+        if useless and is_crowded(self.device):
             give_back(self.device)
         self._phase = phase
 
