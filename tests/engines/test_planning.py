@@ -58,7 +58,7 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     assert all(p.grad is None for p in policy.engine.model.hf.parameters())
 
 
-def test_no_more_is_planned_than_helps_unless_it_was_chosen(make_policy, monkeypatch) -> None:
+def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_policy, monkeypatch) -> None:
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
     monkeypatch.setattr(planning, "free_bytes", lambda device: 10**12)

@@ -31,12 +31,12 @@ SLACK = 1.2
 LOGIT_COPIES = 4
 """logits, their softmax, and the gradients of both"""
 PLENTY = 16 * 2**30
-"""bytes that a pass may keep: with more it is no faster, and whoever else is on this GPU has less. SmolLM2-135M keeps 0.78 MB
-a token (less compiled), so 22,000 and more: five times what keeps a GPU busy (WORTH_COMPILING); 65,536 would take 48 GiB"""
+"""bytes that a pass may keep, so that whoever comes first leaves room for others. SmolLM2-135M keeps 0.78 MB a token (less
+compiled), so 22,000 and more fit: five times what keeps a GPU busy (WORTH_COMPILING); 65,536 would take 48 GiB"""
 
 
 def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm], make_room: Callable[[], None]) -> int:
-    """The token budget that was chosen, or less where so much does not fit or does not help. Room is made before it is lowered
+    """The token budget that was chosen, or less where so much does not fit or is not needed. Room is made before it is lowered
     for want of it, and never to less than has been tried: the update itself cuts finer where it must."""
     model, budget = learning.model, learning.budget.chosen
     rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
