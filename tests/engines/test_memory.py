@@ -16,13 +16,15 @@ from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.memory import cut_finer, give_back, is_crowded
+from tacit.engines.local.memory import Budget, give_back, is_crowded
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
 from tacit.losses.imitation import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
+
+CPU = torch.device("cpu")
 
 
 def nothing() -> None:
@@ -34,7 +36,7 @@ def no_room(size: int) -> torch.OutOfMemoryError:
 
 
 def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
-    tried, rooms = [], []
+    budget, tried, rooms = Budget(1000, CPU), [], []
 
     def work(budget: int) -> str:
         tried.append(budget)
@@ -43,8 +45,8 @@ def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
         return "done"
 
     with pytest.warns(UserWarning, match="out of GPU memory in a test of 1000; it goes on with 500"):
-        assert cut_finer(work, 1000, 10, lambda: rooms.append(len(tried)), "a test") == ("done", 250)
-    assert tried == [1000, 500, 250] and rooms == [1, 2]
+        assert budget.fit(work, 10, lambda: rooms.append(len(tried)), "a test of {}") == "done"
+    assert tried == [1000, 500, 250] and rooms == [1, 2] and (budget.now, budget.chosen) == (250, 1000)
 
 
 def test_where_nothing_is_left_to_cut_the_error_is_raised():
@@ -55,7 +57,7 @@ def test_where_nothing_is_left_to_cut_the_error_is_raised():
         raise no_room(budget)
 
     with pytest.raises(torch.OutOfMemoryError):
-        cut_finer(work, 100, 30, nothing, "a test")
+        Budget(100, CPU).fit(work, 30, nothing, "a test")
     assert tried == [100, 50, 30]
 
 
@@ -71,7 +73,7 @@ def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
     def make_room() -> None:
         assert kept[-1]() is None
 
-    cut_finer(work, 2, 1, make_room, "a test")
+    Budget(2, CPU).fit(work, 1, make_room, "a test")
     assert len(kept) == 2
 
 
@@ -122,7 +124,7 @@ def test_an_update_that_did_not_fit_at_first_ends_as_one_that_did(make_policy, r
     for policy, term in ((whole, Imitation()), (finer, Imitation()), (short, loss)):
         metrics = policy.update(batch, [term], 1e-2)
         assert ("token_budget" in metrics) == (policy is short)
-    assert metrics["token_budget"] == short.engine.token_budget == 40
+    assert metrics["token_budget"] == short.engine.learning_budget.now == 40
     assert max(loss.seen[:2]) > 14 and len(loss.seen) > 3
     exactly, nearly, moved = weights(finer), weights(whole), weights(short)
     assert all(torch.equal(moved[name], exactly[name]) for name in moved)
@@ -197,7 +199,7 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
     found = policy.sample(requests, sampling)
     assert [c.tokens.tolist() for c in found] == [c.tokens.tolist() for c in expected]
     sampler = policy.engine.sampler
-    assert sampler.max_batch == 2  # 11, 5, 2
+    assert sampler.places.now == 2  # 11, 5, 2
     monkeypatch.setattr(LlamaTable, "advance", out_of_memory_above(0, advance, lambda table, noise, *_: len(noise)))
     with pytest.raises(TacitError, match="out of GPU memory while sampling one completion at a time, of 3 prompt tokens"):
         policy.sample(requests, sampling)
@@ -206,7 +208,7 @@ def test_completions_that_did_not_fit_at_first_are_the_same(make_policy, monkeyp
 def test_a_few_requests_at_the_end_do_not_lower_what_is_sampled_at_once(make_policy):
     policy = make_policy(max_batch=4)
     policy.sample([Request(np.arange(3, 9), seed=n) for n in range(6)], Sampling(max_tokens=4))
-    assert policy.engine.sampler.max_batch == 4
+    assert policy.engine.sampler.places.now == 4
 
 
 def test_a_crowded_gpu_is_given_back_what_the_other_phase_needed(make_policy, rows, monkeypatch):

@@ -54,8 +54,20 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     there["free"] = int(anyway + fixed + planning.SLACK * per_token_of_few * 100) + 1
     assert plan() == 100 and rooms == [1]
     there["free"] = 0
-    assert plan() == 1  # rows are then gone through one by one
+    assert plan() == 60  # no fewer than have been tried: the update finds out
     assert all(p.grad is None for p in policy.engine.model.hf.parameters())
+
+
+def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_policy, monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
+    monkeypatch.setattr(planning, "free_bytes", lambda device: 10**12)
+    monkeypatch.setattr(planning, "TRIED_TOKENS", 60)
+    chosen, left_open = make_policy(token_budget=2000).engine.learning("default"), make_policy().engine.learning("default")
+    _, per_token = kept_by(left_open, batch, [Imitation()], np.arange(8))
+    for learning, plenty, expected in ((left_open, 100, 100), (left_open, 5, 60), (left_open, 9999, 2048), (chosen, 100, 2000)):
+        monkeypatch.setattr(planning, "PLENTY", (plenty + 0.5) * per_token)
+        assert planned_budget(learning, batch, [Imitation()], lambda: None) == expected
 
 
 def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_as_few(make_policy, rows, monkeypatch) -> None:

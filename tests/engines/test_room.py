@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tacit.core.errors import TacitError
-from tacit.engines.local import room
+from tacit.engines.local import memory, room
 from tacit.engines.local.room import bytes_to_train, check_room, weights_in
 from tacit.engines.local.settings import EngineSettings
 
@@ -36,6 +36,7 @@ def test_what_does_not_fit_is_refused_or_warned_of(checkpoint, monkeypatch) -> N
     path, count = checkpoint
     free = {"bytes": 0}
     monkeypatch.setattr(room, "free_bytes", lambda device: free["bytes"])
+    monkeypatch.setattr(memory, "room_and_whole", lambda device: (100, 100))
 
     def check(**settings) -> None:
         check_room(str(path), GPU, torch.bfloat16, EngineSettings(device="cpu", **settings))

@@ -15,8 +15,9 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
-from tacit.engines.local.learning.update import Learning, TrainedWeights
-from tacit.engines.local.memory import give_back, is_crowded
+from tacit.engines.local.learning.update import Learning
+from tacit.engines.local.learning.weights import TrainedWeights
+from tacit.engines.local.memory import Budget, give_back, is_crowded, is_in_pieces, patiently
 from tacit.engines.local.passes.codec import codec_for
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.scoring import ModelScorer
@@ -87,19 +88,23 @@ class LocalEngine:
         self.settings, self.seed, self.tokenizer = settings, seed, tokenizer
         self.codec = codec_for(tokenizer, hf.config)
         self.device = next(hf.parameters()).device
-        self.token_budget = self.chosen_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
-        """what updates are cut into: as chosen, or less where that did not fit"""
-        self.planned = False
-        """whether it has been looked at how much fits, as it is before the first update on a GPU"""
+        chosen = settings.token_budget or DEFAULT_BUDGET[self.device.type]
+        self.learning_budget, self.scoring_budget = Budget(chosen, self.device), Budget(chosen, self.device)
+        """tokens in one pass: an update keeps activations for its gradient, and fits with far fewer"""
         self._phase = ""
         if settings.gradient_checkpointing:
             hf.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.sampler: LocalSampler | None = None
         self.adapters = Adapters(hf, settings, seed, self.weights_changed) if settings.lora_rank else None
-        self.model = LanguageModel(hf, compiled=settings.compile, lean=not settings.gradient_checkpointing)
+        self.model = self.wrapped(hf, lean=not settings.gradient_checkpointing)
         self.members: dict[str, Member] = {}
         self._hashed: dict[tuple[str | None, bool], tuple[Any, str]] = {}
         self.member(MAIN)
+
+    def wrapped(self, hf: Any, lean: bool = True) -> LanguageModel:
+        """The model as it is used here. It is tried out at once, and that takes memory."""
+        made = partial(LanguageModel, hf, compiled=self.settings.compile, lean=lean)
+        return patiently(made, self.device, "trying out the model")
 
     def member(self, name: str) -> Member:
         if name in self.members:
@@ -134,8 +139,10 @@ class LocalEngine:
             self.adapters.activate(name)
 
     def enter(self, phase: str) -> None:
-        """Playing and learning need memory of other shapes: on a crowded GPU neither keeps what only the other can use."""
-        if phase != self._phase and is_crowded(self.device):
+        """Playing and learning need memory of other shapes: on a crowded GPU neither keeps what only the other can use. Nor
+        does an update keep pieces that are of no use to the next, whose shapes are others."""
+        useless = phase != self._phase or (phase == "learning" and is_in_pieces(self.device))
+        if useless and is_crowded(self.device):
             give_back(self.device)
         self._phase = phase
 
@@ -171,13 +178,12 @@ class LocalEngine:
 
     def scorer(self, adapter: str | None, model: LanguageModel | None = None) -> ModelScorer:
         ready = (lambda: None) if model else (lambda: self.activate(adapter))
-        return ModelScorer(model or self.model, self.codec, self.token_budget, ready, self.make_room)
+        return ModelScorer(model or self.model, self.codec, self.scoring_budget, ready, self.make_room)
 
     def learning(self, name: str) -> Learning:
-        member, room = self.member(name), self.make_room
-        return Learning(
-            self.model, self.codec, member.weights, self.settings, self.token_budget, self.seed, member.value_head, room
-        )
+        member, budget = self.member(name), self.learning_budget
+        weights = patiently(lambda: member.weights, self.device, "making float32 copies of the weights that are trained")
+        return Learning(self.model, self.codec, weights, self.settings, budget, self.seed, member.value_head, self.make_room)
 
     def weights_changed(self, *names: str) -> None:
         """The weights of these members moved or, where none is named, another adapter is active. The sampler keeps copies."""

@@ -2,21 +2,41 @@
 
 Torch keeps what it has freed, for itself: no other process can have it. And a sampler keeps a cache and recorded graphs from
 use to use. Both are given back when there is no room. What then still does not fit is cut finer: neither a gradient, nor a
-score, nor a completion depends on how a batch is cut.
+score, nor a completion depends on how a batch is cut. For the same reason it is cut less finely again once there is more room.
+And what cannot be cut any finer waits, where others have the memory: a minute later they may be at something else.
+
+    room = what is free + what torch holds here          all that this process can have; the rest of the GPU is others'
 """
 
 from __future__ import annotations
 
+import re
+import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import torch
 
+from tacit.core.errors import TacitError
+
 CROWDED = 0.25
-"""with less than this share of a GPU free, what is only kept in case it is needed again is given back between phases"""
+"""with less than this share of a GPU free, what is only kept in case it is needed again is given back between phases; and
+where others hold more than this share, it is worth waiting for them"""
+IN_PIECES = 1.5
+"""torch holds so many times as much as was ever in use at once: pieces of sizes that do not come again"""
+GROWN = 1.25
+"""so many times the room there was when less had to do, and more is tried: if that fails too, it waits for as much again"""
+WAITS_S = (2.0, 4.0, 8.0, 16.0, 32.0)
+"""seconds between attempts to have memory that others hold"""
+GIB = 2**30
 
 Result = TypeVar("Result")
+
+_SHORTAGE = re.compile(
+    r"cuda.*out of memory|CU\w+_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED.*cublasCreate", re.I | re.S
+)
 
 
 def give_back(device: torch.device) -> None:
@@ -32,25 +52,115 @@ def is_crowded(device: torch.device) -> bool:
     return free < CROWDED * whole
 
 
+def is_in_pieces(device: torch.device) -> bool:
+    """Whether torch keeps far more than it has ever used, as it does when every pass has other shapes than the last."""
+    if device.type != "cuda":
+        return False
+    return torch.cuda.memory_reserved(device) > IN_PIECES * torch.cuda.max_memory_allocated(device)
+
+
 def free_bytes(device: torch.device) -> int:
     """What torch could still have: free memory, and its own that nothing uses."""
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
-def cut_finer(
-    work: Callable[[int], Result], budget: int, least: int, make_room: Callable[[], None], what: str
-) -> tuple[Result, int]:
-    """(`work(budget)`, the budget it was done with): halved, after `make_room()`, each time memory runs out. With a budget of
-    `least` or less there is nothing left to cut, and the error is raised."""
-    while True:
-        try:
-            return work(budget), budget
-        except torch.OutOfMemoryError:
-            if budget <= least:
-                raise
-        # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
-        make_room()
-        smaller = max(least, budget // 2)
-        warnings.warn(f"out of GPU memory in {what} of {budget}; it goes on with {smaller}, more slowly", stacklevel=3)
-        budget = smaller
+def room_and_whole(device: torch.device) -> tuple[int, int]:
+    """Bytes that this process has or could have, and those of the whole GPU. A CPU has none to speak of."""
+    if device.type != "cuda":
+        return 0, 0
+    free, whole = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device)), int(whole)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether this is memory running out: torch's own error; that of a library which asks for memory without torch (cuBLAS for
+    its handle, a loader of kernels); or what a shortage has led to, such as a recording that could not be ended.
+
+    Those leave the device usable. An error that does not is never one of them, whatever it says.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, torch.OutOfMemoryError) or (isinstance(cause, RuntimeError) and _SHORTAGE.search(str(cause))):
+            return _is_usable()
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _is_usable() -> bool:
+    """After an illegal access, for one, every call fails, and this one with them."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+class Budget:
+    """How much is done at once: as chosen, or less since memory ran short, and then more again once there is room."""
+
+    def __init__(self, chosen: int, device: torch.device) -> None:
+        self.chosen = self.now = chosen
+        self._device = device
+        self._room = 0
+        """that there was when it was last found out how much fits; 0 before the first time"""
+
+    def settle(self, now: int) -> None:
+        """So much fits, in the room there is at this moment."""
+        self.now, self._room = now, room_and_whole(self._device)[0]
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it has not been looked at yet, or there is clearly more room than when less had to do. Only then: an attempt
+        that fails is lost time, and as long as memory stays short none is made."""
+        return (self.now < self.chosen or not self._room) and room_and_whole(self._device)[0] > GROWN * self._room
+
+    def fit(
+        self, work: Callable[[int], Result], least: int, make_room: Callable[[], None], what: str, most: int | None = None
+    ) -> Result:
+        """`work(budget)`: halved, after `make_room()`, each time memory runs out. With a budget of `least` or less there is
+        nothing left to cut: where others have the memory it is tried again for a minute, and else the error is raised.
+
+        `what` says it in words, with the budget as {}; `most` is what there is to do."""
+        budget = min(self.chosen, 2 * self.now) if self.now < self.chosen and self.may_grow else self.now
+        budget = budget if most is None else min(budget, most)
+        waits = list(WAITS_S)
+        while True:
+            try:
+                result = work(budget)
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
+                smaller = max(least, budget // 2)
+                room, whole = room_and_whole(self._device)
+                self.now, self._room = min(self.now, smaller), room
+                if budget <= least and not (waits and whole - room > CROWDED * whole):
+                    raise torch.OutOfMemoryError(str(error)) from error
+            else:
+                self.now = max(self.now, budget)
+                return result
+            # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
+            make_room()
+            said = f"out of GPU memory in {what.format(budget)}"
+            if budget > least:
+                warnings.warn(f"{said}; it goes on with {smaller}, more slowly", stacklevel=3)
+                budget = smaller
+                continue
+            if len(waits) == len(WAITS_S):
+                others = f"other processes hold {(whole - room) / GIB:.1f} of this GPU's {whole / GIB:.1f} GiB"
+                warnings.warn(f"{said}: {others}. It waits for them, up to {sum(WAITS_S):.0f} s", stacklevel=3)
+            time.sleep(waits.pop(0))
+
+
+def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Result:
+    """`work()`, which cannot be cut: tried again for a minute where others have the memory that it needs."""
+    try:
+        return Budget(1, device).fit(lambda _: work(), 1, partial(give_back, device), what)
+    except torch.OutOfMemoryError as error:
+        raise TacitError(
+            f"out of GPU memory in {what}; take a smaller model, train adapters (--engine.lora-rank), or let fewer runs share "
+            "the GPU."
+        ) from error

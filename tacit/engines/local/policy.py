@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
@@ -17,6 +17,7 @@ from tacit.engines.local.engine import LocalEngine
 from tacit.engines.local.learning import saving
 from tacit.engines.local.learning.adapters import FROZEN, MAIN
 from tacit.engines.local.learning.planning import planned_budget
+from tacit.engines.local.memory import patiently
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.local.room import check_room
@@ -84,30 +85,25 @@ class LocalPolicy(Speaking):
         """How a prompt's states can be pooled here; `attention` needs weights that not every architecture gives."""
         return self._scorer.poolings
 
-    @torch.no_grad()
     def values(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         head = self._member.value_head
         if head is None:
             raise TacitError("this policy has no value head; set the engine setting value_head.")
-        values_N = np.zeros(len(prompts), np.float32)
-        for rows, hidden_RD in self._scorer.prompt_ends(prompts):
-            values_N[rows] = head(hidden_RD.float()).squeeze(-1).cpu().numpy()
-        return values_N
+        return self._scorer.values(prompts, head)
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One AdamW step on the whole batch. Where that does not fit in memory, as planned before the first or found out later,
-        it is cut finer, from then on, and the metrics say how finely (`token_budget`)."""
+        it is cut finer, until there is more room, and the metrics say how finely (`token_budget`). The gradient is the same
+        however it is cut, so the cut may change from update to update."""
         engine = self.engine
         engine.activate(self.name)
         engine.enter("learning")
-        learning = engine.learning(self.name)
-        if engine.device.type == "cuda" and not engine.planned:
-            engine.planned = True
-            learning.token_budget = planned_budget(learning, batch, losses, engine.make_room)
+        learning, budget = engine.learning(self.name), engine.learning_budget
+        if budget.may_grow:
+            budget.settle(planned_budget(learning, batch, losses, engine.make_room))
         metrics = learning.update(batch, losses, lr)
         engine.weights_changed(self.name)
-        engine.token_budget = learning.token_budget
-        return metrics | ({"token_budget": float(engine.token_budget)} if engine.token_budget < engine.chosen_budget else {})
+        return metrics | ({"token_budget": float(budget.now)} if budget.now < budget.chosen else {})
 
     def reference(self) -> Scorer:
         frozen = self._member.reference
@@ -122,8 +118,9 @@ class LocalPolicy(Speaking):
             self.engine.adapters.copy(self.name, self.name + FROZEN)
             self._member.reference = self.name + FROZEN
             return
-        frozen = copy.deepcopy(self.engine.model.hf).requires_grad_(False)
-        self._member.reference = LanguageModel(frozen, compiled=self.engine.settings.compile)
+        copied = partial(copy.deepcopy, self.engine.model.hf)
+        frozen = patiently(copied, self.engine.device, "copying the model for reference").requires_grad_(False)
+        self._member.reference = self.engine.wrapped(frozen)
 
     def begin_stage(self) -> None:
         if self._member.has_trained:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.memory import free_bytes
+from tacit.engines.local.memory import GIB, Budget, free_bytes, give_back
 from tacit.engines.local.settings import EngineSettings
 
-GIB = 2**30
 HEADER_BYTES = 8
 """a safetensors file begins with the length of its header"""
 
@@ -35,13 +35,21 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
     """Refuse a model whose weights alone do not fit; warn of one that could be played here, but not trained as a whole."""
     if device.type != "cuda" or not Path(source).is_dir() or (count := weights_in(Path(source))) is None:
         return
-    free, size = free_bytes(device), dtype.itemsize
+    size = dtype.itemsize
     name = f"model {source} has {count:,} weights: {count * size / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}"
-    if count * size > free:
-        raise TacitError(
-            f"{name}, and this GPU has {free / GIB:.1f} GiB free. Take a smaller model or a larger GPU, or let fewer runs "
-            "share this one."
-        )
+
+    def enough(_: int) -> int:
+        if (free := free_bytes(device)) < count * size:
+            raise torch.OutOfMemoryError(
+                f"{name}, and this GPU has {free / GIB:.1f} GiB free. Take a smaller model or a larger GPU, or let fewer runs "
+                "share this one."
+            )
+        return free
+
+    try:
+        free = Budget(1, device).fit(enough, 1, partial(give_back, device), "loading the model")
+    except torch.OutOfMemoryError as error:
+        raise TacitError(str(error)) from None
     needed = count * (size + bytes_to_train(dtype))
     if not settings.lora_rank and needed > free:
         warnings.warn(

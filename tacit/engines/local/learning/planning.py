@@ -1,9 +1,10 @@
-"""Memory planned before the first update, instead of found out by one that fails.
+"""Memory planned before the first update, and again when there is more, instead of found out by one that fails.
 
 A few rows are gone through, then twice as many, and what autograd keeps of them is counted:
 
     kept(tokens) = fixed + per_token · tokens
     tokens of a pass  ≤  (what is free − what an update needs anyway − fixed) / (per_token · SLACK)
+    tokens of a pass  ≤  PLENTY / per_token                where no token budget was chosen
 
 What it needs anyway: gradients, the optimiser's moments where it has none yet, and the logits of one chunk.
 """
@@ -18,8 +19,9 @@ import torch
 
 from tacit.core.batch import Batch
 from tacit.core.protocols import LossTerm
-from tacit.engines.local.learning.update import Learning, Tally, TrainedWeights, training
-from tacit.engines.local.memory import free_bytes
+from tacit.engines.local.learning.update import Learning, Tally, training
+from tacit.engines.local.learning.weights import TrainedWeights
+from tacit.engines.local.memory import free_bytes, ran_out
 from tacit.engines.local.passes.pieces import WORTH_COMPILING
 
 TRIED_TOKENS = WORTH_COMPILING
@@ -28,21 +30,29 @@ SLACK = 1.2
 """the backward pass has a layer's gradients beside what is kept, and memory comes in blocks"""
 LOGIT_COPIES = 4
 """logits, their softmax, and the gradients of both"""
+PLENTY = 16 * 2**30
+"""bytes that a pass may keep, so that whoever comes first leaves room for others. SmolLM2-135M keeps 0.78 MB a token (less
+compiled), so 22,000 and more fit: five times what keeps a GPU busy (WORTH_COMPILING); 65,536 would take 48 GiB"""
 
 
 def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm], make_room: Callable[[], None]) -> int:
-    """The learner's token budget, or less where so much does not fit. Room is made before it is lowered."""
-    model, budget = learning.model, learning.token_budget
+    """The token budget that was chosen, or less where so much does not fit or is not needed. Room is made before it is lowered
+    for want of it, and never to less than has been tried: the update itself cuts finer where it must."""
+    model, budget = learning.model, learning.budget.chosen
     rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
     if not len(rows):
         return budget
     try:
         fixed, per_token = kept_by(learning, batch, losses, rows)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
         fixed = per_token = 0.0
     if not per_token:  # others have the GPU and even a few rows are too many now: begin with as few, and cut finer
         make_room()
         return min(budget, TRIED_TOKENS)
+    if not learning.settings.token_budget:
+        budget = min(budget, max(TRIED_TOKENS, int(PLENTY / per_token)))
     logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
 
     def fits() -> int:
@@ -50,7 +60,7 @@ def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm],
 
     if fits() < budget:
         make_room()
-    return min(budget, max(fits(), 1))
+    return min(budget, max(fits(), TRIED_TOKENS))
 
 
 def needed_anyway(weights: TrainedWeights) -> int:

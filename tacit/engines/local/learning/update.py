@@ -21,83 +21,14 @@ from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.learning.teaching import compared, longest_read, taught_states
-from tacit.engines.local.memory import cut_finer
+from tacit.engines.local.learning.weights import TrainedWeights
+from tacit.engines.local.memory import Budget
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import Packed, flat, input_lengths
 from tacit.engines.local.passes.scoring import EntropyMode, distribution_scores, tensor, token_scores
 from tacit.engines.local.settings import EngineSettings
-
-
-class TrainedWeights:
-    """The parameters that move, their AdamW state, and float32 masters where the model itself is held in bfloat16.
-
-    A step of lr 1e-6 is far below the spacing of bfloat16 numbers and would be rounded away; so gradients are summed and
-    steps taken in float32, and the model gets the rounded result. It stays one model, in the precision it samples with.
-    """
-
-    def __init__(self, named: Mapping[str, nn.Parameter], settings: EngineSettings):
-        self.live = dict(sorted(named.items()))
-        self.master = {
-            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in self.live.items()
-        }
-        self.split = any(self.master[name] is not p for name, p in self.live.items())
-        matrices = [p for p in self.master.values() if p.ndim > 1]
-        vectors = [p for p in self.master.values() if p.ndim <= 1]
-        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=0.0,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-        self.clip_norm = settings.clip_norm
-        self.steps = 0
-
-    def forget_moments(self) -> None:
-        """Begin another stage: the optimiser starts as new, from the weights as they are."""
-        self.optimizer.state.clear()
-
-    def collect(self) -> None:
-        """Add the gradients of one micro-batch to the masters'."""
-        if not self.split:
-            return  # the masters are the parameters: autograd has already added them up
-        for name, p in self.live.items():
-            master = self.master[name]
-            if p.grad is None or master is p:
-                continue
-            master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
-            p.grad = None
-
-    def gradient_norm(self) -> torch.Tensor:
-        gradients = [p.grad for p in self.master.values() if p.grad is not None]
-        if not gradients:
-            return torch.zeros(())
-        return torch.nn.utils.get_total_norm(gradients)
-
-    @torch.no_grad()
-    def step(self, lr: float, norm: float) -> None:
-        """Clip by the global norm and move."""
-        if self.clip_norm and norm > self.clip_norm:
-            gradients = [p.grad for p in self.master.values() if p.grad is not None]
-            torch._foreach_mul_(gradients, self.clip_norm / (norm + 1e-6))
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
-        self.steps += 1
-        self.publish()
-
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Round the masters into the model, in place: whoever holds its tensors sees the new weights."""
-        if self.split:
-            torch._foreach_copy_(list(self.live.values()), list(self.master.values()))
-
-    def clear(self) -> None:
-        for p in (*self.live.values(), *self.master.values()):
-            p.grad = None
 
 
 class Learning:
@@ -109,19 +40,19 @@ class Learning:
         codec: TextCodec,
         weights: TrainedWeights,
         settings: EngineSettings,
-        token_budget: int,
+        budget: Budget,
         seed: int,
         value_head: nn.Linear | None = None,
         make_room: Callable[[], None] = lambda: None,
     ):
         self.model, self.codec, self.weights, self.settings = model, codec, weights, settings
-        self.token_budget, self.seed, self.value_head = token_budget, seed, value_head
+        self.budget, self.seed, self.value_head = budget, seed, value_head
         self._make_room = make_room
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One step on the whole batch. Rows without completion tokens have nothing to learn from and are left out.
 
-        Where memory runs out, the batch is cut finer and gone through again; `token_budget` stays at what did fit."""
+        Where memory runs out, the batch is cut finer and gone through again; the budget stays at what did fit."""
         rows = np.array([i for i, c in enumerate(batch.completions) if len(c)], dtype=np.int64)
         _check_columns(batch)
         lengths = input_lengths(batch.prompts, batch.completions, self.codec.context_limit)[rows]
@@ -158,9 +89,12 @@ class Learning:
 
     def _fitting(self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int) -> tuple[dict[str, float], int]:
         """The gradient, of a batch cut as finely as memory asks for."""
-        what = "an update with a token_budget"
-        found, self.token_budget = cut_finer(gradient, self.token_budget, least, self._make_room, what)
-        return found
+
+        def make_room() -> None:
+            self.weights.clear()  # nobody waits with half a gradient in his hands
+            self._make_room()
+
+        return self.budget.fit(gradient, least, make_room, "an update with a token_budget of {}")
 
     def _gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
@@ -179,6 +113,7 @@ class Learning:
                 if total.requires_grad:
                     total.backward()
                     self.weights.collect()
+        self.weights.make_moments()
         return tally.metrics(tally.read(self.weights.gradient_norm())), computed
 
     def _view(self, batch: Batch, packed: FlatPack | Packed, needs: frozenset[str], total_rows: int) -> TokenView:

@@ -158,7 +158,7 @@ class LlamaForward:
         q, _, _ = top.query_key_value(h_U, cis_N[ends_U])
         last = Spans.of(np.ones_like(lengths_U), lengths_U, self.device)
         h_U = self.final_norm(top.after_attention(h_U, attend(q, k, v, last, scale).flatten(1)))
-        return self.head(h_U), h_U if layer == len(self) else wanted
+        return self.head.unrounded(h_U), h_U if layer == len(self) else wanted
 
     def prefill(
         self, tokens_NT: torch.Tensor, last_N: torch.Tensor, layer: int | None, sink: Sink
@@ -188,7 +188,7 @@ class LlamaForward:
         mask_NT = torch.zeros(n, t, dtype=h.dtype, device=h.device).masked_fill_(padding_NT, float("-inf"))
         attended = attend_last(q, k, v, mask_NT[:, None, None], self.geometry.scale)
         h_last = self.final_norm(top.after_attention(h_last, attended))
-        return self.head(h_last), h_last if layer == len(self) else wanted
+        return self.head.unrounded(h_last), h_last if layer == len(self) else wanted
 
     def step(
         self,
@@ -210,14 +210,14 @@ class LlamaForward:
         h = embedding(tokens_B, self._embed.weight)
         if order is None and self._steps_small():
             small = self._small_step(len(h))
-            return self.head(small.normed(small(h, self._layers, cis_B, cache, reading), self._norm.weight))
+            return self.head.unrounded(small.normed(small(h, self._layers, cis_B, cache, reading), self._norm.weight))
         for depth, block in enumerate(self._layers):
             q, k, v = block.query_key_value(h, cis_B, ways)
             if order is not None:
                 q, k, v = (x[order[1]] for x in (q, k, v))
             attended = cache.attend(depth, q, k, v, reading)
             h = block.after_attention(h, attended if order is None else attended[order[0]], ways)
-        logits = self.head(self.final_norm(h))
+        logits = self.head.unrounded(self.final_norm(h))
         return logits if order is None else logits[order[1]]
 
     def _steps_small(self) -> bool:

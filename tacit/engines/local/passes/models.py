@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from tacit.core.errors import TacitError
+from tacit.engines.local.memory import patiently
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.packing import Packed, buckets, pack
 from tacit.engines.local.passes.ragged import RaggedDecoder
+from tacit.engines.local.passes.unrounded import unrounded
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.quiet import no_progress_bars
 from tacit.engines.models.sources import find_pretrained
@@ -99,12 +102,18 @@ class LanguageModel:
 
     def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
         """[T, V] in float32."""
-        logits_TV = self.head(hidden_TD).float()
+        logits_TV = self._head_product(hidden_TD)
         if self._scale != 1.0:
             logits_TV = logits_TV * self._scale
         if self._softcap:
             logits_TV = torch.tanh(logits_TV / self._softcap) * self._softcap
         return logits_TV
+
+    def _head_product(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
+        if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter:
+            return unrounded(hidden_TD, weight)
+        return self.head(hidden_TD).float()  # one with an adapter, say, or in shards
 
     @property
     def chunk_tokens(self) -> int:
@@ -194,4 +203,4 @@ def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tup
             "path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
         )
         raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
-    return hf.to(device).eval(), tokenizer
+    return patiently(lambda: hf.to(device), device, "loading the model").eval(), tokenizer

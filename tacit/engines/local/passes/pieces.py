@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.nn.functional import silu
 
+from tacit.engines.local.memory import ran_out
+
 WORTH_COMPILING = 4096
 """rows of a pass from which on pieces are compiled: smaller ones wait for launches, not for memory"""
 
@@ -89,9 +91,9 @@ class _Compiled:
         try:
             answer = compiled(*arguments)
             _check_alike(answer, self._piece(*arguments))
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if ran_out(error):
+                raise
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             warnings.warn(f"the model runs uncompiled, more slowly: {first_line}", stacklevel=4)
             _Compiled.failed = True

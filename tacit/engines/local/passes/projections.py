@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from tacit.engines.local.passes.unrounded import unrounded
+
 Groups = Sequence[tuple[str | None, int]]
 """(adapter, rows that are read with it), in the order of the rows; None: whichever is active"""
 ALL = -1
@@ -56,6 +58,11 @@ class Projection:
         if len(self._now) == 1:
             return self._now[0](x)
         return torch.cat([matrix(part) for matrix, part in zip(self._now, x.split(self._rows), strict=True)])
+
+    def unrounded(self, x: torch.Tensor) -> torch.Tensor:
+        """What this makes of x [rows, features], in float32."""
+        matrix = self._now[0]
+        return unrounded(x, matrix.weight) if self.is_plain and matrix.bias is None else self(x).float()
 
     def onto(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """h + y, in one operation where there is neither bias nor adapter."""

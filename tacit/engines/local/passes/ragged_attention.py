@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from tacit.engines.local.memory import ran_out
+
 
 @dataclass(frozen=True, eq=False)
 class Spans:
@@ -45,7 +47,9 @@ def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
         probe = torch.zeros(4, 2, head_dim, device=device, dtype=dtype)
         lengths = np.array([1, 3])
         _Flash.apply(probe, probe[:, :1], probe[:, :1], Spans.of(lengths, lengths, device), 1.0)
-    except (RuntimeError, AttributeError, TypeError):
+    except (RuntimeError, AttributeError, TypeError) as error:
+        if ran_out(error):  # which says nothing of the kernel, and is remembered for good
+            raise
         return False
     return True
 

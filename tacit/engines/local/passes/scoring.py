@@ -8,10 +8,11 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tacit.core.errors import TacitError, unknown
-from tacit.engines.local.memory import cut_finer
+from tacit.engines.local.memory import Budget
 from tacit.engines.local.passes.attention import can_attend, check_attention, last_token_attention
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
@@ -78,7 +79,7 @@ Scoring = Callable[Concatenate["ModelScorer", Sequence[np.ndarray], Rest], Answe
 
 
 def _cut_to_fit(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
-    """Where memory runs out, rows are cut finer, from then on."""
+    """Where memory runs out, rows are cut finer."""
 
     @wraps(score)
     def fitting(self: ModelScorer, prompts: Sequence[np.ndarray], /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
@@ -88,7 +89,7 @@ def _cut_to_fit(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
 
         least = max((len(prompt) for prompt in prompts), default=1)
         try:
-            return cut_finer(work, self.token_budget, least, self._make_room, "a scoring pass with a token_budget")[0]
+            return self._budget.fit(work, least, self._make_room, "a scoring pass with a token_budget of {}")
         except torch.OutOfMemoryError as error:
             raise TacitError(
                 f"out of GPU memory in a scoring pass, cut as finely as its longest prompt of {least} tokens allows; shorten "
@@ -105,12 +106,12 @@ class ModelScorer:
         self,
         model: LanguageModel,
         codec: TextCodec,
-        token_budget: int,
+        budget: Budget,
         ready: Callable[[], None] = lambda: None,
         make_room: Callable[[], None] = lambda: None,
     ):
-        self.model, self.codec, self.token_budget, self._ready = model, codec, token_budget, ready
-        self._make_room = make_room
+        self.model, self.codec, self._ready, self._make_room = model, codec, ready, make_room
+        self._budget, self.token_budget = budget, budget.now
 
     @_cut_to_fit
     @torch.no_grad()
@@ -224,11 +225,15 @@ class ModelScorer:
             weights_RS = last_token_attention(self.model.hf, depth, every[depth - 1], lengths_R)
         return (weights_RS[:, None] @ hidden_RSD).squeeze(1)
 
+    @_cut_to_fit
     @torch.no_grad()
-    def prompt_ends(self, prompts: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-        """(rows, last hidden states [R, D] at their last prompt token), for a value head."""
+    def values(self, prompts: Sequence[np.ndarray], head: nn.Module) -> np.ndarray:
+        """[N] what a value head says of the last hidden state at each one's last prompt token."""
         anything = [np.zeros(1, np.int64)] * len(prompts)  # one token to predict, and it is predicted from there
-        yield from ((packed.rows, hidden_TD) for packed, hidden_TD in self._predicting(prompts, anything))
+        values_N = np.zeros(len(prompts), np.float32)
+        for packed, hidden_TD in self._predicting(prompts, anything):
+            values_N[packed.rows] = head(hidden_TD.float()).squeeze(-1).cpu().numpy()
+        return values_N
 
     def _predicting(
         self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray]

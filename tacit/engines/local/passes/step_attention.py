@@ -14,6 +14,8 @@ from functools import cache
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from tacit.engines.local.memory import ran_out
+
 LEAST = 16
 """the smallest side of a matrix product on the device; the query heads of a key head are padded to it"""
 
@@ -63,10 +65,10 @@ def has_step_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, que
         return False
     try:
         return _agrees(device, dtype, kv_heads, queries_per_kv, head_dim)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # of a compiler that is missing, or too old: torch's kernel does it then
-        return False
+    except Exception as error:
+        if ran_out(error):
+            raise
+        return False  # a compiler that is missing, or too old: torch's kernel does it then
 
 
 def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:

@@ -23,7 +23,6 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.memory import cut_finer
 from tacit.engines.local.sampling.decoding import Newcomers, Table
 from tacit.engines.local.sampling.rows import Job, NotFinite, Over, Rows
 
@@ -71,9 +70,8 @@ class LocalDesk:
     def wait(self) -> list[tuple[int, Completion]]:
         sampler = self._sampler
         if asked := len(self._waiting) + self._rows.under_way:
-            places = min(sampler.max_batch, asked)
             try:
-                _, fitted = cut_finer(self._go_on, places, 1, sampler.release, "sampling with a max_batch")
+                sampler.places.fit(self._go_on, 1, sampler.release, "sampling with a max_batch of {}", most=asked)
             except torch.OutOfMemoryError as error:
                 self.let_go()
                 raise TacitError(
@@ -83,8 +81,6 @@ class LocalDesk:
             except NotFinite:
                 self.let_go()  # what lies in the cache would spread
                 raise
-            if fitted < places:
-                sampler.max_batch = fitted
         finished, self._finished = self._finished, []
         return finished
 

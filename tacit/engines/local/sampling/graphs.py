@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from tacit.engines.local.memory import ran_out
+
 
 class StepGraphs:
     """Records each kind of step once and replays it. A step must read and write tensors that stay where they are."""
@@ -56,9 +58,9 @@ class StepGraphs:
         try:
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 step()
-        except torch.OutOfMemoryError:
-            raise  # a shortage passes, once less is sampled at once; what follows is for devices that cannot record
         except RuntimeError as error:
+            if ran_out(error):
+                raise  # a shortage passes, once less is sampled at once; what follows is for devices that cannot record
             warnings.warn(f"sampling goes on without CUDA graphs, more slowly: {error}", stacklevel=2)
             return None
         return graph

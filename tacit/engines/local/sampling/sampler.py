@@ -12,7 +12,7 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.memory import give_back
+from tacit.engines.local.memory import Budget, give_back
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.projections import NotPlain
 from tacit.engines.local.sampling.decoding import Decoder
@@ -46,8 +46,8 @@ class LocalSampler:
         if max_batch < 1:
             raise TacitError(f"max_batch is {max_batch}; it must be at least 1.")
         self._device = torch.device(device)
-        self.max_batch = max_batch
-        """as chosen, or less where that did not fit in memory"""
+        self.places = Budget(max_batch, self._device)
+        """rows decoded together"""
         self.prefilled_tokens = 0
         """prompt tokens computed since the sampler was made; identical prompts that joined together count once"""
         self.written_tokens = 0

@@ -36,7 +36,7 @@ class ShardedLearning(Learning):
 
     def _fitting(self, gradient: Callable[[int], Found], least: int) -> Found:
         """One rank cannot cut finer while the others do not."""
-        return gradient(self.token_budget)
+        return gradient(self.budget.now)
 
     def _gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int

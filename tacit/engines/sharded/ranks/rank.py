@@ -19,6 +19,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.engine import DEFAULT_BUDGET, hash_into, zero_head
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
+from tacit.engines.local.memory import Budget
 from tacit.engines.local.passes.codec import codec_for
 from tacit.engines.local.passes.models import resolve_device
 from tacit.engines.local.passes.packing import buckets, input_lengths
@@ -119,18 +120,16 @@ class Rank(HandsOver):
             raise TacitError("this policy has no value head; set the engine setting value_head.")
 
         def of(scorer: ModelScorer, own: Sequence[np.ndarray], _: Sequence[np.ndarray]) -> np.ndarray:
-            values = np.zeros(len(own), np.float32)
-            for rows, hidden_RD in scorer.prompt_ends(own):
-                values[rows] = head(hidden_RD.float()).squeeze(-1).cpu().numpy()
-            return values
+            return scorer.values(own, head)
 
         return self._score((name, False), prompts, [np.zeros(1, np.int64)] * len(prompts), of)
 
     def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         member = self.members[name]
         self._activate(name)
+        budget = Budget(self.token_budget, self.device)
         learning = ShardedLearning(
-            self.sharded, self.codec, member.weights, self.settings, self.token_budget, self.seed, member.value_head
+            self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head
         )
         return learning.update(batch, losses, lr)
 
@@ -186,7 +185,7 @@ class Rank(HandsOver):
             self.adapters.activate(name)
 
     def _scorer(self, sharded: Sharded) -> ModelScorer:
-        return ModelScorer(sharded.model, self.codec, ONE_PASS)
+        return ModelScorer(sharded.model, self.codec, Budget(ONE_PASS, self.device))
 
     def _who(self, name: str, reference: bool) -> Sharded:
         """The model to ask, with the right adapter active."""

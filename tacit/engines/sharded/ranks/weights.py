@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tacit.engines.local.learning.update import TrainedWeights
+from tacit.engines.local.learning.weights import TrainedWeights
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded.ranks.shards import Sharded
 

@@ -1,0 +1,88 @@
+"""The weights that are trained: their gradients, their optimiser, and the precision that small steps need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from tacit.engines.local.settings import EngineSettings
+
+
+class TrainedWeights:
+    """The parameters that move, their AdamW state, and float32 masters where the model itself is held in bfloat16.
+
+    A step of lr 1e-6 is far below the spacing of bfloat16 numbers and would be rounded away; so gradients are summed and
+    steps taken in float32, and the model gets the rounded result. It stays one model, in the precision it samples with.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], settings: EngineSettings):
+        self.live = dict(sorted(named.items()))
+        self.master = {
+            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in self.live.items()
+        }
+        self.split = any(self.master[name] is not p for name, p in self.live.items())
+        matrices = [p for p in self.master.values() if p.ndim > 1]
+        vectors = [p for p in self.master.values() if p.ndim <= 1]
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=0.0,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.clip_norm = settings.clip_norm
+        self.steps = 0
+
+    def forget_moments(self) -> None:
+        """Begin another stage: the optimiser starts as new, from the weights as they are."""
+        self.optimizer.state.clear()
+
+    def make_moments(self) -> None:
+        """Of what has a gradient and none yet, as AdamW would: a step must not run out of memory half-way."""
+        for p in self.master.values():
+            if p.grad is not None and not self.optimizer.state.get(p):
+                moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                self.optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+
+    def collect(self) -> None:
+        """Add the gradients of one micro-batch to the masters'."""
+        if not self.split:
+            return  # the masters are the parameters: autograd has already added them up
+        for name, p in self.live.items():
+            master = self.master[name]
+            if p.grad is None or master is p:
+                continue
+            master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
+            p.grad = None
+
+    def gradient_norm(self) -> torch.Tensor:
+        gradients = [p.grad for p in self.master.values() if p.grad is not None]
+        if not gradients:
+            return torch.zeros(())
+        return torch.nn.utils.get_total_norm(gradients)
+
+    @torch.no_grad()
+    def step(self, lr: float, norm: float) -> None:
+        """Clip by the global norm and move."""
+        if self.clip_norm and norm > self.clip_norm:
+            gradients = [p.grad for p in self.master.values() if p.grad is not None]
+            torch._foreach_mul_(gradients, self.clip_norm / (norm + 1e-6))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.steps += 1
+        self.publish()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the masters into the model, in place: whoever holds its tensors sees the new weights."""
+        if self.split:
+            torch._foreach_copy_(list(self.live.values()), list(self.master.values()))
+
+    def clear(self) -> None:
+        for p in (*self.live.values(), *self.master.values()):
+            p.grad = None

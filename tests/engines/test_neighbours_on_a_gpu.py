@@ -1,0 +1,145 @@
+"""Two real processes on one real GPU: the other one takes nearly all memory, and then goes. About two minutes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local import memory
+from tacit.engines.local.memory import GIB
+from tacit.losses.imitation import Imitation
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that two processes can share"),
+    pytest.mark.filterwarnings("ignore:out of GPU memory"),
+]
+
+NEIGHBOUR = """
+import sys, time, torch
+left, seconds, piece, held = float(sys.argv[1]) * 2**30, float(sys.argv[2]), 2**26, [torch.zeros(1, device="cuda")]
+while torch.cuda.mem_get_info()[0] - left > piece:
+    held.append(torch.empty(piece, dtype=torch.uint8, device="cuda"))
+print("holds", flush=True)
+time.sleep(seconds)
+"""
+BUDGET = 32_768
+
+
+@contextmanager
+def neighbour(left_gib: float, seconds: float = 600) -> Iterator[subprocess.Popen]:
+    """Another process that leaves so much of the GPU to us, for so long."""
+    torch.cuda.empty_cache()
+    process = subprocess.Popen(
+        [sys.executable, "-c", NEIGHBOUR, str(left_gib), str(seconds)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stderr
+    if process.stdout.readline().strip() != "holds":
+        pytest.fail(process.stderr.read())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def policy(texts: list[str], own_cache: None):
+    from tacit.engines.local.policy import load_policy
+    from tacit.engines.local.settings import EngineSettings
+    from tacit.engines.models.tiny import TinySettings
+
+    sizes = TinySettings(hidden=512, layers=12, heads=8, kv_heads=4, intermediate=1536, context=1024)
+    made = load_policy("tiny", EngineSettings(device="cuda", token_budget=BUDGET), 0, texts, sizes)
+    made.sample([Request(np.arange(3, 40))], Sampling(max_tokens=4))
+    yield made
+    made.engine.make_room()
+
+
+@pytest.fixture
+def batch(policy) -> Batch:
+    rng = np.random.default_rng(0)
+    tokens: Callable[[int], np.ndarray] = lambda n: rng.integers(3, policy.engine.model.vocabulary, size=n)  # noqa: E731
+    return Batch.imitation([tokens(int(n)) for n in rng.integers(300, 600, size=300)], [tokens(8) for _ in range(300)])
+
+
+def test_an_update_that_was_planned_small_is_large_again_when_the_neighbour_has_gone(policy, batch):
+    with neighbour(left_gib=3.0):
+        short = policy.update(batch, [Imitation()], 1e-5)
+        again = policy.update(batch, [Imitation()], 1e-5)
+    assert short["token_budget"] < BUDGET and again["token_budget"] <= short["token_budget"]
+    alone = policy.update(batch, [Imitation()], 1e-5)
+    print(f"token_budget {short['token_budget']:.0f}, then {alone.get('token_budget', BUDGET)}")
+    assert "token_budget" not in alone
+
+
+def test_an_update_waits_until_the_neighbour_goes(policy, batch):
+    with (
+        neighbour(left_gib=0.1, seconds=10) as other,
+        pytest.warns(UserWarning, match="other processes hold .* It waits for them"),
+    ):
+        metrics = policy.update(batch, [Imitation()], 1e-5)
+        assert other.poll() is not None
+    assert np.isfinite(metrics["loss"])
+    policy.update(batch, [Imitation()], 1e-5)
+    assert policy.engine.learning_budget.now == BUDGET
+
+
+def test_scores_and_samples_are_cut_finer_and_then_less_finely_again(policy, batch):
+    requests = [Request(prompt, seed=i) for i, prompt in enumerate(batch.prompts)]
+    scoring, places = policy.engine.scoring_budget, policy.engine.sampler.places
+    with neighbour(left_gib=0.1), pytest.warns(UserWarning, match="out of GPU memory in") as said:
+        policy.logprobs(batch.prompts, batch.completions)
+        policy.engine.make_room()
+        policy.sample(requests, Sampling(max_tokens=16))
+    few = scoring.now, places.now
+    print(*(str(warning.message) for warning in said), sep="\n")
+    assert few[0] < BUDGET and few[1] < 256
+    policy.logprobs(batch.prompts, batch.completions)
+    policy.sample(requests, Sampling(max_tokens=16))
+    assert scoring.now > few[0] and places.now > few[1]
+
+
+def test_a_neighbour_that_stays_ends_the_update_and_moves_nothing(policy, batch, monkeypatch):
+    monkeypatch.setattr(memory, "WAITS_S", (0.5, 0.5))
+    before = policy.digest()
+    with neighbour(left_gib=0.1), pytest.raises(TacitError, match="out of GPU memory in"):
+        policy.update(batch, [Imitation()], 1e-5)
+    assert policy.digest() == before
+
+
+def test_a_handle_of_cublas_without_room_is_a_shortage_and_leaves_the_device_usable():
+    """In a process of its own, which has not made one yet."""
+    script = """
+import sys, torch
+from tacit.engines.local.memory import ran_out
+x = torch.ones(64, 64, device="cuda")
+sys.stdin.readline()
+try:
+    print("made" if (x @ x).sum().item() else "")
+except RuntimeError as error:
+    print("short" if ran_out(error) else "unknown", str(error).splitlines()[0])
+print((x + 1).sum().item())
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(20)  # it imports torch and takes its first memory
+    with neighbour(left_gib=0.01):
+        said, complained = process.communicate("go on\n")
+    first, second = said.splitlines()
+    print(first, f"({memory.room_and_whole(torch.device('cuda'))[0] / GIB:.0f} GiB of room afterwards)")
+    assert first.split()[0] in ("short", "made"), complained  # a driver may have kept enough for it
+    assert second == str(64 * 64 * 2.0)

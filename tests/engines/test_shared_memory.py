@@ -1,0 +1,405 @@
+"""Several runs on one GPU: what was cut finer grows again, what others hold is waited for, and every shortage is known as one.
+The GPU is a fake one, of which only the numbers are asked for; the shortages are fakes too."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local import engine as engine_module
+from tacit.engines.local import memory, room
+from tacit.engines.local.learning import planning
+from tacit.engines.local.memory import GIB, WAITS_S, Budget, is_in_pieces, patiently, ran_out
+from tacit.engines.local.passes import pieces
+from tacit.engines.local.passes.ragged_attention import has_flash
+from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.llama_decoding import LlamaTable
+from tacit.engines.local.settings import EngineSettings
+from tacit.losses.imitation import Imitation
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+
+
+class Card:
+    """A GPU of 100 GiB that this process can have `room` of. `later` is what happens while somebody waits."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.room, self.slept = 100, []
+        self.later: Callable[[], None] = lambda: None
+        monkeypatch.setattr(memory, "room_and_whole", lambda device: (self.room * GIB, 100 * GIB))
+        monkeypatch.setattr(memory.time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.later()
+
+
+@pytest.fixture
+def card(monkeypatch) -> Card:
+    return Card(monkeypatch)
+
+
+def nothing() -> None:
+    pass
+
+
+class Work:
+    """Fits with a budget of up to `most`."""
+
+    def __init__(self, most: int, error: Exception | None = None) -> None:
+        self.most, self.tried = most, []
+        self._error = error or torch.OutOfMemoryError("no room")
+
+    def __call__(self, budget: int) -> int:
+        self.tried.append(budget)
+        if budget > self.most:
+            raise self._error
+        return budget
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+def test_a_budget_that_was_lowered_grows_with_the_room_and_is_not_tried_in_vain(card):
+    budget, work = Budget(100, CPU), Work(20)
+    card.room = 10
+    fit = lambda: budget.fit(work, 1, nothing, "a test of {}")  # noqa: E731
+    assert [fit() for _ in range(3)] == [12, 12, 12] and work.tried == [100, 50, 25, 12, 12, 12]
+    card.room, work.tried = 12, []
+    assert fit() == 12 and work.tried == [12]  # hardly more room
+    card.room = 40
+    assert fit() == 12 and work.tried == [12, 24, 12]  # it was still too little
+    assert fit() == 12 and work.tried == [12, 24, 12, 12]  # and that is remembered
+    card.room, work.most = 90, 1000
+    assert [fit() for _ in range(5)] == [24, 48, 96, 100, 100]
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+def test_what_there_is_to_do_bounds_an_attempt_and_not_what_is_chosen(card):
+    budget, card.room = Budget(64, CPU), 50
+    assert budget.fit(Work(64), 1, nothing, "a test of {}", most=3) == 3 and budget.now == 64
+    assert budget.fit(Work(2), 1, nothing, "a test of {}", most=10) == 2 and budget.now == 2
+    card.room = 100
+    assert budget.fit(Work(64), 1, nothing, "a test of {}", most=3) == 3 and budget.now == 3
+
+
+def test_what_others_hold_is_waited_for_and_said_once(card):
+    card.room, rooms, work = 10, [], Work(0)
+
+    def later() -> None:
+        work.most = 5 if len(card.slept) == 3 else 0
+
+    card.later = later
+    with pytest.warns(UserWarning) as said:
+        assert Budget(5, CPU).fit(work, 5, lambda: rooms.append(1), "an update of {}") == 5
+    assert card.slept == [2.0, 4.0, 8.0] and len(rooms) == 3
+    (message,) = [str(warning.message) for warning in said]
+    assert message == (
+        "out of GPU memory in an update of 5: other processes hold 90.0 of this GPU's 100.0 GiB. It waits for them, up to 62 s"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_a_minute(card):
+    card.room, work = 10, Work(0)
+    with pytest.raises(torch.OutOfMemoryError):
+        Budget(40, CPU).fit(work, 10, nothing, "a test of {}")
+    assert work.tried == [40, 20, 10, 10, 10, 10, 10, 10] and card.slept == list(WAITS_S) and 50 < sum(WAITS_S) < 90
+
+
+@pytest.mark.parametrize("room", [100, 80])
+def test_a_need_of_ones_own_is_not_waited_for(card, room):
+    card.room = room
+    with pytest.raises(torch.OutOfMemoryError):
+        Budget(1, CPU).fit(Work(0), 1, nothing, "a test of {}")
+    assert not card.slept
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"),
+        RuntimeError(CUBLAS),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("NCCL error: unhandled cuda error. Last error:\nCuda failure 2 'out of memory'"),
+    ],
+)
+def test_every_shortage_is_known_as_one(error, card):
+    assert ran_out(error)
+    with pytest.raises(torch.OutOfMemoryError):
+        Budget(1, CPU).fit(Work(0, error), 1, nothing, "a test of {}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        ValueError("CUDA out of memory"),
+    ],
+)
+def test_other_failures_are_none(error, card):
+    assert not ran_out(error)
+    work = Work(0, error)
+    with pytest.raises(type(error)) as raised:
+        Budget(8, CPU).fit(work, 1, nothing, "a test of {}")
+    assert raised.value is error and work.tried == [8] and not card.slept
+
+
+def test_an_error_after_which_the_device_is_of_no_use_is_not_swallowed(monkeypatch):
+    def broken() -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    error = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", nothing)
+    assert ran_out(error)
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    assert not ran_out(error)
+
+
+def test_what_a_shortage_leads_to_is_one(monkeypatch):
+    """A recording that is left by an error must be ended, and that fails too: it is its error which arrives."""
+
+    class Recording:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    class Stream:
+        def wait_stream(self, other: Stream) -> None:
+            pass
+
+    for name, made in (("Stream", Stream), ("current_stream", Stream), ("CUDAGraph", object)):
+        monkeypatch.setattr(torch.cuda, name, made)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: warnings.catch_warnings())
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: Recording())
+    steps = []
+
+    def step() -> None:
+        steps.append(1)
+        if len(steps) == 2:  # the first is the trial
+            raise RuntimeError(CUBLAS)
+
+    graphs = StepGraphs(enabled=True)
+    with pytest.raises(RuntimeError, match="during capture") as raised:
+        graphs.run("a", step, lambda: nothing)
+    assert ran_out(raised.value) and graphs.enabled
+
+
+def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
+    def short(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "zeros", short)
+        for _ in range(2):  # and is not remembered
+            with pytest.raises(torch.OutOfMemoryError):
+                has_flash(GPU, torch.bfloat16, 64)
+
+    def cannot(piece: Callable) -> Callable:
+        def compiled(*_: object) -> None:
+            raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", cannot)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pieces._Compiled(pieces.gated)(torch.zeros(2, 4))
+    assert not pieces._Compiled.failed
+
+
+class ShortOf:
+    """Imitation, which fails on micro-batches of more tokens than the card has GiB of room."""
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, card: Card, error: Exception) -> None:
+        self._card, self._error, self.seen = card, error, []
+
+    def __call__(self, view):
+        loss, said = Imitation()(view)
+        self.seen.append(len(view.logprobs_T))
+        if self.seen[-1] > self._card.room:
+            raise self._error
+        return loss, said
+
+
+def weights(policy) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in policy.engine.model.hf.named_parameters()}
+
+
+def a_batch() -> Batch:
+    rng = np.random.default_rng(0)
+    return Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+def test_updates_are_planned_small_while_others_have_the_memory_and_large_again_afterwards(make_policy, card, monkeypatch):
+    policy, free = make_policy(token_budget=500), make_policy(token_budget=500)
+    plans, plan = [], planning.kept_by
+    monkeypatch.setattr(planning, "TRIED_TOKENS", 30)
+    monkeypatch.setattr(planning, "kept_by", lambda *arguments: plans.append(1) or plan(*arguments))
+    monkeypatch.setattr(planning, "free_bytes", lambda device: 0 if card.room < 50 else 10**12)
+    batch, card.room = a_batch(), 3
+    assert [policy.update(batch, [Imitation()], 1e-2)["token_budget"] for _ in range(3)] == [30.0] * 3 and len(plans) == 1
+    card.room = 90
+    assert "token_budget" not in policy.update(batch, [Imitation()], 1e-2) and len(plans) == 2
+    policy.update(batch, [Imitation()], 1e-2)
+    assert len(plans) == 2 and policy.engine.learning_budget.now == 500
+    for _ in range(5):
+        free.update(batch, [Imitation()], 1e-2)
+    ours, theirs = weights(policy), weights(free)
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-3) for name in ours)
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError(CUBLAS)])
+def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_policy, card, monkeypatch, error):
+    policy, batch, loss = make_policy(token_budget=500), a_batch(), ShortOf(card, error)
+    monkeypatch.setattr(planning, "free_bytes", lambda device: 10**12)
+    plans = []
+    monkeypatch.setattr(planning, "kept_by", lambda *_: plans.append(1) or (0.0, 1.0))
+    card.room = 12  # tokens of completions: the eight rows have 40 of them
+    assert policy.update(batch, [loss], 1e-2)["token_budget"] == 62 and max(loss.seen[:1]) == 40
+    loss.seen.clear()
+    assert policy.update(batch, [loss], 1e-2)["token_budget"] == 62 and max(loss.seen) <= 12 and len(plans) == 1
+    card.room = 90
+    loss.seen.clear()
+    assert "token_budget" not in policy.update(batch, [loss], 1e-2)
+    assert loss.seen == [40] and len(plans) == 2
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy, card, monkeypatch):
+    policy, other, batch = make_policy(token_budget=25), make_policy(token_budget=25), a_batch()
+    loss = ShortOf(card, RuntimeError(CUBLAS))
+    monkeypatch.setattr(planning, "free_bytes", lambda device: 10**12)
+    monkeypatch.setattr(planning, "kept_by", lambda *_: (0.0, 1.0))
+    card.room = 4
+
+    def later() -> None:
+        assert all(p.grad is None for p in policy.engine.model.hf.parameters())
+        card.room = 4 if len(card.slept) < 2 else 100
+
+    card.later = later
+    policy.update(batch, [loss], 1e-2)
+    assert card.slept == [2.0, 4.0]
+    card.room = 100
+    other.update(batch, [Imitation()], 1e-2)
+    ours, theirs = weights(policy), weights(other)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    card.room, card.later, card.slept = 4, nothing, []
+    with pytest.raises(TacitError, match="out of GPU memory in an update, cut as finely as its longest row of 24 tokens"):
+        policy.update(batch, [loss], 1e-2)
+    assert card.slept == list(WAITS_S)
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, card, monkeypatch):
+    prompts, completions = rows
+    policy, most = make_policy(token_budget=80, value_head=True), {"tokens": 50, "rows": 3}
+    model, predicting, advance = policy.engine.model, policy.engine.model.predicting, LlamaTable.advance
+
+    def predicting_few(packed):
+        if packed.computed > most["tokens"]:
+            raise RuntimeError(CUBLAS)
+        return predicting(packed)
+
+    def advance_few(table, noise, *rest):
+        if len(noise) > most["rows"]:
+            raise RuntimeError(CUBLAS)
+        return advance(table, noise, *rest)
+
+    monkeypatch.setattr(model, "predicting", predicting_few)
+    monkeypatch.setattr(LlamaTable, "advance", advance_few)
+    requests = [Request(np.arange(3, 6 + n % 4), seed=n) for n in range(11)]
+    card.room = 30
+    expected = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))
+    policy.values(prompts)
+    scoring, places = policy.engine.scoring_budget, policy.engine.sampler.places
+    assert (scoring.now, places.now) == (40, 2)
+    card.room, most["tokens"], most["rows"] = 100, 1000, 1000
+    found = policy.logprobs(prompts, completions), policy.sample(requests, Sampling(max_tokens=4))
+    assert scoring.now == 80 and places.now > 2
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert [c.tokens.tolist() for c in found[1]] == [c.tokens.tolist() for c in expected[1]]
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
+    card.room, failed, made = 10, [], engine_module.LanguageModel
+
+    def fails_twice(*arguments, **options):
+        if len(failed) < 2:
+            failed.append(1)
+            raise RuntimeError(CUBLAS)
+        return made(*arguments, **options)
+
+    monkeypatch.setattr(engine_module, "LanguageModel", fails_twice)
+    policy = make_policy()
+    assert card.slept == [2.0, 4.0]
+    failed.clear()
+    policy.freeze_reference()
+    assert card.slept == [2.0, 4.0] * 2
+    card.room = 100
+    with pytest.raises(TacitError, match="out of GPU memory in a test; take a smaller model"):
+        patiently(lambda: Work(0)(1), CPU, "a test")
+
+
+def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
+    make_policy().engine.model.hf.save_pretrained(tmp_path)
+    card.room, free = 10, {"bytes": 0}
+    monkeypatch.setattr(room, "free_bytes", lambda device: free["bytes"])
+    monkeypatch.setattr(torch.cuda, "empty_cache", nothing)
+    check = lambda: room.check_room(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
+    with pytest.warns(UserWarning, match="in loading the model: other processes hold 90.0"), pytest.raises(TacitError):
+        check()
+    assert card.slept == list(WAITS_S)
+    card.later = lambda: free.update(bytes=10**12)
+    with pytest.warns(UserWarning, match="It waits for them"):
+        check()
+    assert len(card.slept) == len(WAITS_S) + 1
+
+
+@pytest.mark.parametrize(("reserved", "peak", "pieces"), [(40, 10, True), (14, 10, False)])
+def test_pieces_that_do_not_come_again_are_given_back_on_a_crowded_gpu(make_policy, monkeypatch, reserved, peak, pieces):
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak)
+    assert is_in_pieces(GPU) is pieces and not is_in_pieces(CPU)
+    policy, given = make_policy(), []
+    monkeypatch.setattr(engine_module, "is_in_pieces", lambda device: is_in_pieces(GPU))
+    monkeypatch.setattr(engine_module, "is_crowded", lambda device: True)
+    monkeypatch.setattr(engine_module, "give_back", given.append)
+    for _ in range(3):
+        policy.update(a_batch(), [Imitation()], 0.0)
+    assert len(given) == (3 if pieces else 1)  # else only when learning begins
+    monkeypatch.setattr(engine_module, "is_crowded", lambda device: False)
+    policy.update(a_batch(), [Imitation()], 0.0)
+    assert len(given) == (3 if pieces else 1)
+
+
+def test_moments_that_are_made_beforehand_are_those_that_adamw_makes(make_policy, monkeypatch):
+    ours, theirs, batch = make_policy(value_head=True), make_policy(value_head=True), a_batch()
+    ours.update(batch, [Imitation()], 1e-2)
+    monkeypatch.setattr(type(theirs.engine.member("default").weights), "make_moments", lambda self: None)
+    theirs.update(batch, [Imitation()], 1e-2)
+    states = [policy.engine.member("default").weights.optimizer.state_dict()["state"] for policy in (ours, theirs)]
+    assert states[0].keys() == states[1].keys() and states[0]
+    for index, one in states[0].items():
+        other = states[1][index]
+        assert {k: (v.dtype, v.device) for k, v in one.items()} == {k: (v.dtype, v.device) for k, v in other.items()}
+        assert all(torch.equal(one[name], other[name]) for name in one)

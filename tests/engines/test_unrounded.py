@@ -1,0 +1,65 @@
+"""Logits of a model in bfloat16 are not rounded to it; gradients are what they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.passes import unrounded as module
+from tacit.engines.local.passes.unrounded import has_wide_product, unrounded
+from tacit.engines.local.sampling import decoding
+
+
+def test_logits_are_sums_in_float32_and_gradients_in_the_models_format():
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(n, 32, generator=generator).to(torch.bfloat16).requires_grad_() for n in (5, 40))
+    logits = unrounded(x, weight)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, x.float() @ weight.float().t())
+    assert not torch.equal(logits, logits.bfloat16().float())
+    pull = torch.randn(5, 40, generator=generator)
+    found = torch.autograd.grad(logits, (x, weight), pull)
+    expected = torch.autograd.grad(linear(x, weight).float(), (x, weight), pull)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == torch.bfloat16
+        torch.testing.assert_close(ours, theirs)
+    assert torch.autograd.grad(unrounded(x, weight.detach()).sum(), x)[0].shape == x.shape  # a frozen head, as with adapters
+
+
+def test_a_device_that_cannot_rounds(monkeypatch):
+    x = torch.randn(3, 16).to(torch.bfloat16)
+    monkeypatch.setattr(module, "has_wide_product", lambda device, dtype: False)
+    on_a_gpu = type("Weight", (), {"dtype": torch.bfloat16, "device": torch.device("cuda")})()
+    monkeypatch.setattr(module, "linear", lambda x, weight: x)
+    assert torch.equal(unrounded(x, on_a_gpu), x.float())
+
+
+def is_rounded(logits: torch.Tensor) -> bool:
+    return torch.equal(logits.float(), logits.bfloat16().float())
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"lora_rank": 4, "lora_targets": ("q_proj", "lm_head")}])
+def test_neither_the_scorer_nor_the_sampler_rounds_logits(make_policy, monkeypatch, settings):
+    policy, seen = make_policy(dtype="bfloat16", **settings), []
+    adapted = "lm_head" in settings.get("lora_targets", ())  # such a head speaks for itself
+    model, draw = policy.engine.model, decoding.draw
+    hidden = torch.randn(4, model.width, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with torch.no_grad():
+        logits = model.logits(hidden)
+    assert logits.dtype == torch.float32 and is_rounded(logits) == adapted
+    monkeypatch.setattr(decoding, "draw", lambda logits, *rest: seen.append(logits) or draw(logits, *rest))
+    policy.sample([Request(np.arange(3, 12), seed=1)], Sampling(max_tokens=6))
+    assert len(seen) > 1 and all(is_rounded(logits) == adapted for logits in seen)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_multiplies_in_bfloat16_and_answers_in_float32():
+    assert has_wide_product(torch.device("cuda"), torch.bfloat16)
+    x, weight = (torch.randn(n, 64, device="cuda").to(torch.bfloat16).requires_grad_() for n in (7, 500))
+    logits = unrounded(x, weight)
+    torch.testing.assert_close(logits, x.float() @ weight.float().t(), rtol=1e-3, atol=1e-2)
+    logits.sum().backward()
+    assert x.grad is not None and weight.grad is not None
