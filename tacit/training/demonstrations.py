@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.core.amounts import number_of
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, told_of
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
@@ -73,8 +73,8 @@ def demonstrate(
             success, samples = play(live, Straying(make_expert(task), noise, rng), task, context, tokenizer, max_steps)
         except TacitError:
             raise
-        except Exception as error:
-            broken.append(f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:
+            broken.append(told_of(error))
             live = world.make()
             continue
         if success:

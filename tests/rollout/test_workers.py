@@ -48,7 +48,7 @@ def test_the_same_answers_as_in_place(as_they_come):
 @pytest.mark.parametrize("as_they_come", [False, True])
 def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(as_they_come):
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
-    tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
+    tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4), corridor(4, "quit")]
     context = History(Signs(), turns=None, style="bare")
     policy = ScriptedPolicy(lambda prompt, seed: "forward")
     pool = Workers(Corridor, 1, 1.0, as_they_come)
@@ -63,10 +63,12 @@ def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on
         (StopReason.WORLD_HANG, 2),
         (StopReason.WORLD_ERROR, 1),
         (StopReason.SUCCESS, 4),
+        (StopReason.WORLD_ERROR, 0),
     ]
     assert played[1].detail == "its process died (exit code 7)"
     assert played[3].detail == "no answer within 1 s"
-    assert played[4].detail == "RuntimeError: the floor gave way"
+    assert played[4].detail.startswith("RuntimeError: the floor gave way (small_worlds.py, line")
+    assert played[6].detail.startswith("SystemExit: no more today (small_worlds.py, line"), "the process goes on"
     # what the others saw is what an undisturbed world shows: they were brought back by replaying their actions
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
 
