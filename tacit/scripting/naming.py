@@ -40,7 +40,7 @@ def name_worlds(worlds: Worlds) -> str:
         worlds = list(worlds.items())
     if isinstance(worlds, Sequence):
         shared = [part if isinstance(part, tuple) else (part, None) for part in worlds]
-        return ",".join(_name_world(world) + ("" if share is None else f"={share!r}") for world, share in shared)
+        return ",".join(_name_world(world) + ("" if share is None else f"={to_data(share)!r}") for world, share in shared)
     raise TacitError(f"world = {worlds!r} must be a name, an Environment, several of them, or several with their shares.")
 
 

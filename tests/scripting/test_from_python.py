@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from forked import run_script, start_script
 from guessing import NEXT, SAME
@@ -111,6 +112,27 @@ def test_a_run_is_the_one_the_command_line_makes(run, tmp_path):
     other = tacit.open_run(tmp_path / "run")
     assert {**other.settings, "out": ""} == {**run.settings, "out": ""}
     assert other.summary["digest"] == run.summary["digest"] and other.success == run.success
+
+
+def test_numbers_of_numpy_and_torch_are_taken_for_what_they_are(tmp_path):
+    import torch
+
+    said = {
+        "iterations": np.int64(0),
+        "lr": np.float32(1e-4),
+        "kl": torch.tensor(0.0),
+        "admissible": np.bool_(False),
+        "sft": {"steps": np.array(2), "lr": np.float64(3e-3)},
+        "seed": np.uint8(7),
+    }
+    method = replace(GRPO(), entropy=np.float32(0.1))
+    done = small(tmp_path / "run", SAME, method, **said)
+    settings = done.settings
+    assert settings["schedule"]["lr"] == 1e-4 and settings["method"]["kl"] == 0.0 and settings["method"]["entropy"] == 0.1
+    assert settings["method"]["admissible"] is False and settings["seed"] == 7 and settings["sft"]["lr"] == 3e-3
+    assert len(done.metrics("sft", rows=True)) == 2
+    assert done.evaluate(tasks=np.int32(3), temperature=np.float32(0.5)).score.episodes == 3
+    assert name_worlds([("countdown", np.float64(0.75)), ("sokoban", np.float32(0.25))]) == "countdown=0.75,sokoban=0.25"
 
 
 def test_what_it_recorded_comes_back(run):
