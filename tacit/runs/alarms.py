@@ -3,7 +3,7 @@ the numbers of a run's iterations. They warn, say what helps, and stop nothing.
 
     unparsed     no completion of an iteration parses
     uncredited   no episode is better or worse than the others of its task, and few succeed: nothing to learn from
-    fall         success falls below what it was at the start, by more than chance
+    fall         success falls below what it was at the start, by more than the luck of which tasks were drawn
     measured_fall  an evaluation falls below the one before practice, their intervals apart
     entropy      what is left of it at the start falls below a tenth, or it grows threefold
     length       completions grow to more than twice their length at the start, or shrink to less than a third
@@ -60,8 +60,8 @@ class Thresholds:
     """success above which groups that are all alike are no trouble"""
     fall: float = 0.1
     """of the success, below that at the start"""
-    fall_deviations: float = 2.0
-    """standard errors of the difference that it must be besides"""
+    fall_deviations: float = 3.0
+    """standard errors of the difference that it must be besides: one looks after every iteration"""
 
 
 DEFAULTS = Thresholds()
@@ -124,16 +124,26 @@ def _uncredited(records: Sequence[Record], t: Thresholds) -> str:
 
 
 def _fall(records: Sequence[Record], t: Thresholds) -> str:
-    start, now = _start_and_now(records, "success", t.window)
-    if now is None or start is None:
+    """A run that recorded no groups says nothing here: its episodes alone do not tell how far luck goes."""
+    known = [r for r in records if all(r.get(name) is not None for name in ("success", "groups", "group_spread"))]
+    if len(known) < 2 * t.window:
         return ""
-    episodes = _values(records, "episodes")
-    counts = [sum(episodes[: t.window]), sum(episodes[-t.window :])]
-    both = (start + now) / 2
-    error = math.sqrt(both * (1 - both) * sum(1 / n for n in counts)) if all(counts) else 0.0
-    if start - now <= max(t.fall, t.fall_deviations * error):
+    (start, early), (now, late) = (_over_groups(part) for part in (known[: t.window], known[-t.window :]))
+    if start - now <= max(t.fall, t.fall_deviations * math.sqrt(early + late)):
         return ""
     return f"success fell from {start:.0%} at the start to {now:.0%}: {UNLEARNED}"
+
+
+def _over_groups(records: Sequence[Record]) -> tuple[float, float]:
+    """(mean success, the square of its standard error), a group being the unit: its episodes share a task, and tasks differ.
+
+    Of the groups of all these iterations, σ² = mean of the variances within iterations + variance of their means.
+    """
+    successes = [float(r["success"]) for r in records]
+    mean, groups = sum(successes) / len(successes), sum(r["groups"] for r in records)
+    within = sum(r["group_spread"] ** 2 for r in records) / len(records)
+    between = sum((success - mean) ** 2 for success in successes) / len(records)
+    return mean, (within + between) / max(1, groups - 1)
 
 
 def measured_falls(evaluations: Sequence[Record], t: Thresholds = DEFAULTS) -> list[Alarm]:
@@ -221,9 +231,11 @@ def _giant(records: Sequence[Record], t: Thresholds) -> str:
     values = _values(records, "parts_largest")[-t.window :]
     if len(values) < t.window or (now := sum(values) / len(values)) <= t.largest_part:
         return ""
+    radius = records[-1].get("radius")
+    apart = "a smaller --epsilon (or --adaptive)" if radius is None else f"an --epsilon below the {radius:.2g} of --adaptive"
     return (
-        f"the largest part holds {now:.0%} of a group's steps: what is compared there has little in common; a smaller "
-        "--epsilon (or --adaptive), another --layer, or what `tacit calibrate` finds may tell steps apart"
+        f"the largest part holds {now:.0%} of a group's steps: what is compared there has little in common; {apart}, another "
+        "--layer, or what `tacit calibrate` finds may tell steps apart"
     )
 
 
