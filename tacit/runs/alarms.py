@@ -58,6 +58,8 @@ class Thresholds:
     """share of a judge's answers"""
     mastered: float = 0.5
     """success above which groups that are all alike are no trouble"""
+    broken: float = 0.5
+    """share of crashed episodes above which these, and not the policy, are why groups are all alike"""
     fall: float = 0.1
     """of the success, below that at the start"""
     fall_deviations: float = 3.0
@@ -114,7 +116,8 @@ def _uncredited(records: Sequence[Record], t: Thresholds) -> str:
     if not last or any(r["credited_groups"] > 0 for r in last):
         return ""
     success = sum(r.get("success", 0.0) for r in last) / len(last)
-    if success > t.mastered:
+    broken = sum(r.get("crashed") or 0 for r in last) / max(1, sum(r.get("episodes") or 0 for r in last))
+    if success > t.mastered or broken > t.broken:
         return ""
     when = "this iteration" if len(last) == 1 else f"the last {len(last)} iterations"
     return (

@@ -104,6 +104,8 @@ def test_groups_that_are_all_alike_ring_while_few_succeed():
     assert "the last 3 iterations" in alarms_at([{"step": i, **alike} for i in range(4)])[0].message
     assert names([{"step": 1, **alike}, {"step": 2, **alike, "credited_groups": 0.1}]) == []
     assert names([{"step": 1, "credited_groups": 0.0, "success": 1.0}]) == [], "what is mastered is no trouble"
+    assert names([{"step": 1, **alike, "crashed": 14, "episodes": 16}]) == ["crashed"], "the world is the trouble"
+    assert names([{"step": 1, **alike, "crashed": 1, "episodes": 16}]) == ["uncredited", "crashed"]
 
 
 def practised(*successes: float, groups: int = 8, size: int = 8, alike: float = 0.0) -> list[dict]:
