@@ -47,9 +47,13 @@ class Registry:
 
     def lend(self, name: str, found: Any) -> None:
         """From now on `name` means this very object here."""
+        self.check(found)
+        self.lent[name] = found
+
+    def check(self, found: Any) -> None:
+        """Refuse an object that is none of this kind."""
         if not self.fits(found):
             raise TacitError(f"{found!r} is no {self.kind}: it must be {self.must_be}, or a name.")
-        self.lent[name] = found
 
     def get(self, name: str) -> Any:
         if name in self.lent:

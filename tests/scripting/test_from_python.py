@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from forked import run_script, start_script
-from guessing import NEXT, SAME
+from guessing import NEXT, SAME, Say
 
 import tacit
 from tacit.cli.main import main
@@ -65,6 +65,14 @@ class Generous(GRPO):
 
     def changes(self, world, tools):
         return (adds("rewards", "bonus", Bonus(self.worth)),)
+
+
+class Always:
+    def __init__(self, task):
+        pass
+
+    def act(self, observation):
+        return 3
 
 
 def small(out: Path, world=SAME, method=None, **more) -> tacit.OpenRun:
@@ -189,6 +197,12 @@ def test_a_loaded_policy_is_measured_as_it_is(run, tmp_path, monkeypatch):
         tacit.evaluate(policy)
     with pytest.raises(TacitError, match="has its weights already"):
         tacit.evaluate(policy, like=run, checkpoint="best")
+    with pytest.raises(TacitError, match=r"plays one episode; give Always itself, which is made anew for each task"):
+        tacit.evaluate(Always(None), SAME)
+    with pytest.raises(TacitError, match=r"made 'a' of a task, which cannot play: .* `act\(observation\)`"):
+        tacit.evaluate(lambda task: "a", SAME, tasks=2)
+    with pytest.raises(TacitError, match="acted with 3; an action is text"):
+        tacit.evaluate(Always, SAME, tasks=2)
     with pytest.raises(TacitError, match="only a loaded policy"):
         tacit.evaluate("expert", SAME, like=run)
 
@@ -277,12 +291,18 @@ def test_names_find_the_object_again(tmp_path):
         name_worlds(3)
     with pytest.raises(TacitError, match="is no method: it must be a dataclass"):
         name_method(Path)
+    with pytest.raises(TacitError, match="<class 'int'> is no method"):
+        name_method(3)
+    with pytest.raises(TacitError, match=r"is what plays one episode; what is trained in is an Environment with make=Say"):
+        name_worlds(Say)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"kll": 0.1}, "unknown setting 'kll'.*Did you mean 'kl'"),
+        ({"learning_rate": 0.1}, "unknown setting 'learning_rate'.*Did you mean 'lr'"),
+        ({"output_dir": "x"}, "Did you mean 'out'"),
         ({"steps": 3}, r"Write sft=\{'steps': …\}"),
         ({"efficiency": 1.0}, "It belongs to round_length, reuserl"),
         ({"sft": 3}, "sft = 3 must be a dict"),
