@@ -267,7 +267,8 @@ def _needs_world(name: str, said: Said, place: bool = False) -> None:
     """`place`: it may be the name of a run that is not there"""
     if ("world",) not in said:
         if not place or name in (*TINY_SIZES, *BASES):
-            raise TacitError(f"{name!r} can play in any world, so one must be named: add --world, or world=… from Python (see `tacit list worlds`).")
+            where = "add --world, or world=… from Python (see `tacit list worlds`)"
+            raise TacitError(f"{name!r} can play in any world, so one must be named: {where}.")
         there = what_is_there(Path(name))
         here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := runs_below(Path())) else ""
         model = "A model needs a world: add --world (see `tacit list worlds`)."
@@ -287,8 +288,8 @@ class Advised:
         actor = self.make(task)
         if not hasattr(actor, "act"):
             raise TacitError(
-                f"{self.make!r} made {actor!r} of a task, which cannot play: it must be a class, or a function of a task, whose "
-                "object has `act(observation)`."
+                f"{self.make!r} made {actor!r} of a task, which cannot play: it must be a class, or a function of a task, "
+                "whose object has `act(observation)`."
             )
         return _Adviser(actor)
 

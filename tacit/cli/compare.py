@@ -67,7 +67,8 @@ def run(argv: Sequence[str]) -> int:
     if failed:
         say(
             console,
-            f"{len(failed)} of {number_of(len(wanted), 'run')} failed, each as its {LOG} says; the same command tries them again.",
+            f"{len(failed)} of {number_of(len(wanted), 'run')} failed, each as its {LOG} says; the same command tries them "
+            "again.",
             style="bold red",
         )
     say(console, f"\nNext: tacit report {directory}        writes {directory}/report.html")

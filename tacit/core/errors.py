@@ -51,7 +51,8 @@ def told_of(error: BaseException) -> str:
 
 def _is_users(path: Path) -> bool:
     """No file of this package, nor of Python or an installed one."""
-    others = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+    known = sysconfig.get_paths()
+    others = [Path(__file__).parents[1], *(Path(known[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
     return path.suffix == ".py" and not any(path.is_relative_to(other) for other in others)
 
 

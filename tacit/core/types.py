@@ -80,15 +80,17 @@ class Transition:
         score outside [0, 1] is an error."""
         plain = replace(
             self,
-            **{name: _truth(name, getattr(self, name)) for name in ("done", "success", "effective")},
+            done=_truth("done", self.done),
+            success=_truth("success", self.success),
+            effective=_truth("effective", self.effective),
             score=_number("score", self.score),
             reward=_number("reward", self.reward),
             signals={name: _number(name, value) for name, value in self.signals.items()},
         )
         if not -ROUNDING <= plain.score <= 1 + ROUNDING:
             raise ValueError(
-                f"the world gave {plain.score:g} as score, which is graded from 0 to 1: divide it by the most one can get, or give "
-                "it as reward, which may be any number"
+                f"the world gave {plain.score:g} as score, which is graded from 0 to 1: divide it by the most one can get, or "
+                "give it as reward, which may be any number"
             )
         return replace(plain, score=min(max(plain.score, 0.0), 1.0))
 

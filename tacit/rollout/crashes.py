@@ -10,8 +10,8 @@ from tacit.core.types import Trajectory
 
 
 def describe_crashes(played: Sequence[Trajectory]) -> str:
-    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`; empty where
-    none did."""
+    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`; empty
+    where none did."""
     crashed = sum(t.stop.crashed for t in played)
     if not crashed:
         return ""

@@ -40,8 +40,8 @@ class Late:
 
     def __str__(self) -> str:
         return (
-            f"world {self.task.world!r} has not answered for {duration(self.seconds)} in task {self.task.id!r}; its episode ends "
-            f"at {duration(self.limit_s)} (--world-timeout-s)"
+            f"world {self.task.world!r} has not answered for {duration(self.seconds)} in task {self.task.id!r}; its episode "
+            f"ends at {duration(self.limit_s)} (--world-timeout-s)"
         )
 
 

@@ -43,8 +43,8 @@ def name_worlds(worlds: Worlds) -> str:
         return ",".join(_name_world(world) + ("" if share is None else f"={to_data(share)!r}") for world, share in shared)
     if hasattr(worlds, "reset") and hasattr(worlds, "step"):
         raise TacitError(
-            f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={_called(worlds)}, its "
-            "tasks and its wording (docs/extending.md)."
+            f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={_called(worlds)}, "
+            "its tasks and its wording (docs/extending.md)."
         )
     raise TacitError(f"world = {worlds!r} must be a name, an Environment, several of them, or several with their shares.")
 

@@ -232,9 +232,9 @@ def test_what_will_never_work_stops_at_once(status, message, monkeypatch):
 
 def test_a_key_that_is_refused_is_told_from_one_that_is_not_there(monkeypatch):
     monkeypatch.setenv("MY_KEY", "wrong")
-    with serving(lambda body: (401, {"error": {"message": "who?"}})) as server:
-        with pytest.raises(TacitError, match=r"refuses the key \(key from \$MY_KEY\): 401 who"):
-            ChatClient(server.url, "m", "MY_KEY").complete(HELLO)
+    refused = pytest.raises(TacitError, match=r"refuses the key \(key from \$MY_KEY\): 401 who")
+    with serving(lambda body: (401, {"error": {"message": "who?"}})) as server, refused:
+        ChatClient(server.url, "m", "MY_KEY").complete(HELLO)
 
 
 def test_nobody_there():

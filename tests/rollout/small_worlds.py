@@ -10,7 +10,8 @@ from tacit.core.types import Observation, Task, Transition
 
 
 def corridor(length: int, trouble: str = "", at: int = 0, name: str = "") -> Task:
-    """`trouble` is what happens on trying to leave place `at`: raise, hang, exit, quit, interrupt, slow; or `reset`, `hang_in_reset`."""
+    """`trouble` is what happens on trying to leave place `at`: raise, hang, exit, quit, interrupt, slow; or `reset`,
+    `hang_in_reset`."""
     data = {"length": length, "trouble": trouble, "at": at}
     return Task("corridor", name or f"corridor/{length}{trouble}{at}", "only", "train", 0, f"walk {length}", data)
 

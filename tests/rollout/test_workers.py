@@ -48,7 +48,8 @@ def test_the_same_answers_as_in_place(as_they_come):
 @pytest.mark.parametrize("as_they_come", [False, True])
 def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(as_they_come):
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
-    tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4), corridor(4, "quit")]
+    tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
+    tasks.append(corridor(4, "quit"))
     context = History(Signs(), turns=None, style="bare")
     policy = ScriptedPolicy(lambda prompt, seed: "forward")
     pool = Workers(Corridor, 1, 1.0, as_they_come)

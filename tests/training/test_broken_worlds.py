@@ -86,18 +86,19 @@ def train(path, kind, untrained: bool = True) -> str:
 
 def test_a_run_whose_every_episode_breaks_stops_with_the_first_reason(tmp_path):
     with pytest.raises(
-        TacitError, match=r"each of the 16 episodes .* RuntimeError: the floor gave way \(test_broken_worlds.py, line \d+\), in task '.*' of world 'same'\. .*iteration 1\..*--resume"
+        TacitError,
+        match=r"each of the 16 .* gave way \(test_broken_worlds.py, line \d+\), in task .* of world 'same'\. .*iter.* 1\..*--resume",
     ):
         train(tmp_path / "a", Raising, untrained=False)
     assert list((tmp_path / "a" / "trajectories").iterdir()), "what was played can be looked at"
-    with pytest.raises(TacitError, match=r"each of the 8 episodes .* the floor gave way.* of world 'same'\. There is nothing to measure"):
+    with pytest.raises(TacitError, match=r"each of the 8 episodes .* gave way.* of world 'same'\. There is nothing to measure"):
         train(tmp_path / "b", Raising)
 
 
 def test_some_that_break_are_named_once_and_counted_in_every_line(tmp_path):
     said = train(tmp_path / "run", Sometimes)
     first, in_practice, last = [line for line in said.splitlines() if "world broke" in line]
-    why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way (test_broken_worlds.py, line"
+    why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way (test_broken"
     assert first.startswith(f"warning at untrained 0: {why}") and last.startswith(f"warning at rl 3: {why}")
     assert first.endswith("of world 'same'")
     assert re.match("warning at rl 1: 4 of 16 episodes .*This is one: RuntimeError: the floor gave way", in_practice)
