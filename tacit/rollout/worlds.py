@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from tacit.core.amounts import duration
 from tacit.core.answers import as_observation, as_transition
@@ -20,6 +20,9 @@ from tacit.core.errors import told_of
 from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,28 @@ class InPlace:
         if world is not None:
             with contextlib.suppress(Exception, SystemExit, Hang), alarm(self._timeout_s):
                 world.close()
+
+
+class Punctual:
+    """A world in this process that raises TimeoutError where it does not answer in time, for whoever plays without a pool."""
+
+    def __init__(self, make: Callable[[], World], timeout_s: float) -> None:
+        start_simulator(make)
+        self._world, self._timeout_s = make(), timeout_s
+        self.close = self._world.close
+
+    def reset(self, task: Task) -> Observation:
+        return self._in_time(lambda: self._world.reset(task))
+
+    def step(self, action: str) -> Transition:
+        return self._in_time(lambda: self._world.step(action))
+
+    def _in_time(self, call: Callable[[], T]) -> T:
+        try:
+            with alarm(self._timeout_s):
+                return call()
+        except Hang:
+            raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
 
 
 class Hang(BaseException):

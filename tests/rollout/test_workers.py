@@ -5,7 +5,9 @@ Starting a process takes a while, so there are few tests here and each does much
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -141,6 +143,21 @@ def test_an_answer_of_nothing_is_an_answer():
         assert "returned nothing" in nothing.detail and moved.observation.text == "place 1 of 4"
     finally:
         pool.close()
+
+
+def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
+    """Ctrl-C reaches every process of a terminal."""
+    pool = Workers(Corridor, 1, 60.0)
+    try:
+        pool.reset([corridor(4, "slow", at=1)])
+        pool.step([(0, "forward")])
+        pool.begin([(0, "forward")])
+        (worker,) = (child for child in multiprocessing.active_children() if child.pid is not None)
+        os.kill(worker.pid, signal.SIGINT)
+        assert [answer.observation.text for _, answer in pool.ready(wait=True)] == ["place 2 of 4"]
+    finally:
+        pool.close()
+    assert "KeyboardInterrupt" not in capfd.readouterr().err
 
 
 def test_a_pool_needs_a_process():

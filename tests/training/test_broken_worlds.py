@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,9 +20,10 @@ from tacit.rollout.worlds import InPlace
 from tacit.runs.directory import Run
 from tacit.runs.watching import read_alarms
 from tacit.training.demonstrations import demonstrate
+from tacit.training.lessons import demonstrated
 from tacit.training.practice import Practice
 from tacit.training.reporting import PlainReporter
-from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
 from tacit.training.train import Trainer
 
 
@@ -125,6 +127,19 @@ def test_a_wrong_return_type_is_explained(tmp_path, kind, explained):
         world = environment(kind)
         context = GRPO(wording="terse", style="bare", admissible=False).context(world)
         demonstrate(world, world.tasks("train", 4, 0), context, ScriptedPolicy(lambda prompt, seed: ""), 1)
+
+
+class Sleeping(Say):
+    def step(self, action):
+        time.sleep(60)
+
+
+def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
+    world = environment(Sleeping)
+    settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.1)
+    method = GRPO(wording="terse", style="bare", admissible=False).build(world)
+    with pytest.raises(TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"):
+        demonstrated(Practice.of(world, method, settings), ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
 
 
 def make_gym():
