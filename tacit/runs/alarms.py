@@ -106,8 +106,8 @@ def _unparsed(records: Sequence[Record], t: Thresholds) -> str:
     if not now.get("turns") or now.get("valid", 1.0) > 0:
         return ""
     return (
-        "no completion parses, so no action is ever taken: imitation first (--sft.steps) teaches the format; a longer "
-        "--max-tokens lets an answer come to its end, --style bare asks for less, and a larger model may know how"
+        "no completion parses, so no action is ever taken: imitation first, or more of it (--sft.steps), teaches the format; a "
+        "longer --max-tokens lets an answer come to its end, --style bare asks for less, and a larger model may know how"
     )
 
 
@@ -122,7 +122,7 @@ def _uncredited(records: Sequence[Record], t: Thresholds) -> str:
     when = "this iteration" if len(last) == 1 else f"the last {len(last)} iterations"
     return (
         f"no group of {when} is mixed, and {success:.0%} of the episodes succeed: there is nothing to learn from; imitation "
-        "first (--sft.steps), a stronger --model, easier tasks (--families) or more tries (--group-size) give it something"
+        "first, or more of it (--sft.steps), a stronger --model, easier tasks (--families) or more tries (--group-size) give it something"
     )
 
 
