@@ -279,8 +279,8 @@ def _checked(found: Iterable[Task], world: str, split: str) -> Sequence[Task]:
             raise TacitError(f"the tasks of world {world!r} must be a list of Task, and split {split!r} has {task!r}.")
         if (other := known.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
             raise TacitError(
-                f"two tasks of world {world!r}, split {split!r}, have the id {task.id!r} and are not the same: {other.data} and "
-                f"{task.data}. Records name a task by its id; give each its own."
+                f"two tasks of world {world!r}, split {split!r}, have the id {task.id!r} and are not the same: {other.data} "
+                f"and {task.data}. Records name a task by its id; give each its own."
             )
     return tasks
 

@@ -21,7 +21,6 @@ from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
 
-
 T = TypeVar("T")
 
 

@@ -138,7 +138,9 @@ def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
     world = environment(Sleeping)
     settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.1)
     method = GRPO(wording="terse", style="bare", admissible=False).build(world)
-    with pytest.raises(TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"):
+    with pytest.raises(
+        TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"
+    ):
         demonstrated(Practice.of(world, method, settings), ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
 
 

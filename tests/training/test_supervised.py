@@ -156,7 +156,9 @@ def test_where_every_episode_breaks_not_all_of_them_are_waited_for():
         asked.append(task)
         raise SystemExit(1)
 
-    message = r"won none of 8 tasks within 30 steps \(8 broke; the first: SystemExit: 1 \(test_supervised.py, line \d+\), in task"
+    message = (
+        r"won none of 8 tasks within 30 steps \(8 broke; the first: SystemExit: 1 \(test_supervised.py, line \d+\), in task"
+    )
     with pytest.raises(TacitError, match=message):
         demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS * 9, TERSE, Words(), max_steps=30)
     assert len(asked) == HOPELESS
