@@ -122,8 +122,8 @@ def _uncredited(records: Sequence[Record], t: Thresholds) -> str:
     when = "this iteration" if len(last) == 1 else f"the last {len(last)} iterations"
     return (
         f"no group of {when} is mixed, and {success:.0%} of the episodes succeed: there is nothing to learn from; imitation "
-        "first, or more of it (--sft.steps), a stronger --model, easier tasks (--families) or more tries (--group-size) give it "
-        "something"
+        "first, or more of it (--sft.steps), a stronger --model, easier tasks (--families) or more tries (--group-size) give "
+        "it something"
     )
 
 
