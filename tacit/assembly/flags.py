@@ -164,8 +164,8 @@ class Parser(argparse.ArgumentParser):
         # `--steps` is closer to `--sft.steps` than any edit distance knows.
         tails = [name for name in known if name.split(".")[-1] == flag.lstrip("-")]
         close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
-        meant = [f"--{name}" for name in [ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")]]
-        return next(iter([*tails, *(name for name in meant if name in known), *close]), None)
+        meant = "--" + ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
+        return next(iter([*tails, *([meant] if meant in known else []), *close]), None)
 
     def explain(self, flag: str) -> str:
         """What else to say about a flag this command does not have; commands with methods know more."""

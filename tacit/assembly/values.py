@@ -61,8 +61,8 @@ def to_data(value: Any) -> Any:
         return {key: to_data(item) for key, item in value.items()}
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # numpy's or torch's
         plain = value.item()
-        # float32's 1e-4 is meant as 1e-4, and not as the double next to it, 9.999999747378752e-05
-        return float(f"{plain:.6g}") if isinstance(plain, float) and value.dtype.itemsize < 8 else plain
+        # As it prints: float32's 1e-4 is meant as 1e-4, and not as the double next to it, 9.999999747378752e-05.
+        return float(str(value[()])) if isinstance(plain, float) and type(value).__module__ == "numpy" else plain
     return value
 
 

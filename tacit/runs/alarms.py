@@ -129,7 +129,7 @@ def _uncredited(records: Sequence[Record], t: Thresholds) -> str:
 
 def _fall(records: Sequence[Record], t: Thresholds) -> str:
     """A run that recorded no groups says nothing here: its episodes alone do not tell how far luck goes."""
-    known = [r for r in records if all(r.get(name) is not None for name in ("success", "groups", "group_spread"))]
+    known = [r for r in records if all(_values([r], name) for name in ("success", "groups", "group_spread"))]
     if len(known) < 2 * t.window:
         return ""
     (start, early), (now, late) = (_over_groups(part) for part in (known[: t.window], known[-t.window :]))

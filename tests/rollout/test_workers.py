@@ -145,6 +145,22 @@ def test_an_answer_of_nothing_is_an_answer():
         pool.close()
 
 
+def test_it_is_known_whom_one_waits_for_longest():
+    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    try:
+        slow = corridor(2, "slow", 0)
+        pool.reset([slow, corridor(3)])
+        assert pool.late is None
+        pool.begin([(0, "forward"), (1, "forward")])
+        late = pool.late
+        assert late is not None and late.task == slow and late.limit_s == 60.0 and 0 <= late.seconds < 60
+        while len(pool.ready(wait=True)) and pool.late:
+            pass
+        assert pool.late is None
+    finally:
+        pool.close()
+
+
 def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
     """Ctrl-C reaches every process of a terminal."""
     pool = Workers(Corridor, 1, 60.0)

@@ -133,10 +133,11 @@ def test_numbers_of_numpy_and_torch_are_taken_for_what_they_are(tmp_path):
         "sft": {"steps": np.array(2), "lr": np.float64(3e-3)},
         "seed": np.uint8(7),
     }
-    method = replace(GRPO(), entropy=np.float32(0.1))
+    method = replace(GRPO(), entropy=np.float32(0.1), clip_high=np.float16(0.3), clip_low=np.float32(0.1234567))
     done = small(tmp_path / "run", SAME, method, **said)
     settings = done.settings
     assert settings["schedule"]["lr"] == 1e-4 and settings["method"]["kl"] == 0.0 and settings["method"]["entropy"] == 0.1
+    assert settings["method"]["clip_high"] == 0.3 and settings["method"]["clip_low"] == 0.1234567
     assert settings["method"]["admissible"] is False and settings["seed"] == 7 and settings["sft"]["lr"] == 3e-3
     assert len(done.metrics("sft", rows=True)) == 2
     assert done.evaluate(tasks=np.int32(3), temperature=np.float32(0.5)).score.episodes == 3
