@@ -70,7 +70,7 @@ def _check_texts(recipe: Recipe, worlds: Sequence[Environment]) -> None:
     if recipe.model in TINY_SIZES and all(world.example_texts is None for world in worlds):
         raise TacitError(
             f"model {recipe.model!r} trains its tokenizer on the world's text, and world {worlds[0].name!r} offers none; "
-            "give a checkpoint or a hub id as --model."
+            "give its Environment `example_texts`, or a packaged base, a checkpoint or a hub id as --model."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.assembly.recipe import Recipe
-from tacit.engines.models.bases import BASES, is_small
+from tacit.engines.models.bases import base_named, is_small
 from tacit.engines.models.tiny import TINY_SIZES
 
 SMALL_POLICY_LR = 1e-5
@@ -24,7 +24,7 @@ def doubts(recipe: Recipe) -> tuple[str, ...]:
         )
     if not schedule.iterations:
         return tuple(found)
-    if recipe.model in (*TINY_SIZES, *BASES) and not imitates:
+    if (recipe.model in TINY_SIZES or base_named(recipe.model)) and not imitates:
         begins = "begins as noise" if recipe.model in TINY_SIZES else "has never been shown what to do"
         found.append(
             f"{recipe.model} {begins} and imitates nobody first: hardly an episode will succeed, and practice will have "

@@ -106,6 +106,28 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default
 
 
+ELSEWHERE = {
+    "learning_rate": "lr",
+    "num_generations": "group_size",
+    "rollouts": "group_size",
+    "batch_size": "groups",
+    "train_batch_size": "groups",
+    "num_steps": "iterations",
+    "total_steps": "iterations",
+    "num_train_epochs": "iterations",
+    "max_new_tokens": "max_tokens",
+    "max_completion_length": "max_tokens",
+    "max_turns": "max_steps",
+    "beta": "kl",
+    "kl_coef": "kl",
+    "kl_beta": "kl",
+    "entropy_coef": "entropy",
+    "output_dir": "out",
+    "env": "world",
+}
+"""what other libraries call a setting -> what it is called here"""
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are TacitErrors, with the nearest flag named, and where `_` and `-` are the same."""
 
@@ -142,7 +164,8 @@ class Parser(argparse.ArgumentParser):
         # `--steps` is closer to `--sft.steps` than any edit distance knows.
         tails = [name for name in known if name.split(".")[-1] == flag.lstrip("-")]
         close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
-        return next(iter([*tails, *close]), None)
+        meant = "--" + ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
+        return next(iter([*tails, *([meant] if meant in known else []), *close]), None)
 
     def explain(self, flag: str) -> str:
         """What else to say about a flag this command does not have; commands with methods know more."""

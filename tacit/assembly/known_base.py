@@ -13,7 +13,7 @@ from tacit.calibration.store import place_of, read_calibration
 from tacit.core.method import Context
 from tacit.core.tools import Base
 from tacit.core.world import Environment
-from tacit.engines.models.bases import BASES, FOLDER, is_small
+from tacit.engines.models.bases import FOLDER, base_named, is_small
 from tacit.engines.models.tiny import cache_root
 
 GLANCE = 1 << 16
@@ -27,12 +27,13 @@ def known_base(recipe: Recipe, world: Environment) -> Base:
 
 def calibration_place(recipe: Recipe, world: Environment) -> Path:
     """A calibration belongs to a model in a world and a context: another prompt gives other hidden states."""
-    path = Path(recipe.model).expanduser()
-    config = _config(path)
-    model: Any = recipe.model if config is None else config  # a directory may be moved and stays the same model
+    base = base_named(recipe.model)
+    path = Path(base or recipe.model).expanduser()
+    config = None if base else _config(path)
+    model: Any = base or recipe.model if config is None else config  # a directory may be moved and stays the same model
     identity = {
         "model": model,
-        "weights": _digest(path),
+        "weights": "" if base else _digest(path),
         "tiny": to_data(recipe.tiny) if recipe.tiny else None,
         "world": world.name,
         "context": _identity(recipe.settings.context(world)),
@@ -78,7 +79,8 @@ def _layers(recipe: Recipe) -> int | None:
     """How deep the model is, where that is known without loading it."""
     if recipe.tiny is not None:
         return recipe.tiny.layers
-    config = _config(FOLDER / recipe.model if recipe.model in BASES else Path(recipe.model).expanduser())
+    base = base_named(recipe.model)
+    config = _config(FOLDER / base if base else Path(recipe.model).expanduser())
     if config is None:
         return None
     layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")

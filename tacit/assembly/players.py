@@ -267,7 +267,8 @@ def _needs_world(name: str, said: Said, place: bool = False) -> None:
     """`place`: it may be the name of a run that is not there"""
     if ("world",) not in said:
         if not place or name in (*TINY_SIZES, *BASES):
-            raise TacitError(f"{name!r} can play in any world, so one must be named: add --world (see `tacit list worlds`).")
+            where = "add --world, or world=… from Python (see `tacit list worlds`)"
+            raise TacitError(f"{name!r} can play in any world, so one must be named: {where}.")
         there = what_is_there(Path(name))
         here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := runs_below(Path())) else ""
         model = "A model needs a world: add --world (see `tacit list worlds`)."
@@ -284,7 +285,13 @@ class Advised:
     format: ActionFormat = BARE
 
     def begin(self, task: Task, condition: Condition) -> Reader:
-        return _Adviser(self.make(task))
+        actor = self.make(task)
+        if not hasattr(actor, "act"):
+            raise TacitError(
+                f"{self.make!r} made {actor!r} of a task, which cannot play: it must be a class, or a function of a task, "
+                "whose object has `act(observation)`."
+            )
+        return _Adviser(actor)
 
 
 class _Adviser:
@@ -292,7 +299,10 @@ class _Adviser:
         self._actor = actor
 
     def read(self, observation: Observation) -> Prompt:
-        return Prompt(task="", now=self._actor.act(observation))
+        action = self._actor.act(observation)
+        if not isinstance(action, str):
+            raise TacitError(f"{self._actor!r} acted with {action!r}; an action is text.")
+        return Prompt(task="", now=action)
 
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         return {}

@@ -117,7 +117,8 @@ class Recipe:
         main = _policy(outside, "")
         world = _text(outside, "world", "")
         if not world:
-            raise TacitError("no world was named. Give --world NAME (see `tacit list worlds`), or `world = ...` in the file.")
+            where = "Give --world NAME (see `tacit list worlds`), `world = ...` in the file, or world=… from Python"
+            raise TacitError(f"no world was named. {where}.")
         mixture = read_mixture(world)
         worlds = _world_tables(outside.get("worlds", {}), mixture)
         policies = {

@@ -57,6 +57,12 @@ def to_data(value: Any) -> Any:
         return str(value)
     if isinstance(value, tuple | list):
         return [to_data(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: to_data(item) for key, item in value.items()}
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # numpy's or torch's
+        plain = value.item()
+        # As it prints: float32's 1e-4 is meant as 1e-4, and not as the double next to it, 9.999999747378752e-05.
+        return float(str(value[()])) if isinstance(plain, float) and type(value).__module__ == "numpy" else plain
     return value
 
 

@@ -108,7 +108,7 @@ def audit(
                 read = [turn.tokens for turn in told(context, task, course, tokenizer=tokenizer, room=room) if turn.fits]
             except TacitError:
                 raise
-            except Exception:  # a broken world ends its own episode, here as in a rollout
+            except (Exception, SystemExit):  # a broken world ends its own episode, here as in a rollout
                 live = world.make()
                 continue
             steps += [(tokens, task, episode) for tokens in read]

@@ -15,9 +15,11 @@ GEOMETRY = {"layer": int, "pooling": str, "epsilon": float}
 
 
 def place_of(root: Path, name: str, identity: Mapping[str, Any]) -> Path:
-    """The file for what has this identity: by name, and by a hash of all of it."""
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    return root / "calibrations" / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{digest}.json"
+    """The file for what has this identity, a hash of which ends its name; what it begins with is for people, and stays as it
+    was when the same is asked for by another name."""
+    digest, folder = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12], root / "calibrations"
+    known = sorted(folder.glob(f"*-{digest}.json"))
+    return known[0] if known else folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{digest}.json"
 
 
 def read_calibration(place: Path) -> dict[str, dict[str, Any]]:

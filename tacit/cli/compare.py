@@ -16,8 +16,8 @@ from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.assembly.recipe import read_document
 from tacit.assembly.recipes import comparison_recipe
 from tacit.cli.terminal import make_console, percent, say, say_pairs, table
-from tacit.comparison.carry_out import Happening, check_stored, status_of
-from tacit.comparison.pages import cells_of, columns, grid_text
+from tacit.comparison.carry_out import LOG, Happening, check_stored, status_of
+from tacit.comparison.pages import cells_of, columns, grid_text, missing_runs
 from tacit.comparison.plan import Plan, Planned, make_plan
 from tacit.comparison.processes import Processes
 from tacit.comparison.results import Results
@@ -36,6 +36,8 @@ the file (docs/comparing.md says more; `tacit list recipes example` says where o
 Stopped or killed, the same command goes on exactly where it was. It writes comparison.json,
 table.md, table.csv and plots/ to DIR, and every run to DIR/runs/WORLD/METHOD/SEED."""
 FAILED = 1
+MOST_MISSING = 6
+"""runs that a table is without, named below it"""
 SHOWN = ("method", "seeds", "start", "final", "peak", "Δ", "p", "p seeds")
 """columns that fit in a terminal; table.md has all of them"""
 
@@ -65,7 +67,8 @@ def run(argv: Sequence[str]) -> int:
     if failed:
         say(
             console,
-            f"{len(failed)} of {number_of(len(wanted), 'run')} failed; the same command tries them again.",
+            f"{len(failed)} of {number_of(len(wanted), 'run')} failed, each as its {LOG} says; the same command tries them "
+            "again.",
             style="bold red",
         )
     say(console, f"\nNext: tacit report {directory}        writes {directory}/report.html")
@@ -148,6 +151,11 @@ def show_tables(console: Console, plan: Plan, found: dict[str, Any]) -> None:
         console.print(
             table(world, [head[i] for i in shown], [[r[i] for i in shown] for r in rows], [head[i] for i in shown[1:]])
         )
+        missing = missing_runs(found, world)
+        for line in missing[:MOST_MISSING]:
+            say(console, f"  not in it: {line}", style="yellow")
+        if len(missing) > MOST_MISSING:
+            say(console, f"  and {len(missing) - MOST_MISSING} more that table.md names", style="yellow")
         for grid in found["grids"].get(world, ()):
             titles, lines = grid_text(grid)
             console.print()

@@ -14,6 +14,7 @@ from tacit.core.amounts import after, number_of
 from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.evaluation.tokens import TokenUse
+from tacit.rollout.crashes import first_crash
 from tacit.rollout.tally import describe_completion
 from tacit.runs.directory import SUMMARY, find_summary
 
@@ -120,15 +121,10 @@ def _failures(how: Behaviour) -> Pairs:
 
 
 def _crashes(measured: Measured) -> Pairs:
-    crashed = [t.detail for t in measured.played if t.stop.crashed]
-    if not crashed:
+    crashed = number_of(sum(t.stop.crashed for t in measured.played), "episode")
+    if not (first := first_crash(measured.played)):
         return []
-    return [
-        (
-            "crashed",
-            f"{number_of(len(crashed), 'episode')} ended because the world broke, counted as failures. The first: {crashed[0]}",
-        )
-    ]
+    return [("crashed", f"{crashed} ended because the world broke, counted as failures. The first: {first}")]
 
 
 def _unparsed(measured: Measured) -> Pairs:

@@ -24,7 +24,7 @@ def markdown(found: Found) -> str:
         lines += [*_grid(head, [cells_of(row, len(found["seeds"]), further) for row in rows]), ""]
         for grid in found["grids"].get(world, ()):
             lines += [f"Success on `{grid['panel']}`:", "", *_grid(*grid_text(grid)), ""]
-        lines += [f"- {line}" for line in _missing(found, world)] + ([""] if _missing(found, world) else [])
+        lines += [f"- {line}" for line in missing_runs(found, world)] + ([""] if missing_runs(found, world) else [])
         lines += _differing(found["differences"][world])
     lines += [f"Note: {note}\n" for note in found["notes"]]
     lines += [
@@ -137,7 +137,8 @@ def _panel(found: Found, world: str) -> str:
     return f"Panel `{panel['name']}` (hash `{panel['hash']}`), {panel['episodes']} episodes at every evaluation."
 
 
-def _missing(found: Found, world: str) -> list[str]:
+def missing_runs(found: Found, world: str) -> list[str]:
+    """`broken, seed 0: failed: …`, for each run of a world that the table is without."""
     start = found["starts"].get(world)
     lines = []
     if start and start["status"] != "finished":

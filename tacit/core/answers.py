@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tacit.core.types import Observation, Transition
 
 
@@ -11,11 +13,13 @@ def as_observation(answer: object) -> Observation:
 
 
 def as_transition(answer: object) -> Transition:
-    """What `step` returned. Anything but a Transition, or one that holds no Observation, is explained."""
+    """What `step` returned, in plain numbers. Anything but a Transition, or one that holds no Observation, is explained."""
     if not isinstance(answer, Transition):
         raise TypeError(f"step must return a Transition(observation, done, success), and returned {_shape(answer)}")
-    _observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
-    return answer
+    seen = _observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
+    if not isinstance(answer.label, str):
+        raise TypeError(f"the label of the Transition that step returns must be text, and is {answer.label!r}")
+    return replace(answer.in_plain_numbers(), observation=seen)
 
 
 def _observation(answer: object, rule: str) -> Observation:
@@ -23,7 +27,9 @@ def _observation(answer: object, rule: str) -> Observation:
         raise TypeError(f"{rule}, and returned {_shape(answer)}")
     if not isinstance(answer.text, str):
         raise TypeError(f"{rule}, and its text is {_shape(answer.text)}")
-    return answer
+    if isinstance(answer.actions, str) or not all(isinstance(action, str) for action in answer.actions):
+        raise TypeError(f"{rule}, whose actions are a tuple of texts, and they are {answer.actions!r}")
+    return answer if isinstance(answer.actions, tuple) else replace(answer, actions=tuple(answer.actions))
 
 
 def _shape(answer: object) -> str:

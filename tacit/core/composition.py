@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context, Method, Schedule
 
 Piece = Literal["context", "rewards", "credits", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"]
@@ -89,7 +89,15 @@ def compose(
 
 
 def check_places(changes: Mapping[str, Sequence[Part]]) -> None:
-    """Refuse changes of two methods to one place, unless they are the same change."""
+    """Refuse what is no change, and changes of two methods to one place, unless they are the same change."""
+    for method, parts in changes.items():
+        if not isinstance(parts, Sequence) or not all(isinstance(part, Part) for part in parts):
+            raise TacitError(
+                f"`changes` of {method!r} must return a tuple of parts, such as (adds(…),), and returned {parts!r}."
+            )
+        for part in parts:
+            if part.piece not in get_args(Piece):
+                raise unknown(f"piece of the method {method!r}", part.piece, get_args(Piece))
     holders: dict[tuple[str, str], tuple[str, Part]] = {}
     for method, parts in changes.items():
         for part in parts:

@@ -5,10 +5,13 @@ Both belong to one group and add up, so a method reads like its paper: `episode 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
+from tacit.core.errors import TacitError
 from tacit.core.types import Group
 
 
@@ -100,6 +103,29 @@ class Credit:
     def steps(self) -> list[np.ndarray]:
         """The advantages of each step's tokens, in step order."""
         return np.split(self.tokens_T, np.cumsum(self.group.tokens_per_step)[:-1]) if self.group.steps else []
+
+
+K = TypeVar("K", Rewards, Credit)
+
+
+def given_by(term: object, found: Any, groups: Sequence[Group], kind: type[K]) -> Sequence[K]:
+    """What a term of a method returned: one of this kind for each group, its numbers finite. Anything else is explained."""
+    name = type(term).__name__
+    kinds = [type(one).__name__ for one in found] if isinstance(found, Sequence) else None
+    if kinds is None or len(kinds) != len(groups) or not all(isinstance(one, kind) for one in found):
+        seen = (
+            f"[{', '.join(kinds[:3])}{', …' if len(kinds) > 3 else ''}], of length {len(kinds)}" if kinds is not None else found
+        )
+        wanted = f"a list with one {kind.__name__} for each of the {len(groups)} groups"
+        raise TacitError(f"the term {name} must return {wanted}, and returned {seen}.")
+    for one in found:
+        numbers = one.flow_N + one.local_N if isinstance(one, Rewards) else one.tokens_T
+        if not np.isfinite(numbers).all():
+            wrong = numbers[~np.isfinite(numbers)][0]
+            raise TacitError(
+                f"the term {name} gave {wrong} in the group of task {one.group.task.id!r}; its numbers must be finite."
+            )
+    return found
 
 
 def _sized(values: np.ndarray, size: int, of: str) -> np.ndarray:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tacit import DISTRIBUTION
@@ -35,6 +38,22 @@ def check_asked(world: str, splits: Sequence[str], split: str, count: int) -> No
 def install(extra: str) -> str:
     """The command that brings what an extra of the distribution has."""
     return f"`pip install '{DISTRIBUTION}[{extra}]'`"
+
+
+def told_of(error: BaseException) -> str:
+    """`KeyError: 'lamp' (my_world.py, line 12)`: what was raised, and which line of the user's own code it came from, if any
+    did."""
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = [(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(path.name, line) for path, line in frames if _is_users(path)]
+    return f"{what} ({own[-1][0]}, line {own[-1][1]})" if own else what
+
+
+def _is_users(path: Path) -> bool:
+    """No file of this package, nor of Python or an installed one."""
+    known = sysconfig.get_paths()
+    others = [Path(__file__).parents[1], *(Path(known[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
+    return path.suffix == ".py" and not any(path.is_relative_to(other) for other in others)
 
 
 class NonFiniteLoss(TacitError):

@@ -7,13 +7,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tacit.core.errors import TacitError, unknown
+from tacit.core.errors import TacitError, told_of, unknown
 
 
 def path_named_by(variable: str, missing: str) -> Path:
@@ -36,7 +35,7 @@ def find(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool]
         module = _import_file(kind, Path(place).expanduser()) if place.endswith(".py") else importlib.import_module(place)
     except TacitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself is no module
         raise TacitError(f"cannot import the {kind} {name!r}: {_told(error)}.") from error
     if not hasattr(module, attribute):
         there = [own for own, value in vars(module).items() if not own.startswith("_") and fits(value)]
@@ -49,12 +48,11 @@ def find(kind: str, name: str, known: Iterable[str], fits: Callable[[Any], bool]
     return found
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """The error, and where in the user's code it came up; an import that failed says enough by itself."""
     if isinstance(error, ImportError | SyntaxError):
         return str(error)
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+    return told_of(error)
 
 
 def _import_file(kind: str, path: Path) -> ModuleType:

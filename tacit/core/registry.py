@@ -15,7 +15,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, told_of
 from tacit.core.finding import find
 
 NOWHERE = "<python>"
@@ -47,9 +47,13 @@ class Registry:
 
     def lend(self, name: str, found: Any) -> None:
         """From now on `name` means this very object here."""
+        self.check(found)
+        self.lent[name] = found
+
+    def check(self, found: Any) -> None:
+        """Refuse an object that is none of this kind."""
         if not self.fits(found):
             raise TacitError(f"{found!r} is no {self.kind}: it must be {self.must_be}, or a name.")
-        self.lent[name] = found
 
     def get(self, name: str) -> Any:
         if name in self.lent:
@@ -67,9 +71,8 @@ class Registry:
         point = self.offered[name]
         try:
             found = point.load()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise TacitError(f"cannot load the {self.kind} {name!r} of {_package(point)}: {reason}.") from error
+        except (Exception, SystemExit) as error:
+            raise TacitError(f"cannot load the {self.kind} {name!r} of {_package(point)}: {told_of(error)}.") from error
         if not self.fits(found):
             raise TacitError(f"{name!r} of {_package(point)} ({point.value}) is no {self.kind}: it must be {self.must_be}.")
         return found

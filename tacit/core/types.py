@@ -32,6 +32,10 @@ Finish = Literal["stop", "length", "unusable"]
 then empty, and the turn says nothing about the policy."""
 
 
+ROUNDING = 1e-6
+"""by which a score may leave [0, 1]: a sum of tenths is seldom one"""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One thing to do in one world. `data` is what the world needs to set it up; it is JSON-able."""
@@ -72,20 +76,40 @@ class Transition:
     """what the world itself measures on this step, e.g. `progress` and `error` where it has no tracker"""
 
     def in_plain_numbers(self) -> Transition:
-        """Python's own, which can be written down as JSON: a world may think in numpy's. One that is not finite is an error."""
+        """Python's own, which can be written down as JSON: a world may think in numpy's. What is none, is not finite, or is a
+        score outside [0, 1] is an error."""
         plain = replace(
             self,
-            done=bool(self.done),
-            success=bool(self.success),
-            effective=bool(self.effective),
-            score=float(self.score),
-            reward=float(self.reward),
-            signals={name: float(value) for name, value in self.signals.items()},
+            done=_truth("done", self.done),
+            success=_truth("success", self.success),
+            effective=_truth("effective", self.effective),
+            score=_number("score", self.score),
+            reward=_number("reward", self.reward),
+            signals={name: _number(name, value) for name, value in self.signals.items()},
         )
-        for name, value in (("score", plain.score), ("reward", plain.reward), *plain.signals.items()):
-            if not math.isfinite(value):
-                raise ValueError(f"the world gave {value} as {name}")
-        return plain
+        if not -ROUNDING <= plain.score <= 1 + ROUNDING:
+            raise ValueError(
+                f"the world gave {plain.score:g} as score, which is graded from 0 to 1: divide it by the most one can get, or "
+                "give it as reward, which may be any number"
+            )
+        return replace(plain, score=min(max(plain.score, 0.0), 1.0))
+
+
+def _truth(name: str, value: Any) -> bool:
+    if isinstance(value, str):  # bool("False") is True
+        raise ValueError(f"the world gave the text {value!r} as {name}, which must be True or False")
+    return bool(value)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        given = f"the text {value!r}" if isinstance(value, str) else value
+        raise ValueError(f"the world gave {given} as {name}, which must be a finite number")
+    return number
 
 
 class StopReason(StrEnum):

@@ -210,10 +210,12 @@ class Environment:
         self.check_families(families)
         count = min(count, self.published.get(split, count))
         if not families:
-            return self.tasks(split, count, seed)
-        if self.family_tasks is not None:
-            return self.family_tasks(split, count, seed, tuple(families))
-        return _pick_out(self.tasks, split, count, seed, families)
+            found = self.tasks(split, count, seed)
+        elif self.family_tasks is not None:
+            found = self.family_tasks(split, count, seed, tuple(families))
+        else:
+            found = _pick_out(self.tasks, split, count, seed, families)
+        return _checked(found, self.name, split)[:count]
 
     def panel_size(self, split: str, usual: int = USUAL_PANEL) -> int:
         """How many tasks of a split are measured on where no number is named: all that was published, or `usual`."""
@@ -239,7 +241,8 @@ class Environment:
 
     def wording(self, name: str) -> Wording:
         if name not in self.wordings:
-            raise unknown(f"wording of world {self.name!r}", name, self.wordings)
+            small = " Small models read `terse`: give the world one, or choose with --wording." if name == "terse" else ""
+            raise TacitError(f"{unknown(f'wording of world {self.name!r}', name, self.wordings)}{small}")
         return self.wordings[name]
 
     @property
@@ -267,6 +270,21 @@ class Environment:
         return self.experts[name]
 
 
+def _checked(found: Iterable[Task], world: str, split: str) -> Sequence[Task]:
+    """What a world's `tasks` gave, where it is what it should be. Records name a task by its id, so no two may share one."""
+    tasks = found if isinstance(found, Sequence) else list(found)
+    known: dict[str, Task] = {}
+    for task in tasks:
+        if not isinstance(task, Task):
+            raise TacitError(f"the tasks of world {world!r} must be a list of Task, and split {split!r} has {task!r}.")
+        if (other := known.setdefault(task.id, task)) is not task and repr(other.data) != repr(task.data):
+            raise TacitError(
+                f"two tasks of world {world!r}, split {split!r}, have the id {task.id!r} and are not the same: {other.data} "
+                f"and {task.data}. Records name a task by its id; give each its own."
+            )
+    return tasks
+
+
 def _pick_out(
     tasks: Callable[[str, int, int], Sequence[Task]], split: str, count: int, seed: int, families: Sequence[str]
 ) -> list[Task]:
@@ -276,7 +294,7 @@ def _pick_out(
     while len(found) < count and asked < _MOST_PER_TASK * count:
         asked *= 2
         try:
-            there = tasks(split, asked, seed)
+            there = list(tasks(split, asked, seed))
         except TacitError:
             break
         found = [t for t in there if t.family in families]

@@ -113,6 +113,9 @@ class _Keeper(Onlooker):
     ) -> None:
         self._places, self._played, self._journal, self._settle, self._onlooker = places, played, journal, settle, onlooker
 
+    def begins(self, worlds: object) -> None:
+        self._onlooker.begins(worlds)
+
     def turn(self, completion: Completion, valid: bool) -> None:
         self._onlooker.turn(completion, valid)
 

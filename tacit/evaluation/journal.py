@@ -126,7 +126,7 @@ class Journal:
             self._append([], newline=not lines[-1].endswith("\n"))
         self.turns.read()
         if found:
-            self.notes.append(f"played before: {number_of(len(found), 'episode')}, in {self.path} (`fresh` plays anew)")
+            self.notes.append(f"played before: {number_of(len(found), 'episode')}, in {self.path} (--fresh plays anew)")
         return found
 
     def write(self, episodes: Sequence[tuple[Place, Trajectory]]) -> None:

@@ -46,6 +46,10 @@ class Episodes:
         return "evaluation, untrained" if stage == "untrained" else f"evaluation after {stage} {self.step}"
 
 
+ENDINGS = {"callback": "stopped by a callback", "patience": "stopped early, as it got no better"}
+"""of a run that was ended before its last iteration"""
+
+
 @dataclass(frozen=True)
 class RunFiles:
     path: Path
@@ -66,6 +70,11 @@ class RunFiles:
     @property
     def finished(self) -> bool:
         return bool(self.summary)
+
+    @property
+    def ending(self) -> str:
+        """How a finished run ended."""
+        return ENDINGS.get(str(self.summary.get("stopped")), "finished")
 
     @property
     def come_to(self) -> str:

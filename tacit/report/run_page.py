@@ -46,7 +46,7 @@ def run_page(
     }
     method, world, model = (name_of(run.settings, key) for key in ("method", "world", "model"))
     what = f"{method} in {world}, model {model}, seed {run.settings.get('seed')}"
-    spent, done = run.summary, ("finished", run.finished)
+    spent, done = run.summary, (run.ending, run.finished)
     told = [
         ("practised", counted(spent.get("episodes"), "episode"), counted(spent.get("generated_tokens"), "token")),
         ("time", duration(spent.get("wall_s")), counted(spent.get("turns"), "turn")),

@@ -10,7 +10,8 @@ from tacit.core.types import Trajectory
 
 
 def describe_crashes(played: Sequence[Trajectory]) -> str:
-    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …`; empty where none did."""
+    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`; empty
+    where none did."""
     crashed = sum(t.stop.crashed for t in played)
     if not crashed:
         return ""
@@ -22,8 +23,8 @@ def describe_crashes(played: Sequence[Trajectory]) -> str:
 
 
 def first_crash(played: Sequence[Trajectory]) -> str:
-    """Why; empty where none broke."""
-    return next((t.detail for t in played if t.stop.crashed), "")
+    """Why, and in which task; empty where none broke."""
+    return next((f"{t.detail}, in task {t.task.id!r} of world {t.task.world!r}" for t in played if t.stop.crashed), "")
 
 
 def refuse_if_all_crashed(played: Sequence[Trajectory], remedy: str) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from tacit.core.actions import ActionFormat, Parsed
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, told_of
 from tacit.core.method import Conditions, Context, Pending, Reader, take_down
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
@@ -96,6 +96,7 @@ def rollout(
     written = context.format
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*written.stop, *sampling.stop))))
     episodes = [_Episode(plan) for plan in plans]
+    onlooker.begins(worlds)
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
     answers = answers_of(worlds)
@@ -195,7 +196,7 @@ class _Episode:
     def told(self, completion: Completion, act: Parsed, pending: Pending) -> None:
         answer = None
         with self._ending_with("asking"):
-            answer = pending.result()
+            answer = pending.result().in_plain_numbers()
         if answer is not None:
             self.answered(completion, act, answer)
 
@@ -204,7 +205,6 @@ class _Episode:
             self.stop, self.detail = answer.reason, answer.detail
             return
         with self._ending_with("recording the turn"):
-            answer = answer.in_plain_numbers()
             wrote = None if act.valid else completion.text
             signals = {**answer.signals, **take_down(self.reader, act.action, answer, wrote)}
         if self.stop is not None:
@@ -235,8 +235,8 @@ class _Episode:
             yield
         except TacitError:
             raise
-        except Exception as error:
-            self.stop, self.detail = StopReason.WORLD_ERROR, f"{doing}: {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:
+            self.stop, self.detail = StopReason.WORLD_ERROR, f"{doing}: {told_of(error)}"
 
     def trajectory(self) -> Trajectory:
         assert self.stop is not None

@@ -8,6 +8,9 @@ from tacit.core.types import Completion, Trajectory
 class Onlooker:
     """Told of every turn and every episode as it ends. This one does nothing with it."""
 
+    def begins(self, worlds: object) -> None:
+        """Episodes begin in these worlds."""
+
     def turn(self, completion: Completion, valid: bool) -> None:
         """Something was written, and it parsed or not."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -66,6 +67,9 @@ class Process:
 
 
 def _serve(line: Connection, make: Callable[[], World]) -> None:
+    # Ctrl-C reaches every process of a terminal, and means the one that waits for these: it closes their line. A handler that
+    # does nothing, and not SIG_IGN, which programs that a world starts would inherit.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     stage = Stage(make)
     line.send(READY)
     while True:

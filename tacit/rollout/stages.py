@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from tacit.core.answers import as_observation, as_transition
+from tacit.core.errors import told_of
 from tacit.core.simulator import close_simulator, start_simulator
 from tacit.core.types import StopReason
 from tacit.core.world import World
@@ -70,14 +71,16 @@ class Stage:
     def call(self, slot: int, what: tuple[str, Any]) -> Any:
         try:
             return self._play(slot, *what)
-        except Exception as error:
-            with contextlib.suppress(Exception):
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            with contextlib.suppress(Exception, SystemExit):
                 self._worlds.pop(slot).close()
-            return Broken(StopReason.WORLD_ERROR, f"{type(error).__name__}: {error}")
+            return Broken(StopReason.WORLD_ERROR, told_of(error))
 
     def close(self) -> None:
         for world in self._worlds.values():
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 world.close()
         close_simulator(self._make)
 

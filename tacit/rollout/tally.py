@@ -11,6 +11,9 @@ from tacit.core.amounts import duration, number_of
 from tacit.core.types import Completion, Trajectory
 from tacit.rollout.onlookers import Onlooker
 
+LATE_S = 3.0
+"""after so long it is said which world is being waited for"""
+
 SHOWN_CHARACTERS = 300
 """of a completion that is shown"""
 
@@ -26,12 +29,16 @@ class Tally(Onlooker):
         self._began = clock()
         self._before, self._over, self._turns, self._turns_of_over, self._tokens = 0, 0, 0, 0, 0
         self._written_before = self._written()
+        self._worlds: object = None
         self.first: tuple[Completion, bool] | None = None
         """what was written first, and whether it parsed"""
 
     def begun(self, before: int) -> None:
         """So many episodes were played earlier."""
         self._before, self._began = before, self._clock()
+
+    def begins(self, worlds: object) -> None:
+        self._worlds = worlds
 
     def turn(self, completion: Completion, valid: bool) -> None:
         self._turns += 1
@@ -60,7 +67,8 @@ class Tally(Onlooker):
             found.append(f"waiting for the first answer, {duration(spent)}")
         elif left := self._time_left(spent):
             found.append(left)
-        return found
+        late = getattr(self._worlds, "late", None)
+        return [*found, str(late)] if late is not None and late.seconds >= LATE_S else found
 
     def _time_left(self, spent: float) -> str:
         """As if a turn ended its episode as often as it has until now; none goes on past its limit. The mean length of what is

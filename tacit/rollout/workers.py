@@ -16,7 +16,7 @@ from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
 from tacit.rollout.processes import Processes
 from tacit.rollout.stages import NOTHING, Call, Ended, Worker, Workplace
-from tacit.rollout.worlds import Broken
+from tacit.rollout.worlds import Broken, Late
 
 _START_S, _LEAVE_S = 120.0, 2.0
 """how long a process may take to start and to close its worlds"""
@@ -70,6 +70,17 @@ class Workers:
         """when each worker began with the first of them"""
         self._come: list[tuple[int, Any]] = []
         """answers that nobody has asked for yet"""
+
+    @property
+    def late(self) -> Late | None:
+        """Whom one waits for longest at this moment, for whoever looks on from another thread."""
+        now, slots = time.monotonic(), self._slots
+        found = [
+            Late(slots[owed[0][0]].task, now - self._since_s[worker], self._timeout_s)
+            for worker, owed in enumerate(list(self._owed))
+            if owed and worker not in self._starting and owed[0][0] < len(slots)
+        ]
+        return max(found, key=lambda late: late.seconds, default=None)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
         while any(self._owed):  # by episodes that were broken off

@@ -12,12 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
+from tacit.core.amounts import duration
 from tacit.core.answers import as_observation, as_transition
+from tacit.core.errors import told_of
 from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,21 @@ class Broken:
 
     reason: StopReason
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A world that is being waited for."""
+
+    task: Task
+    seconds: float
+    limit_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"world {self.task.world!r} has not answered for {duration(self.seconds)} in task {self.task.id!r}; its episode "
+            f"ends at {duration(self.limit_s)} (--world-timeout-s)"
+        )
 
 
 class WorldPool(Protocol):
@@ -87,9 +106,18 @@ class InPlace:
     def __init__(self, make: Callable[[], World], timeout_s: float = 30.0) -> None:
         self._make, self._timeout_s = make, timeout_s
         self._worlds: list[World | None] = []
+        self._tasks: list[Task] = []
+        self._asked: tuple[Task, float] | None = None
+        """whose world is being asked something, and since when"""
+
+    @property
+    def late(self) -> Late | None:
+        """What is being waited for at this moment, for whoever looks on from another thread."""
+        return None if (asked := self._asked) is None else Late(asked[0], time.monotonic() - asked[1], self._timeout_s)
 
     def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
         answers: list[Observation | Broken] = []
+        self._tasks = list(tasks)
         # Starting a simulator is no world's answer: it has time of its own.
         with contextlib.suppress(Hang), alarm(max(START_S, self._timeout_s)):
             start_simulator(self._make)
@@ -117,13 +145,18 @@ class InPlace:
         return world
 
     def _guard(self, call: Callable, slot: int):
+        self._asked = (self._tasks[slot], time.monotonic())
         try:
             with alarm(self._timeout_s):
                 return call()
         except Hang:
             broken = Broken(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
-        except Exception as error:
-            broken = Broken(StopReason.WORLD_ERROR, f"{type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() in a world is the end of that world
+            broken = Broken(StopReason.WORLD_ERROR, told_of(error))
+        finally:
+            self._asked = None
         self._drop(slot)
         return broken
 
@@ -131,8 +164,30 @@ class InPlace:
         """A world that broke may be in any state: it is closed as far as it can be, and the next episode gets a new one."""
         world, self._worlds[slot] = self._worlds[slot], None
         if world is not None:
-            with contextlib.suppress(Exception, Hang), alarm(self._timeout_s):
+            with contextlib.suppress(Exception, SystemExit, Hang), alarm(self._timeout_s):
                 world.close()
+
+
+class Punctual:
+    """A world in this process that raises TimeoutError where it does not answer in time, for whoever plays without a pool."""
+
+    def __init__(self, make: Callable[[], World], timeout_s: float) -> None:
+        start_simulator(make)
+        self._world, self._timeout_s = make(), timeout_s
+        self.close = self._world.close
+
+    def reset(self, task: Task) -> Observation:
+        return self._in_time(lambda: self._world.reset(task))
+
+    def step(self, action: str) -> Transition:
+        return self._in_time(lambda: self._world.step(action))
+
+    def _in_time(self, call: Callable[[], T]) -> T:
+        try:
+            with alarm(self._timeout_s):
+                return call()
+        except Hang:
+            raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
 
 
 class Hang(BaseException):

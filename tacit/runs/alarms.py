@@ -3,7 +3,7 @@ the numbers of a run's iterations. They warn, say what helps, and stop nothing.
 
     unparsed     no completion of an iteration parses
     uncredited   no episode is better or worse than the others of its task, and few succeed: nothing to learn from
-    fall         success falls below what it was at the start, by more than chance
+    fall         success falls below what it was at the start, by more than the luck of which tasks were drawn
     measured_fall  an evaluation falls below the one before practice, their intervals apart
     entropy      what is left of it at the start falls below a tenth, or it grows threefold
     length       completions grow to more than twice their length at the start, or shrink to less than a third
@@ -62,10 +62,12 @@ class Thresholds:
     """share of the episodes that hindsight looked back on"""
     mastered: float = 0.5
     """success above which groups that are all alike are no trouble"""
+    broken: float = 0.5
+    """share of crashed episodes above which these, and not the policy, are why groups are all alike"""
     fall: float = 0.1
     """of the success, below that at the start"""
-    fall_deviations: float = 2.0
-    """standard errors of the difference that it must be besides"""
+    fall_deviations: float = 3.0
+    """standard errors of the difference that it must be besides: one looks after every iteration"""
 
 
 DEFAULTS = Thresholds()
@@ -108,8 +110,8 @@ def _unparsed(records: Sequence[Record], t: Thresholds) -> str:
     if not now.get("turns") or now.get("valid", 1.0) > 0:
         return ""
     return (
-        "no completion parses, so no action is ever taken: imitation first (--sft.steps) teaches the format; a longer "
-        "--max-tokens lets an answer come to its end, --style bare asks for less, and a larger model may know how"
+        "no completion parses, so no action is ever taken: imitation first, or more of it (--sft.steps), teaches the format; a "
+        "longer --max-tokens lets an answer come to its end, --style bare asks for less, and a larger model may know how"
     )
 
 
@@ -118,26 +120,38 @@ def _uncredited(records: Sequence[Record], t: Thresholds) -> str:
     if not last or any(r["credited_groups"] > 0 for r in last):
         return ""
     success = sum(r.get("success", 0.0) for r in last) / len(last)
-    if success > t.mastered:
+    broken = sum(r.get("crashed") or 0 for r in last) / max(1, sum(r.get("episodes") or 0 for r in last))
+    if success > t.mastered or broken > t.broken:
         return ""
     when = "this iteration" if len(last) == 1 else f"the last {len(last)} iterations"
     return (
         f"no group of {when} is mixed, and {success:.0%} of the episodes succeed: there is nothing to learn from; imitation "
-        "first (--sft.steps), a stronger --model, easier tasks (--families) or more tries (--group-size) give it something"
+        "first, or more of it (--sft.steps), a stronger --model, easier tasks (--families) or more tries (--group-size) give "
+        "it something"
     )
 
 
 def _fall(records: Sequence[Record], t: Thresholds) -> str:
-    start, now = _start_and_now(records, "success", t.window)
-    if now is None or start is None:
+    """A run that recorded no groups says nothing here: its episodes alone do not tell how far luck goes."""
+    known = [r for r in records if all(_values([r], name) for name in ("success", "groups", "group_spread"))]
+    if len(known) < 2 * t.window:
         return ""
-    episodes = _values(records, "episodes")
-    counts = [sum(episodes[: t.window]), sum(episodes[-t.window :])]
-    both = (start + now) / 2
-    error = math.sqrt(both * (1 - both) * sum(1 / n for n in counts)) if all(counts) else 0.0
-    if start - now <= max(t.fall, t.fall_deviations * error):
+    (start, early), (now, late) = (_over_groups(part) for part in (known[: t.window], known[-t.window :]))
+    if start - now <= max(t.fall, t.fall_deviations * math.sqrt(early + late)):
         return ""
     return f"success fell from {start:.0%} at the start to {now:.0%}: {UNLEARNED}"
+
+
+def _over_groups(records: Sequence[Record]) -> tuple[float, float]:
+    """(mean success, the square of its standard error), a group being the unit: its episodes share a task, and tasks differ.
+
+    Of the groups of all these iterations, σ² = mean of the variances within iterations + variance of their means.
+    """
+    successes = [float(r["success"]) for r in records]
+    mean, groups = sum(successes) / len(successes), sum(r["groups"] for r in records)
+    within = sum(r["group_spread"] ** 2 for r in records) / len(records)
+    between = sum((success - mean) ** 2 for success in successes) / len(records)
+    return mean, (within + between) / max(1, groups - 1)
 
 
 def measured_falls(evaluations: Sequence[Record], t: Thresholds = DEFAULTS) -> list[Alarm]:
@@ -225,9 +239,11 @@ def _giant(records: Sequence[Record], t: Thresholds) -> str:
     values = _values(records, "parts_largest")[-t.window :]
     if len(values) < t.window or (now := sum(values) / len(values)) <= t.largest_part:
         return ""
+    radius = records[-1].get("radius")
+    apart = "a smaller --epsilon (or --adaptive)" if radius is None else f"an --epsilon below the {radius:.2g} of --adaptive"
     return (
-        f"the largest part holds {now:.0%} of a group's steps: what is compared there has little in common; a smaller "
-        "--epsilon (or --adaptive), another --layer, or what `tacit calibrate` finds may tell steps apart"
+        f"the largest part holds {now:.0%} of a group's steps: what is compared there has little in common; {apart}, another "
+        "--layer, or what `tacit calibrate` finds may tell steps apart"
     )
 
 

@@ -6,10 +6,13 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from tacit.assembly.flags import ELSEWHERE
 from tacit.assembly.recipe import method_options, methods_with, section_options, train_options
 from tacit.core.errors import TacitError
 
 SECTIONS = ("schedule", *section_options())
+NAMED = ("world", "method", "model", "out", "config", "resume", "callbacks", "quiet")
+"""of `tacit.train` itself"""
 WHOLE = ("worlds", "policies")
 """tables that hold tables by name"""
 
@@ -28,7 +31,7 @@ def said_by(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], A
         elif key in places:
             said[places[key]] = value
         else:
-            raise _unknown(key, method, [*places, *SECTIONS, *WHOLE])
+            raise _unknown(key, method, [*places, *SECTIONS, *WHOLE, *NAMED])
     return said
 
 
@@ -40,7 +43,7 @@ def _table(key: str, value: Any) -> Mapping[str, Any]:
 
 def _unknown(key: str, method: str, known: list[str]) -> TacitError:
     owners = methods_with(f"--{key.replace('_', '-')}")
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    near = [ELSEWHERE[key]] if ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     inside = [section for section, options in section_options().items() if any(o.place[-1] == key for o in options)]
     if owners:
         hint = f"It belongs to {', '.join(owners)}: method={owners[0]!r}."

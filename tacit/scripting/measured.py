@@ -111,6 +111,8 @@ def evaluate(
         meant = with_panel(_said(run, world, method, settings), panel, run)
         target = open_loaded(cast(SamplingPolicy, who), meant, run)
     else:
+        if hasattr(who, "act") and not callable(who):
+            raise TacitError(f"{who!r} plays one episode; give {type(who).__name__} itself, which is made anew for each task.")
         if like is not None:
             raise TacitError(f"like = {like}: only a loaded policy can be measured as another run is, and {who!r} is none.")
         actor = cast(Callable[[Task], Expert], who) if callable(who) else None

@@ -40,7 +40,12 @@ def name_worlds(worlds: Worlds) -> str:
         worlds = list(worlds.items())
     if isinstance(worlds, Sequence):
         shared = [part if isinstance(part, tuple) else (part, None) for part in worlds]
-        return ",".join(_name_world(world) + ("" if share is None else f"={share!r}") for world, share in shared)
+        return ",".join(_name_world(world) + ("" if share is None else f"={to_data(share)!r}") for world, share in shared)
+    if hasattr(worlds, "reset") and hasattr(worlds, "step"):
+        raise TacitError(
+            f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={_called(worlds)}, "
+            "its tasks and its wording (docs/extending.md)."
+        )
     raise TacitError(f"world = {worlds!r} must be a name, an Environment, several of them, or several with their shares.")
 
 
@@ -52,9 +57,14 @@ def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]
         named = [name_method(part) for part in method]
         return "+".join(name for name, _ in named), {key: value for _, own in named for key, value in own.items()}
     cls = method if isinstance(method, type) else type(method)
+    METHODS.check(cls)
     own = {} if method is cls else differing(to_data(method), to_data(cls()))
     parts = getattr(cls, "made_of", None)
     return ("+".join(parts) if parts else _name_object(METHODS, cls, cls.__name__)), own
+
+
+def _called(thing: Any) -> str:
+    return getattr(thing, "__name__", type(thing).__name__)
 
 
 def _name_world(world: World) -> str:

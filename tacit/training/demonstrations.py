@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tacit.core.amounts import number_of
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, told_of
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.seeds import derive
@@ -18,6 +18,9 @@ from tacit.core.world import Adviser, Environment, Expert, World
 from tacit.rollout.fitting import encode_action, fit
 from tacit.rollout.retelling import Turn, playing, told
 
+HOPELESS = 8
+"""episodes that may break, all from the first on, before it is given up: each may have been waited for as long as a world may
+take"""
 Sample = tuple[np.ndarray, np.ndarray]
 """the tokens of a prompt, and those of the action"""
 
@@ -64,17 +67,20 @@ def demonstrate(
     ago (and then mostly refused), which is not shown to the policy but whose consequences are. Only won episodes teach."""
     make_expert = world.expert(expert or None)
     shown: list[Sample] = []
-    won = turns = 0
+    played = won = turns = 0
     broken: list[str] = []
     live = world.make()
     for task in tasks:
+        if played == len(broken) == HOPELESS:
+            break
+        played += 1
         rng = random.Random(derive(seed, "demonstration", task.id))
         try:
             success, samples = play(live, Straying(make_expert(task), noise, rng), task, context, tokenizer, max_steps)
         except TacitError:
             raise
-        except Exception as error:
-            broken.append(f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:
+            broken.append(f"{told_of(error)}, in task {task.id!r}")
             live = world.make()
             continue
         if success:
@@ -85,7 +91,7 @@ def demonstrate(
     if not won:
         broke = f"{len(broken)} broke; the first: {broken[0]}" if broken else "0 broke"
         raise TacitError(
-            f"the expert of world {world.name!r} won none of {len(tasks)} tasks within {max_steps} steps ({broke}): "
+            f"the expert of world {world.name!r} won none of {played} tasks within {max_steps} steps ({broke}): "
             "there is nothing to imitate. Choose another expert, or train without SFT."
         )
     if not shown:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tacit.core.amounts import number_of
 from tacit.core.protocols import Policy, Sampling, Tokenizer
 from tacit.core.seeds import derive
+from tacit.rollout.worlds import Punctual
 from tacit.runs.directory import Run
 from tacit.runs.records import write_records
 from tacit.training.demonstrations import Demonstrations, demonstrate
@@ -37,6 +39,7 @@ def demonstrated(
         say(f"imitation: {shown}")
         return shown
     tasks = practice.course.tasks[: settings.tasks]
+    world = replace(world, make=partial(Punctual, world.make, practice.settings.world_timeout_s))
     say(f"imitation: the expert plays {number_of(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")

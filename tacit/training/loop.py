@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tacit.core.batch import Batch
-from tacit.core.credit import Credit, Rewards
+from tacit.core.credit import Credit, Rewards, given_by
 from tacit.core.errors import NonFiniteLoss
 from tacit.core.iteration import Iteration
 from tacit.core.method import Explained, Method, Schedule, companions_of
@@ -110,11 +110,11 @@ class Loop:
                 for companion in method.companions:
                     own |= companion.observe(groups, policy, moment)
             with timed(seconds, "credit"):
-                earned = total(term(groups, moment) for term in method.rewards)
+                earned = total(given_by(term, term(groups, moment), groups, Rewards) for term in method.rewards)
             with timed(seconds, "scoring"):  # before credit, which may have to wait for a companion that works elsewhere
                 columns = [(c, c(groups, earned, policy, moment)) for c in method.columns if groups]
             with timed(seconds, "credit"):
-                terms = [term(groups, earned, policy, moment) for term in method.credits]
+                terms = [given_by(term, term(groups, earned, policy, moment), groups, Credit) for term in method.credits]
                 given = total(terms)
                 explained, noted = explanations(terms, len(groups))
             if groups:

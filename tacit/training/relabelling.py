@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.amounts import number_of
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, told_of
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling, Tokenizer
 from tacit.core.seeds import derive
@@ -105,8 +105,8 @@ def relabel(world: Environment, played: Sequence[Trajectory], expert: str = "") 
                 adviser.happened(step.action)
         except TacitError:
             raise
-        except Exception as error:
-            found.broken.append(f"{type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:
+            found.broken.append(told_of(error))
         found.played.append(trajectory)
         found.advice.append(told)
     return found

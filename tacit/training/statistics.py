@@ -10,7 +10,8 @@ from tacit.core.types import Group, StopReason
 
 
 def rollout_statistics(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over episodes or turns; one share per stop reason, so that every ending is accounted for."""
+    """Means over episodes or turns; one share per stop reason, so that every ending is accounted for. `group_spread` is the
+    standard deviation of the groups' success: some tasks are easier than others."""
     episodes = [t for g in groups for t in g.trajectories]
     steps = [s for g in groups for s in g.steps]
     if not episodes:
@@ -25,6 +26,8 @@ def rollout_statistics(groups: Sequence[Group]) -> dict[str, float]:
         "prompt_tokens": _mean(len(s.prompt_tokens) for s in steps),
         "completion_tokens": _mean(len(s.completion.tokens) for s in steps),
         "mixed_groups": _mean(mixed),
+        "groups": len(groups),
+        "group_spread": float(np.std([_mean(t.success for t in g.trajectories) for g in groups])),
         "episodes": len(episodes),
         "turns": len(steps),
         "generated_tokens": sum(len(s.completion.tokens) for s in steps),

@@ -70,7 +70,7 @@ def _rows(found: Sequence[Found]) -> list[tuple[Any, ...]]:
 def _column(files: RunFiles | None) -> dict[str, str]:
     if files is None:
         return {"state": "not begun"}
-    state = "finished" if files.finished else f"has come to {files.come_to}" if files.come_to else "has begun"
+    state = files.ending if files.finished else f"has come to {files.come_to}" if files.come_to else "has begun"
     told = {"state": state, **{key: name_of(files.settings, key) for key in NAMED}}
     told |= {label.removesuffix(", not final"): f"{number} {more}" for label, number, more in headline(panels_of(files))}
     if files.alarms:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from tacit.assembly.checks import open_world, prepare
 from tacit.assembly.known_base import calibration_place
 from tacit.assembly.recipe import Recipe
+from tacit.engines.models.bases import FOLDER, base_named
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +53,29 @@ def test_two_models_of_one_size_are_two(tmp_path):
     (tmp_path / "moved").mkdir()
     (tmp_path / "first").rename(tmp_path / "moved" / "first")
     assert geometry(recipe(model=str(tmp_path / "moved" / "first" / "model"))) == (-1, "mean", 0.33), "a directory may be moved"
+
+
+def test_a_copy_of_a_packaged_base_is_that_base_by_whatever_name(tmp_path):
+    calibrate(recipe(model="tiny-base"), -1, 0.33)
+    copy = shutil.copytree(FOLDER / "tiny-base", tmp_path / "of-my-own")
+    assert base_named(str(copy)) == "tiny-base" and geometry(recipe(model=str(copy))) == (-1, "mean", 0.33)
+    notes = "\n".join(prepare(recipe(model=str(copy))).recipe.notes)
+    assert "of-my-own has never been shown what to do and imitates nobody first" in notes
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert base_named(str(copy)) == "" and geometry(recipe(model=str(copy))) == (-2, "last", 0.10), "other weights"
+
+
+def test_a_directory_may_be_renamed(tmp_path):
+    place = tmp_path / "before"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps({"num_hidden_layers": 4, "vocab_size": 50_000}))
+    (place / "model.safetensors").write_bytes(b"1" * 100)
+    calibrate(recipe(model=str(place)), -1, 0.33)
+    after = place.rename(tmp_path / "after")
+    assert geometry(recipe(model=str(after))) == (-1, "mean", 0.33)
+    calibrate(recipe(model=str(after)), -3, 0.05)
+    assert geometry(recipe(model=str(after))) == (-3, "mean", 0.05), "what is found later takes its place"
 
 
 def test_a_run_that_was_begun_is_repeated_from_its_own_settings_whatever_is_calibrated_since():

@@ -232,6 +232,7 @@ def test_a_task_the_world_cannot_set_up_is_a_crash_that_is_shown(capsys, tmp_pat
     assert main(["eval", "tiny", "--panel", str(panel), "--max-steps", "1", "--out", str(tmp_path / "kept"), *SIZES]) == 0
     out = capsys.readouterr().out
     assert "1 episode ended because the world broke" in out and "its data has no 'numbers'" in out
+    assert "in task 'own/empty' of world 'countdown'" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

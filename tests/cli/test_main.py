@@ -93,6 +93,7 @@ def test_the_first_help_names_the_commands(capsys):
         (["train", "--method", "dappo"], "error: unknown method 'dappo'. Did you mean 'dapo'?"),
         (["train", "--world", "countdown", "--lam", "1"], "error: unknown flag --lam. It belongs to ppo: add --method ppo."),
         (["train", "--world", "countdown", "--gruops", "1"], "error: unknown flag --gruops. Did you mean --groups?"),
+        (["train", "--world", "countdown", "--learning_rate", "1"], "error: unknown flag --learning-rate. Did you mean --lr?"),
         (["train", "--resume", "nowhere"], "error: nowhere is no run directory: there is nothing of that name."),
         (["train", "--resume", str(Path(__file__).parent)], f"error: {Path(__file__).parent} is no run directory: it has"),
         (["train", "--resume", __file__], f"error: {__file__} is no run directory: it is a file."),

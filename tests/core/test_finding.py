@@ -103,6 +103,7 @@ def test_a_file_that_fails_can_be_mended_and_read_again(tmp_path):
     ("text", "message"),
     [
         ("x = 1 / 0", r"ZeroDivisionError: division by zero \(.*broken_door.py, line 1\)"),
+        ("import argparse; argparse.ArgumentParser().exit(2)", r"SystemExit: 2 \(broken_door.py, line 1\)"),
         ("def broken(:", r"invalid syntax \(broken_door.py, line 1\)"),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tacit.core.composition import adds, compose, replaces
+from tacit.core.composition import adds, check_places, compose, replaces
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Method, Schedule
 from tacit.core.moment import Moment
@@ -109,6 +109,19 @@ def test_a_role_can_be_emptied_and_the_method_still_has_to_learn():
 def test_two_that_cannot_live_together_are_refused_with_the_reason(one, other, reason):
     with pytest.raises(TacitError, match=reason):
         composed(a=[one], b=[other])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (adds("rewards", "cost", 1), r"must return a tuple of parts, such as \(adds\(…\),\), and returned Part"),
+        (None, "must return a tuple of parts.*returned None"),
+        ((adds("reward", "cost", 1),), r"unknown piece 'reward' of the method 'mine'. Did you mean 'rewards'\?"),
+    ],
+)
+def test_what_is_no_change_is_refused_with_the_reason(changes, reason):
+    with pytest.raises(TacitError, match=reason):
+        check_places({"mine": changes})
 
 
 def test_the_same_term_twice_is_one_term():

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import make_group
 
-from tacit.core.credit import Credit, Rewards
+from tacit.core.credit import Credit, Rewards, given_by
+from tacit.core.errors import TacitError
 
 lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 unit = st.floats(-10, 10, allow_nan=False, width=32)
@@ -122,3 +123,32 @@ def test_terms_of_two_groups_do_not_add_up(kind):
 def test_arrays_of_the_wrong_size_are_refused(build, what):
     with pytest.raises(ValueError, match=what):
         build(make_group([[2, 2], [2]]))
+
+
+class Bonus:
+    """Somebody's term."""
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (lambda group: [], r"one Rewards for each of the 1 groups, and returned \[\], of length 0"),
+        (lambda group: None, "and returned None"),
+        (lambda group: 0.5, "and returned 0.5"),
+        (lambda group: [0.5], r"and returned \[float\], of length 1"),
+        (lambda group: [Credit.zeros(group)], r"and returned \[Credit\], of length 1"),
+        (lambda group: [Rewards.zeros(group)] * 5, r"and returned \[Rewards, Rewards, Rewards, …\], of length 5"),
+        (
+            lambda group: [Rewards.per_step(group, np.array([1.0, np.nan]))],
+            "gave nan in the group of task '.*'; its numbers must",
+        ),
+    ],
+)
+def test_what_a_term_of_somebodys_gives_instead_of_rewards_is_told_by_its_name(found, said):
+    group = make_group([[2], [1]])
+    with pytest.raises(TacitError, match=f"the term Bonus .*{said}"):
+        given_by(Bonus(), found(group), [group], Rewards)
+    fine = [Rewards.zeros(group)]
+    assert given_by(Bonus(), fine, [group], Rewards) is fine
+    with pytest.raises(TacitError, match="the term Bonus gave inf"):
+        given_by(Bonus(), [Credit.per_step(group, np.array([np.inf, 0.0]))], [group], Credit)

@@ -219,15 +219,23 @@ def test_prompts_that_are_refused_do_not_end_an_endpoint_that_has_answered():
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (401, r"refuses the key \(key from \$OPENAI_API_KEY\): 401 who"),
+        (401, r"refuses the key \(none was sent: \$OPENAI_API_KEY is not set\): 401 who"),
         (404, r"does not know.*\(model 'some-model'\): 404 who"),
     ],
 )
-def test_what_will_never_work_stops_at_once(status, message):
+def test_what_will_never_work_stops_at_once(status, message, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     reply = (status, {"error": {"message": "who are you?"}})
     with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
         client(server).complete(HELLO)
     assert len(server.asked) == 1
+
+
+def test_a_key_that_is_refused_is_told_from_one_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "wrong")
+    refused = pytest.raises(TacitError, match=r"refuses the key \(key from \$MY_KEY\): 401 who")
+    with serving(lambda body: (401, {"error": {"message": "who?"}})) as server, refused:
+        ChatClient(server.url, "m", "MY_KEY").complete(HELLO)
 
 
 def test_nobody_there():

@@ -59,7 +59,7 @@ def test_what_may_pass_is_asked_again():
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        ((401, {"error": {"message": "who?"}}), r"refuses the key \(key from \$OPENAI_API_KEY\): 401 who"),
+        ((401, {"error": {"message": "who?"}}), r"refuses the key \(none was sent: \$OPENAI_API_KEY is not set\): 401 who"),
         ((404, {"error": {"message": "what?"}}), r"does not know this address or model \(model 'm'\): 404 what"),
         ((400, {"error": {"message": "too long"}}), r"sends no vectors for 1 texts \(model 'm'\): 400 too long"),
         ((200, b"<html>"), "not JSON"),
@@ -69,7 +69,8 @@ def test_what_may_pass_is_asked_again():
         ((200, b'{"data": [{"index": 0, "embedding": [NaN]}]}'), "not finite"),
     ],
 )
-def test_what_never_comes_is_found_out_when_it_is_made(reply, message):
+def test_what_never_comes_is_found_out_when_it_is_made(reply, message, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serving(lambda body: reply) as server, pytest.raises(TacitError, match=message):
         EmbeddingClient(server.url, "m")
     assert len(server.asked) == 1

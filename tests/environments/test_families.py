@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,35 @@ def test_picked_out_of_a_world_that_goes_on() -> None:
 def test_as_many_as_a_split_has(refuses: bool) -> None:
     """A split of 8 is asked for 4, then 8; what asks for 16 gets no more."""
     assert ids(of_letters("aabaabab", refuses=refuses).tasks_of("test", 4, 0, ["b"])) == [2, 5, 7]
+
+
+@pytest.mark.parametrize("families", [(), ("b",)])
+def test_a_world_may_give_its_tasks_as_it_likes_and_more_than_were_asked_for(families) -> None:
+    world = of_letters("bb", endless=True)
+    generous = replace(world, tasks=lambda split, count, seed: (task for task in world.tasks(split, 9, seed)))
+    assert ids(generous.tasks_of("test", 4, 0, families)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([{"id": 1}], r"must be a list of Task, and split 'test' has \{'id': 1\}"),
+        (
+            [Task("letters", "one", "a", "test", 0, "", {"x": x}) for x in (1, 2)],
+            r"two tasks of world 'letters', split 'test', have the id 'one' and are not the same: \{'x': 1\} and \{'x': 2\}",
+        ),
+    ],
+)
+def test_what_are_no_tasks_is_refused_with_the_reason(tasks, message) -> None:
+    with pytest.raises(TacitError, match=message):
+        replace(of_letters("ab"), tasks=lambda split, count, seed: tasks).tasks_of("test", 4, 0)
+    again = Task("letters", "one", "a", "test", 0, "", {"x": 1})
+    assert len(replace(of_letters("ab"), tasks=lambda split, count, seed: [again, again]).tasks_of("test", 4, 0)) == 2
+
+
+def test_a_wording_that_only_small_models_ask_for_is_explained() -> None:
+    with pytest.raises(TacitError, match=r"unknown wording 'terse' of world 'letters'.*Small models read `terse`: .*--wording"):
+        of_letters("ab").wording("terse")
 
 
 def test_a_family_that_never_comes_is_not_waited_for() -> None:

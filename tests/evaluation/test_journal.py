@@ -87,7 +87,7 @@ def test_what_is_complete_is_not_played_again_and_more_repeats_only_add(tmp_path
     journal = Journal(tmp_path, MEASURED)
     again, policy = play(journal, repeats=1)
     assert policy.asked == [] and table(again) == table(first)
-    assert journal.notes == [f"played before: 10 episodes, in {journal.path} (`fresh` plays anew)"]
+    assert journal.notes == [f"played before: 10 episodes, in {journal.path} (--fresh plays anew)"]
     more, policy = play(Journal(tmp_path, MEASURED), repeats=2)
     assert table(more) == table(play()[0]) and sum(len(a) for a in policy.asked) < sum(len(a) for a in play()[1].asked)
     fewer, policy = play(Journal(tmp_path, MEASURED), repeats=1)

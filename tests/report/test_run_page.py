@@ -43,6 +43,15 @@ def rewrite(run, name: str, **changes) -> None:
     (run / name).write_text(json.dumps({**document, **changes}))
 
 
+def test_a_run_that_was_stopped_does_not_pass_for_one_that_went_to_its_end(tmp_path):
+    run = write_run(tmp_path / "run")
+    assert "seed 3 finished" in Page(run_page(run)).text
+    rewrite(run, "summary.json", stopped="callback")
+    assert "seed 3 stopped by a callback" in Page(run_page(run)).text
+    rewrite(run, "summary.json", stopped="patience")
+    assert "seed 3 stopped early, as it got no better" in Page(run_page(run)).text
+
+
 def test_several_panels_have_a_table_a_line_and_a_headline_each(tmp_path):
     run = write_run(tmp_path / "run")
     other = {"world": "words", "panel": "words/test/20", "panel_hash": "fedcba9876543210"}

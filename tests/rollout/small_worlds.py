@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from tacit.core.types import Observation, Task, Transition
 
 
 def corridor(length: int, trouble: str = "", at: int = 0, name: str = "") -> Task:
-    """`trouble` is what happens on trying to leave place `at`: raise, hang, exit, slow; or `reset`, `hang_in_reset`."""
+    """`trouble` is what happens on trying to leave place `at`: raise, hang, exit, quit, interrupt, slow; or `reset`,
+    `hang_in_reset`."""
     data = {"length": length, "trouble": trouble, "at": at}
     return Task("corridor", name or f"corridor/{length}{trouble}{at}", "only", "train", 0, f"walk {length}", data)
 
@@ -52,6 +54,10 @@ class Corridor:
                 hang()
             case "exit":
                 os._exit(7)
+            case "quit":
+                sys.exit("no more today")
+            case "interrupt":
+                raise KeyboardInterrupt
             case "slow":
                 time.sleep(1.0)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +17,12 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import Condition, StopReason, Transition
+from tacit.core.types import Condition, Observation, StopReason, Transition
 from tacit.environments import get_environment
+from tacit.rollout.crashes import describe_crashes
 from tacit.rollout.episodes import EpisodePlan, rollout, rollout_groups
 from tacit.rollout.selection import Mixed
+from tacit.rollout.tally import Tally
 from tacit.rollout.worlds import InPlace
 
 COUNTDOWN = get_environment("countdown")
@@ -91,8 +96,9 @@ def test_an_action_that_does_not_parse_still_reaches_the_world():
 @pytest.mark.parametrize(
     ("trouble", "reason", "steps", "detail"),
     [
-        ("reset", StopReason.WORLD_ERROR, 0, "RuntimeError: the door is jammed"),
-        ("raise", StopReason.WORLD_ERROR, 1, "RuntimeError: the floor gave way"),
+        ("reset", StopReason.WORLD_ERROR, 0, r"RuntimeError: the door is jammed \(small_worlds.py, line \d+\)"),
+        ("raise", StopReason.WORLD_ERROR, 1, r"RuntimeError: the floor gave way \(small_worlds.py, line \d+\)"),
+        ("quit", StopReason.WORLD_ERROR, 1, r"SystemExit: no more today \(small_worlds.py, line \d+\)"),
         ("hang", StopReason.WORLD_HANG, 1, "no answer within 0.2 s"),
         ("hang_in_reset", StopReason.WORLD_HANG, 0, "no answer within 0.2 s"),
     ],
@@ -101,8 +107,68 @@ def test_a_world_that_breaks_ends_only_its_own_episode(trouble, reason, steps, d
     tasks = [corridor(3), corridor(3, trouble, at=1), corridor(3)]
     played, policy = walk(tasks, timeout_s=0.2)
     assert [t.stop for t in played] == [StopReason.SUCCESS, reason, StopReason.SUCCESS]
-    assert played[1].detail == detail and len(played[1]) == steps and not played[1].success
+    assert re.fullmatch(detail, played[1].detail) and len(played[1]) == steps and not played[1].success
     assert len(policy.asked[-1]) == 2
+
+
+def test_whoever_wants_it_stopped_is_heard_in_the_middle_of_a_world():
+    with pytest.raises(KeyboardInterrupt):
+        walk([corridor(3), corridor(3, "interrupt", at=1)])
+
+
+class Answering(Corridor):
+    """Answers one task in its own way."""
+
+    answer = Transition(Observation(""))
+
+    def step(self, action):
+        return self.answer if self._data["at"] else super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"score": 12}, "the world gave 12 as score, which is graded from 0 to 1: divide it by the most one can get, or give"),
+        ({"score": np.float32(-1)}, "the world gave -1 as score, which is graded from 0 to 1"),
+        ({"score": math.nan}, "the world gave nan as score, which must be a finite number"),
+        ({"score": "0.5"}, "the world gave the text '0.5' as score, which must be a finite number"),
+        ({"reward": None}, "the world gave None as reward, which must be a finite number"),
+        ({"signals": {"progress": "far"}}, "the world gave the text 'far' as progress, which must be a finite number"),
+        ({"done": "False"}, "the world gave the text 'False' as done, which must be True or False"),
+        ({"label": 3}, "the label of the Transition that step returns must be text, and is 3"),
+        ({"observation": Observation("", "go")}, "whose actions are a tuple of texts, and they are 'go'"),
+    ],
+)
+def test_an_answer_that_means_nothing_ends_its_episode_and_says_why(answer, why):
+    make = type("Wrong", (Answering,), {"answer": replace(Answering.answer, **answer)})
+    fine, wrong = walk([corridor(2), corridor(2, at=9)], make=make)[0]
+    assert fine.stop is StopReason.SUCCESS
+    assert wrong.stop is StopReason.WORLD_ERROR and why in wrong.detail
+    assert describe_crashes([fine, wrong]).endswith(", in task 'corridor/29' of world 'corridor'")
+
+
+def test_a_score_that_is_one_but_for_rounding_is_one():
+    make = type("Rounded", (Answering,), {"answer": Transition(Observation("", ["go"]), True, score=1 + 1e-9)})
+    (episode,), _ = walk([corridor(2, at=9)], make=make)
+    assert episode.score == 1.0 and episode.stop is StopReason.FAILURE and episode.final.actions == ("go",)
+
+
+def test_a_world_that_hangs_is_named_while_it_does():
+    pool, tally, said = InPlace(Corridor, 1.0), Tally(1), []
+    looking = threading.Timer(0.5, lambda: said.extend(tally.parts()))
+    looking.start()
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("tacit.rollout.tally.LATE_S", 0.2)
+    try:
+        plans = [EpisodePlan(corridor(3, "hang", at=1), 0)]
+        rollout(plans, BARE, pool, ScriptedPolicy(lambda *_: "forward"), Sampling(), 5, onlooker=tally)
+    finally:
+        monkey.undo()
+    assert re.fullmatch(
+        r"world 'corridor' has not answered for 0\.\d s in task 'corridor/3hang1'; its episode ends at 1\.0 s \(--world-.*\)",
+        said[-1],
+    )
+    assert pool.late is None and "world" not in tally.parts()[-1], "once it has ended nobody waits for it"
 
 
 def test_a_pool_goes_on_after_a_world_broke():
@@ -260,7 +326,8 @@ def test_a_wording_that_raises_ends_only_its_own_episode(where, steps, doing):
     tasks = [corridor(3), corridor(4), corridor(5), corridor(3)]
     played, policy = walk(tasks, context=History(Slips(where, KeyError("lamp")), None, style="bare"))
     assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
-    assert played[2].detail == f"{doing}: KeyError: 'lamp'" and len(played[2]) == steps and not played[2].success
+    assert played[2].detail.startswith(f"{doing}: KeyError: 'lamp' (test_episodes.py, line")
+    assert len(played[2]) == steps and not played[2].success
     assert [len(t) for t in played] == [3, 4, steps, 3] and len(policy.asked[-1]) == 1
 
 

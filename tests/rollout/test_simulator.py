@@ -76,7 +76,7 @@ def test_an_error_of_one_episode_leaves_the_others_alone(served):
     pool = InPlace(served, 10.0)
     played = play(pool, 4, only_walk(2, "trip"))
     assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
-    assert played[2].detail == "RuntimeError: tripped over" and len(servers(played)) == 1
+    assert played[2].detail.startswith("RuntimeError: tripped over (word_server.py, line") and len(servers(played)) == 1
     assert all(t.success for t in play(pool, 4))
     pool.close()
 
@@ -147,7 +147,7 @@ def test_one_that_cannot_be_started_is_the_reason_and_is_tried_again(tmp_path):
     jammed = Jammed(Opener(str(tmp_path)))
     pool = InPlace(Served(jammed, Walk), 10.0)
     played = play(pool, 3)
-    assert [t.detail for t in played[:2]] == ["OSError: no java here"] * 2 and played[2].success
+    assert all(t.detail.startswith("OSError: no java here (") for t in played[:2]) and played[2].success
     assert all(t.stop is StopReason.WORLD_ERROR for t in played[:2]) and jammed.tried == 4
     pool.close()
 

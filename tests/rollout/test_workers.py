@@ -5,7 +5,9 @@ Starting a process takes a while, so there are few tests here and each does much
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +51,7 @@ def test_the_same_answers_as_in_place(as_they_come):
 def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(as_they_come):
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
     tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
+    tasks.append(corridor(4, "quit"))
     context = History(Signs(), turns=None, style="bare")
     policy = ScriptedPolicy(lambda prompt, seed: "forward")
     pool = Workers(Corridor, 1, 1.0, as_they_come)
@@ -63,10 +66,12 @@ def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on
         (StopReason.WORLD_HANG, 2),
         (StopReason.WORLD_ERROR, 1),
         (StopReason.SUCCESS, 4),
+        (StopReason.WORLD_ERROR, 0),
     ]
     assert played[1].detail == "its process died (exit code 7)"
     assert played[3].detail == "no answer within 1 s"
-    assert played[4].detail == "RuntimeError: the floor gave way"
+    assert played[4].detail.startswith("RuntimeError: the floor gave way (small_worlds.py, line")
+    assert played[6].detail.startswith("SystemExit: no more today (small_worlds.py, line"), "the process goes on"
     # what the others saw is what an undisturbed world shows: they were brought back by replaying their actions
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
 
@@ -138,6 +143,37 @@ def test_an_answer_of_nothing_is_an_answer():
         assert "returned nothing" in nothing.detail and moved.observation.text == "place 1 of 4"
     finally:
         pool.close()
+
+
+def test_it_is_known_whom_one_waits_for_longest():
+    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    try:
+        slow = corridor(2, "slow", 0)
+        pool.reset([slow, corridor(3)])
+        assert pool.late is None
+        pool.begin([(0, "forward"), (1, "forward")])
+        late = pool.late
+        assert late is not None and late.task == slow and late.limit_s == 60.0 and 0 <= late.seconds < 60
+        while len(pool.ready(wait=True)) and pool.late:
+            pass
+        assert pool.late is None
+    finally:
+        pool.close()
+
+
+def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
+    """Ctrl-C reaches every process of a terminal."""
+    pool = Workers(Corridor, 1, 60.0)
+    try:
+        pool.reset([corridor(4, "slow", at=1)])
+        pool.step([(0, "forward")])
+        pool.begin([(0, "forward")])
+        (worker,) = (child for child in multiprocessing.active_children() if child.pid is not None)
+        os.kill(worker.pid, signal.SIGINT)
+        assert [answer.observation.text for _, answer in pool.ready(wait=True)] == ["place 2 of 4"]
+    finally:
+        pool.close()
+    assert "KeyboardInterrupt" not in capfd.readouterr().err
 
 
 def test_a_pool_needs_a_process():

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from forked import run_script, start_script
-from guessing import NEXT, SAME
+from guessing import NEXT, SAME, Say
 
 import tacit
 from tacit.cli.main import main
@@ -66,6 +67,14 @@ class Generous(GRPO):
         return (adds("rewards", "bonus", Bonus(self.worth)),)
 
 
+class Always:
+    def __init__(self, task):
+        pass
+
+    def act(self, observation):
+        return 3
+
+
 def small(out: Path, world=SAME, method=None, **more) -> tacit.OpenRun:
     return tacit.train(world, method, "tiny-0.5m", out=out, quiet=True, **{**SMALL, **more})
 
@@ -111,6 +120,28 @@ def test_a_run_is_the_one_the_command_line_makes(run, tmp_path):
     other = tacit.open_run(tmp_path / "run")
     assert {**other.settings, "out": ""} == {**run.settings, "out": ""}
     assert other.summary["digest"] == run.summary["digest"] and other.success == run.success
+
+
+def test_numbers_of_numpy_and_torch_are_taken_for_what_they_are(tmp_path):
+    import torch
+
+    said = {
+        "iterations": np.int64(0),
+        "lr": np.float32(1e-4),
+        "kl": torch.tensor(0.0),
+        "admissible": np.bool_(False),
+        "sft": {"steps": np.array(2), "lr": np.float64(3e-3)},
+        "seed": np.uint8(7),
+    }
+    method = replace(GRPO(), entropy=np.float32(0.1), clip_high=np.float16(0.3), clip_low=np.float32(0.1234567))
+    done = small(tmp_path / "run", SAME, method, **said)
+    settings = done.settings
+    assert settings["schedule"]["lr"] == 1e-4 and settings["method"]["kl"] == 0.0 and settings["method"]["entropy"] == 0.1
+    assert settings["method"]["clip_high"] == 0.3 and settings["method"]["clip_low"] == 0.1234567
+    assert settings["method"]["admissible"] is False and settings["seed"] == 7 and settings["sft"]["lr"] == 3e-3
+    assert len(done.metrics("sft", rows=True)) == 2
+    assert done.evaluate(tasks=np.int32(3), temperature=np.float32(0.5)).score.episodes == 3
+    assert name_worlds([("countdown", np.float64(0.75)), ("sokoban", np.float32(0.25))]) == "countdown=0.75,sokoban=0.25"
 
 
 def test_what_it_recorded_comes_back(run):
@@ -167,6 +198,12 @@ def test_a_loaded_policy_is_measured_as_it_is(run, tmp_path, monkeypatch):
         tacit.evaluate(policy)
     with pytest.raises(TacitError, match="has its weights already"):
         tacit.evaluate(policy, like=run, checkpoint="best")
+    with pytest.raises(TacitError, match=r"plays one episode; give Always itself, which is made anew for each task"):
+        tacit.evaluate(Always(None), SAME)
+    with pytest.raises(TacitError, match=r"made 'a' of a task, which cannot play: .* `act\(observation\)`"):
+        tacit.evaluate(lambda task: "a", SAME, tasks=2)
+    with pytest.raises(TacitError, match="acted with 3; an action is text"):
+        tacit.evaluate(Always, SAME, tasks=2)
     with pytest.raises(TacitError, match="only a loaded policy"):
         tacit.evaluate("expert", SAME, like=run)
 
@@ -255,12 +292,18 @@ def test_names_find_the_object_again(tmp_path):
         name_worlds(3)
     with pytest.raises(TacitError, match="is no method: it must be a dataclass"):
         name_method(Path)
+    with pytest.raises(TacitError, match="<class 'int'> is no method"):
+        name_method(3)
+    with pytest.raises(TacitError, match=r"is what plays one episode; what is trained in is an Environment with make=Say"):
+        name_worlds(Say)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"kll": 0.1}, "unknown setting 'kll'.*Did you mean 'kl'"),
+        ({"learning_rate": 0.1}, "unknown setting 'learning_rate'.*Did you mean 'lr'"),
+        ({"output_dir": "x"}, "Did you mean 'out'"),
         ({"steps": 3}, r"Write sft=\{'steps': …\}"),
         ({"efficiency": 1.0}, "It belongs to round_length, reuserl"),
         ({"sft": 3}, "sft = 3 must be a dict"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,9 +20,10 @@ from tacit.rollout.worlds import InPlace
 from tacit.runs.directory import Run
 from tacit.runs.watching import read_alarms
 from tacit.training.demonstrations import demonstrate
+from tacit.training.lessons import demonstrated
 from tacit.training.practice import Practice
 from tacit.training.reporting import PlainReporter
-from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
 from tacit.training.train import Trainer
 
 
@@ -86,23 +88,25 @@ def train(path, kind, untrained: bool = True) -> str:
 
 def test_a_run_whose_every_episode_breaks_stops_with_the_first_reason(tmp_path):
     with pytest.raises(
-        TacitError, match=r"each of the 16 episodes .* RuntimeError: the floor gave way\. .*iteration 1\..*--resume"
+        TacitError,
+        match=r"each of the 16 .* gave way \(test_broken_w.*, line \d+\), in task .* of world 'same'\. .*iter.* 1\..*--resume",
     ):
         train(tmp_path / "a", Raising, untrained=False)
     assert list((tmp_path / "a" / "trajectories").iterdir()), "what was played can be looked at"
-    with pytest.raises(TacitError, match=r"each of the 8 episodes .* the floor gave way\. There is nothing to measure"):
+    with pytest.raises(TacitError, match=r"each of the 8 episodes .* gave way.* of world 'same'\. There is nothing to measure"):
         train(tmp_path / "b", Raising)
 
 
 def test_some_that_break_are_named_once_and_counted_in_every_line(tmp_path):
     said = train(tmp_path / "run", Sometimes)
     first, in_practice, last = [line for line in said.splitlines() if "world broke" in line]
-    why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way"
-    assert (first, last) == (f"warning at untrained 0: {why}", f"warning at rl 3: {why}")
+    why = "2 of 8 episodes ended because the world broke; the first: RuntimeError: the floor gave way (test_broken"
+    assert first.startswith(f"warning at untrained 0: {why}") and last.startswith(f"warning at rl 3: {why}")
+    assert first.endswith("of world 'same'")
     assert re.match("warning at rl 1: 4 of 16 episodes .*This is one: RuntimeError: the floor gave way", in_practice)
     assert said.count("crashed 4") == 3
     (alarm,) = read_alarms(tmp_path / "run")
-    assert (alarm.name, alarm.step, alarm.example) == ("crashed", 1, "RuntimeError: the floor gave way")
+    assert (alarm.name, alarm.step) == ("crashed", 1) and alarm.example.startswith("RuntimeError: the floor gave way (test_")
     assert "crashed" not in train(tmp_path / "sound", Say)
 
 
@@ -123,6 +127,21 @@ def test_a_wrong_return_type_is_explained(tmp_path, kind, explained):
         world = environment(kind)
         context = GRPO(wording="terse", style="bare", admissible=False).context(world)
         demonstrate(world, world.tasks("train", 4, 0), context, ScriptedPolicy(lambda prompt, seed: ""), 1)
+
+
+class Sleeping(Say):
+    def step(self, action):
+        time.sleep(60)
+
+
+def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
+    world = environment(Sleeping)
+    settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.1)
+    method = GRPO(wording="terse", style="bare", admissible=False).build(world)
+    with pytest.raises(
+        TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"
+    ):
+        demonstrated(Practice.of(world, method, settings), ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
 
 
 def make_gym():

@@ -186,7 +186,7 @@ def test_an_expert_that_breaks_teaches_up_to_there():
 
     policy = ScriptedPolicy(lambda *_: "hm")
     found = relabel(replace(WORLD, experts={"fragile": Fragile}), played_by(policy, TASKS[:2], max_steps=3))
-    assert len(found.turns) == 2 and found.broken == ["RuntimeError: tired"] * 2
+    assert len(found.turns) == 2 and [b[:19] for b in found.broken] == ["RuntimeError: tired"] * 2
     assert "in 2 the expert broke, the first: RuntimeError: tired" in str(found)
     assert samples(found, TERSE, policy).broken == 2
     with pytest.raises(TacitError, match=r"nothing was relabelled: .*2 turns do not fit in the model"):

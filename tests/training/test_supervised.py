@@ -15,7 +15,7 @@ from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.environments import get_environment
 from tacit.losses.imitation import Imitation
-from tacit.training.demonstrations import Demonstrations, demonstrate
+from tacit.training.demonstrations import HOPELESS, Demonstrations, demonstrate
 from tacit.training.settings import SupervisedSettings
 from tacit.training.supervised import cosine, imitate, order
 
@@ -147,6 +147,21 @@ def test_an_episode_that_broke_teaches_nothing_and_is_counted():
     shown = demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS[:3], TERSE, Words(), max_steps=30)
     assert str(shown) == f"{len(shown)} turns of 2 won episodes (of 3, 1 broke)"
     assert len(shown) == sum(len(t.data["numbers"]) - 1 for t in (TASKS[0], TASKS[2]))
+
+
+def test_where_every_episode_breaks_not_all_of_them_are_waited_for():
+    asked = []
+
+    def fragile(task):
+        asked.append(task)
+        raise SystemExit(1)
+
+    message = (
+        r"won none of 8 tasks within 30 steps \(8 broke; the first: SystemExit: 1 \(test_supervised.py, line \d+\), in task"
+    )
+    with pytest.raises(TacitError, match=message):
+        demonstrate(replace(WORLD, experts={"fragile": fragile}), TASKS * 9, TERSE, Words(), max_steps=30)
+    assert len(asked) == HOPELESS
 
 
 def test_imitation_goes_on_where_it_stopped():

@@ -143,7 +143,8 @@ class ChatClient:
         except openai.APIStatusError as error:
             said = f"{error.status_code} {_said(error.body) or error.response.reason_phrase}"
             if error.status_code in NEVER:
-                about = f"key from ${self.key_variable}" if error.status_code in (401, 403) else f"model {self.model!r}"
+                key = f"none was sent: ${self.key_variable} is not set" if self._headers else f"key from ${self.key_variable}"
+                about = key if error.status_code in (401, 403) else f"model {self.model!r}"
                 raise TacitError(f"{self.url} {NEVER[error.status_code]} ({about}): {said}") from error
             if error.status_code in OWN_FAULT:
                 raise Broken(said) from error

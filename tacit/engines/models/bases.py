@@ -41,6 +41,21 @@ def base_path(name: str) -> Path:
     return place
 
 
+def base_named(model: str) -> str:
+    """The base that a model is, by its name or as a copy of its files wherever they lie; empty where it is none."""
+    if model in BASES:
+        return model
+    place = Path(model).expanduser()
+    return next((name for name in BASES if _is_copy(place, FOLDER / name)), "")
+
+
+def _is_copy(place: Path, base: Path) -> bool:
+    files = read_manifest(base)["files"]
+    # Sizes first: nobody's gigabytes are read to find out that they are no tiny model.
+    alike = all((place / name).is_file() and (place / name).stat().st_size == (base / name).stat().st_size for name in files)
+    return alike and all(_sha256(place / name) == expected for name, expected in files.items())
+
+
 def is_small(model: str) -> bool:
     """Whether a model is a base, or a directory whose policy has no more words than ours (say, a tiny run's checkpoint)."""
     if model in BASES:
