@@ -15,16 +15,18 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from fastapi import FastAPI
-from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request as Door
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
 from tacit.serving.asked import Number, Seed, Temperature, Written
+from tacit.serving.guard import Way
 from tacit.serving.offer import Offer
+from tacit.serving.reading import read
 from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
@@ -74,23 +76,22 @@ class Asked(BaseModel):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
+def routes(service: Service) -> list[Way]:
     began = int(time.time())
 
     def card(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": began, "owned_by": "tacit"}
 
-    @app.get("/v1/models")
-    async def models() -> Response:
+    async def models(asked: Door) -> Response:
         return JSONResponse({"object": "list", "data": [card(name) for name in _names(service)]})
 
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
+    async def model(asked: Door) -> Response:
+        name = asked.path_params["name"]
         offer, _ = _find(service, name)
         return JSONResponse(card(offer.name if offer else name))
 
-    @app.post("/v1/chat/completions")
-    async def complete(asked: Asked) -> Response:
+    async def complete(door: Door) -> Response:
+        asked = await read(door, Asked)
         offer, policy = _find(service, asked.model)
         with service.catalogue.using(offer) if offer else nullcontext():
             prompt = _read(policy, asked)
@@ -115,6 +116,12 @@ def add_routes(app: FastAPI, service: Service) -> None:
             for i, completion in enumerate(completions)
         ]
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
+
+    return [
+        Way("/v1/models", models),
+        Way("/v1/models/{name:path}", model),
+        Way("/v1/chat/completions", complete, methods=["POST"]),
+    ]
 
 
 def _names(service: Service) -> list[str]:
