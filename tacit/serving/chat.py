@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request as Door
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -37,12 +37,24 @@ if TYPE_CHECKING:
 MOST_CHOICES = 16
 
 
-class Part(BaseModel):
+class Told(BaseModel):
+    """What is not known here is refused rather than left out: an answer that ignores half of a question looks like one. Many
+    clients send everything they know of, with `null` for what was not said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_not_said(cls, told: Any) -> Any:
+        return {name: value for name, value in told.items() if value is not None} if isinstance(told, dict) else told
+
+
+class Part(Told):
     type: Literal["text"]
     text: Written
 
 
-class Said(BaseModel):
+class Said(Told):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Written | list[Part] | None = None
 
@@ -51,11 +63,7 @@ class Said(BaseModel):
         return Message("system" if self.role == "developer" else self.role, text)
 
 
-class Asked(BaseModel):
-    """What is not known here is refused rather than left out: an answer that ignores half of a question looks like one."""
-
-    model_config = ConfigDict(extra="forbid")
-
+class Asked(Told):
     model: Annotated[str, Field(max_length=200)]
     messages: Annotated[list[Said], Field(min_length=1, max_length=1000)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -107,14 +115,18 @@ def routes(service: Service) -> list[Way]:
         service.metrics.tokens(asked.model if not offer else offer.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
-        if asked.stream:
-            return StreamingResponse(_pieces(asked, head, completions, usage), media_type="text/event-stream")
         choices = [
-            _choice(i, completion)
-            | {"message": {"role": "assistant", "content": _text(completion, asked.stops)}}
-            | {"logprobs": _logprobs(policy, completion) if asked.logprobs else None}
+            {
+                "index": i,
+                "message": {"role": "assistant", "content": _text(completion, asked.stops)},
+                "logprobs": _logprobs(policy, completion) if asked.logprobs else None,
+                "finish_reason": "length" if completion.finish == "length" else "stop",
+            }
             for i, completion in enumerate(completions)
         ]
+        if asked.stream:
+            counted = usage if (asked.stream_options or {}).get("include_usage") else None
+            return StreamingResponse(_pieces(head, choices, counted), media_type="text/event-stream")
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
     return [
@@ -166,23 +178,19 @@ def _text(completion: Completion, stops: tuple[str, ...]) -> str:
     return completion.text[: min(ends)] if ends else completion.text
 
 
-def _choice(index: int, completion: Completion) -> dict[str, Any]:
-    return {"index": index, "finish_reason": "length" if completion.finish == "length" else "stop"}
-
-
 def _logprobs(policy: LocalPolicy, completion: Completion) -> dict[str, Any]:
     tokens = zip(completion.tokens, completion.logprobs, strict=True)
     told = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
     return {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in told]}
 
 
-def _pieces(asked: Asked, head: dict[str, Any], completions: list[Completion], usage: dict[str, int]) -> Iterator[str]:
+def _pieces(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None) -> Iterator[str]:
     """The stream's form for an answer that comes in one piece: actions are short."""
-    for i, completion in enumerate(completions):
-        opening = {"role": "assistant", "content": _text(completion, asked.stops)}
-        yield _event({**head, "choices": [{"index": i, "delta": opening, "finish_reason": None}]})
-        yield _event({**head, "choices": [{**_choice(i, completion), "delta": {}}]})
-    if (asked.stream_options or {}).get("include_usage"):
+    for choice in choices:
+        written = {"index": choice["index"], "delta": choice["message"], "logprobs": choice["logprobs"], "finish_reason": None}
+        yield _event({**head, "choices": [written]})
+        yield _event({**head, "choices": [{**written, "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]}]})
+    if usage is not None:
         yield _event({**head, "choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
 

@@ -59,6 +59,14 @@ def test_a_head_without_end_is_cut_off(server: Served) -> None:
     assert server.send("GET", "/health", None, TOKEN, x="a" * 60_000)[0] == 200
 
 
+@pytest.mark.parametrize("head", [b"x: " + b"a" * 70_000 + b"\r\n", b"x: aaaaaaaa\r\n" * 6000], ids=["one line", "many"])
+def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(server: Served, head: bytes) -> None:
+    made = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
+    told = answer(made)
+    assert told.startswith(b"HTTP/1.1 431 ") and b"65536 bytes are read here at most" in told
+    assert server.send("GET", "/health")[0] == 200
+
+
 @pytest.mark.parametrize("words", [b"", b"\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served, words: bytes) -> None:
     began = time.monotonic()
