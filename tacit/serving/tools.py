@@ -67,8 +67,9 @@ class Tools:
 
     async def _look(self) -> Changes:
         changes = await self._service.refresh()
-        self._renew()
-        await self._changed.publish(ToolsListChanged())
+        if changes.added or changes.replaced or changes.removed:
+            self._renew()
+            await self._changed.publish(ToolsListChanged())
         return changes
 
     def _renew(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.server.subscriptions import ToolsListChanged
 from served import WORLD
 
 from tacit.engines.local.settings import EngineSettings
@@ -109,6 +110,28 @@ def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why:
                     while len(service.sessions):
                         await asyncio.sleep(0.02)
                 assert [session.outcome for session in service.sessions] == ["abandoned"]
+
+    asyncio.run(run())
+
+
+def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_path: Path) -> None:
+    shutil.copytree(modules / "heat", tmp_path / "heat")
+
+    async def run() -> None:
+        service = Service([tmp_path], ServingSettings(), EngineSettings(device="cpu"))
+        async with service.running(), asyncio.timeout(120):
+            tools = Tools(service)
+            async with Client(tools.server, mode="legacy") as client:
+                assert not client.server_capabilities.tools.list_changed, "nobody tells those who began with a handshake"
+            async with Client(tools.server) as client, client.listen(tools_list_changed=True) as heard:
+                assert client.server_capabilities.tools.list_changed
+                await client.call_tool("refresh", {})
+                with pytest.raises(TimeoutError):  # nothing is new
+                    await asyncio.wait_for(anext(heard), 0.5)
+            async with Client(tools.server) as client, client.listen(tools_list_changed=True) as heard:
+                shutil.copytree(modules / "pick", tmp_path / "pick")
+                await client.call_tool("refresh", {})
+                assert isinstance(await anext(heard), ToolsListChanged) and "alfworld_pick" in await listed(client)
 
     asyncio.run(run())
 
