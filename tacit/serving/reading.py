@@ -1,4 +1,4 @@
-"""The body of a request as a model of it. FastAPI reads it as well, and takes as long for it as the rest of the door."""
+"""The body of a request as a model of it, without FastAPI, whose way to do the same takes a fifth of a millisecond more."""
 
 from __future__ import annotations
 
