@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.serving import chat, hosting, page
 from tacit.serving.alternatives import weigh
-from tacit.serving.asked import Name, Number, Seed, Temperature, Text
+from tacit.serving.asked import Asked, Name, Number, Seed, Temperature, Text
 from tacit.serving.guard import App, Guard, Way, problem
 from tacit.serving.reading import read
 from tacit.serving.refusals import Refused
@@ -24,10 +24,6 @@ from tacit.serving.session import Session, Turn
 
 KNOWN = ("observation", "actions")
 """of a turn, to whoever has just told it"""
-
-
-class Asked(BaseModel):
-    model_config = ConfigDict(extra="forbid")
 
 
 class Play(Asked):
@@ -113,6 +109,8 @@ def _sessions(service: Service) -> list[Way]:
         more |= {"split": asked.play.split, "number": asked.play.number} if asked.play else {"data": asked.data}
         if not asked.play and not asked.goal.strip():
             raise Refused(422, "a session needs a goal, or a task of the module's world to play (play).")
+        if asked.play and (asked.goal or asked.data):
+            raise Refused(422, "a task that is played here has its own goal and data; leave them out, or leave play out.")
         session = await service.begin(asked.goal, seed=asked.seed, temperature=asked.temperature, **more)
         return JSONResponse(session.to_json(turns=True), 201)
 

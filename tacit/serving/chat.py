@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 from starlette.requests import Request as Door
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -23,7 +23,7 @@ from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
-from tacit.serving.asked import Number, Seed, Temperature, Written
+from tacit.serving.asked import Asked, Number, Seed, Temperature, Written
 from tacit.serving.guard import Way
 from tacit.serving.offer import Offer
 from tacit.serving.reading import read
@@ -37,24 +37,12 @@ if TYPE_CHECKING:
 MOST_CHOICES = 16
 
 
-class Told(BaseModel):
-    """What is not known here is refused rather than left out: an answer that ignores half of a question looks like one. Many
-    clients send everything they know of, with `null` for what was not said."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_not_said(cls, told: Any) -> Any:
-        return {name: value for name, value in told.items() if value is not None} if isinstance(told, dict) else told
-
-
-class Part(Told):
+class Part(Asked):
     type: Literal["text"]
     text: Written
 
 
-class Said(Told):
+class Said(Asked):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Written | list[Part] | None = None
 
@@ -63,7 +51,7 @@ class Said(Told):
         return Message("system" if self.role == "developer" else self.role, text)
 
 
-class Asked(Told):
+class Question(Asked):
     model: Annotated[str, Field(max_length=200)]
     messages: Annotated[list[Said], Field(min_length=1, max_length=1000)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -99,7 +87,7 @@ def routes(service: Service) -> list[Way]:
         return JSONResponse(card(offer.name if offer else name))
 
     async def complete(door: Door) -> Response:
-        asked = await read(door, Asked)
+        asked = await read(door, Question)
         offer, policy = _find(service, asked.model)
         with service.catalogue.using(offer) if offer else nullcontext():
             prompt = _read(policy, asked)
@@ -153,14 +141,14 @@ def _find(service: Service, name: str) -> tuple[Offer | None, LocalPolicy]:
     return offer, offer.policy
 
 
-def _read(policy: LocalPolicy, asked: Asked) -> np.ndarray:
+def _read(policy: LocalPolicy, asked: Question) -> np.ndarray:
     messages = tuple(said.message() for said in asked.messages)
     if policy.engine.tokenizer.chat_template:
         return policy.encode_chat(Chat(messages))
     return policy.encode_prompt("\n".join(message.content for message in messages))
 
 
-def _sampling(asked: Asked, offer: Offer | None, most: int) -> Sampling:
+def _sampling(asked: Question, offer: Offer | None, most: int) -> Sampling:
     length = (
         asked.max_completion_tokens or asked.max_tokens or min(most, 64 if offer is None else offer.module.sampling.max_tokens)
     )
@@ -187,13 +175,13 @@ def _logprobs(policy: LocalPolicy, completion: Completion) -> dict[str, Any]:
 def _pieces(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None) -> Iterator[str]:
     """The stream's form for an answer that comes in one piece: actions are short."""
     for choice in choices:
-        written = {"index": choice["index"], "delta": choice["message"], "logprobs": choice["logprobs"], "finish_reason": None}
-        yield _event({**head, "choices": [written]})
-        yield _event({**head, "choices": [{**written, "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]}]})
+        index, likely = choice["index"], choice["logprobs"]
+        yield _event(head, {"index": index, "delta": choice["message"], "logprobs": likely, "finish_reason": None})
+        yield _event(head, {"index": index, "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
     if usage is not None:
-        yield _event({**head, "choices": [], "usage": usage})
+        yield _event({**head, "usage": usage})
     yield "data: [DONE]\n\n"
 
 
-def _event(told: dict[str, Any]) -> str:
-    return f"data: {json.dumps({'object': 'chat.completion.chunk', **told})}\n\n"
+def _event(head: dict[str, Any], *choices: dict[str, Any]) -> str:
+    return f"data: {json.dumps({'object': 'chat.completion.chunk', **head, 'choices': choices})}\n\n"

@@ -95,7 +95,7 @@ class Connection(HttpToolsProtocol):
         if self._head > LONGEST_HEAD:
             self._refuse(431, TOO_LARGE)
         else:
-            super().send_400_response(msg)
+            self._refuse(400, "this is no request of HTTP/1.1 that can be read.")
 
     def on_headers_complete(self) -> None:
         self._wait_no_more()

@@ -22,10 +22,14 @@ async def read(request: Request, model: type[Asked]) -> Asked:
         return model.model_validate(json.loads(await request.body() or b"{}"))
     except ValidationError as error:
         mistakes = "; ".join(map(_mistake, error.errors()[:NAMED]))
-    except (ValueError, RecursionError) as error:
-        mistakes = f"it is no JSON (at character {getattr(error, 'pos', 0)})"
+    except json.JSONDecodeError as error:
+        mistakes = f"it is no JSON (at character {error.pos})"
+    except (ValueError, RecursionError) as error:  # no text, numbers of thousands of digits, lists in lists without end
+        mistakes = f"its JSON cannot be read ({error})"
     raise unusable(f"the request cannot be read: {mistakes}.")
 
 
 def _mistake(found: Mapping[str, Any]) -> str:
-    return f"{'.'.join(map(str, found['loc'])) or 'the body'}: {found['msg']}"
+    """Where pydantic tried several readings of one value, it names each by its type, which says nothing to who sent it."""
+    place = ".".join(str(part) for part in found["loc"] if "[" not in str(part)) or "the body"
+    return f"{place}: {'Input should be an object' if found['type'] == 'model_type' else found['msg']}"

@@ -22,7 +22,7 @@ from tacit.serving.asked import Name, Seed, Text
 from tacit.serving.catalogue import Changes
 from tacit.serving.listening import on_hang_up
 from tacit.serving.offer import Offer
-from tacit.serving.running import say_changes
+from tacit.serving.running import in_words
 from tacit.serving.service import Service
 from tacit.serving.session import Session, Turn
 
@@ -31,13 +31,17 @@ world and says how it went. For a world of your own: `begin` with the goal, then
 action it answers with, again and again, and `end`."""
 
 
-def serve_tools(service: Service) -> int:
-    """Over standard input and output, until the client closes them."""
+def serve_tools(service: Service, remark: Callable[[str], None]) -> int:
+    """Over standard input and output, until the client closes them. `remark` is given what SIGHUP has changed."""
 
     async def run() -> None:
         async with service.running():
             tools = Tools(service)
-            on_hang_up(tools.look_again)
+
+            async def look_again() -> None:
+                remark(in_words(await tools.look()))
+
+            on_hang_up(look_again)
             await tools.server.run_stdio_async()
 
     asyncio.run(run())
@@ -60,12 +64,9 @@ class Tools:
     async def refresh(self) -> dict[str, Any]:
         """Look for modules again: new ones become tools, changed ones are replaced, missing ones taken off."""
         with _explained():
-            return vars(await self._look())
+            return vars(await self.look())
 
-    async def look_again(self) -> None:
-        say_changes(await self._look())
-
-    async def _look(self) -> Changes:
+    async def look(self) -> Changes:
         changes = await self._service.refresh()
         if changes.added or changes.replaced or changes.removed:
             self._renew()

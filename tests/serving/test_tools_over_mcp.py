@@ -67,7 +67,7 @@ def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path
         service = Service([tmp_path], ServingSettings(turns=2), EngineSettings(device="cpu"))
         async with service.running():
             tools = Tools(service)
-            on_hang_up(tools.look_again)
+            on_hang_up(tools.look)
             async with Client(tools.server, read_timeout_seconds=120) as client:
                 await held_to_limits(client)
                 shutil.copytree(modules / "pick", tmp_path / "pick")
