@@ -15,7 +15,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.serving import chat, hosting, page
 from tacit.serving.alternatives import weigh
-from tacit.serving.asked import Asked, Name, Number, Seed, Temperature, Text
+from tacit.serving.asked import Actions, Asked, Name, Number, Seed, Temperature, Text
 from tacit.serving.guard import App, Guard, Way, problem
 from tacit.serving.reading import read
 from tacit.serving.refusals import Refused
@@ -47,7 +47,7 @@ class Begin(Asked):
 
 class Observe(Asked):
     observation: Text
-    actions: Annotated[list[Text], Field(max_length=1000)] = []
+    actions: Actions = []
     turn: int | None = None
     done: bool = False
     success: bool = False

@@ -28,6 +28,7 @@ def _whole(text: str) -> str:
 
 Written = Annotated[str, AfterValidator(_whole)]
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+Actions = Annotated[list[Text], Field(max_length=1000)]
 Name = Annotated[str, Field(max_length=200)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

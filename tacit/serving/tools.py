@@ -18,7 +18,7 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.serving import hosting
 from tacit.serving.aside import leave
-from tacit.serving.asked import Name, Seed, Text
+from tacit.serving.asked import Actions, Name, Seed, Text
 from tacit.serving.catalogue import Changes
 from tacit.serving.listening import on_hang_up
 from tacit.serving.offer import Offer
@@ -29,6 +29,8 @@ from tacit.serving.session import Session, Turn
 INSTRUCTIONS = """Small models that each know one kind of work. A tool named after a module plays a whole episode of its own
 world and says how it went. For a world of your own: `begin` with the goal, then `observe` with what is seen there and do the
 action it answers with, again and again, and `end`."""
+
+NONE_LISTED: list[str] = []
 
 
 def serve_tools(service: Service, remark: Callable[[str], None]) -> int:
@@ -114,14 +116,25 @@ def _begin(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
 
 
 def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def observe(session: Name, observation: Text, done: bool = False, success: bool = False) -> dict[str, Any]:
-        """Say what is seen now, and whether that is the end. Answers with the next action, and with what the module read."""
+    async def observe(
+        session: Name,
+        observation: Text,
+        actions: Actions = NONE_LISTED,
+        done: bool = False,
+        success: bool = False,
+        effective: bool = True,
+        turn: int | None = None,
+    ) -> dict[str, Any]:
+        """Say what is seen now, which actions there are where the world lists them, and whether that is the end; whether the
+        action before did anything (`effective`). Answers with the next action, and with what the module read. Who did not get
+        an answer asks again with the same `turn`."""
         with _explained():
             found = service.sessions.still_open(session)
-            turn = await service.sessions.see(found, Transition(Observation(observation), done, success), None)
-            if turn is None:
+            seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
+            told = await service.sessions.see(found, seen, turn)
+            if told is None:
                 return {"action": None, "outcome": found.outcome}
-            return {"action": turn.action, "turn": turn.number, "state": turn.state, "prompt": turn.prompt}
+            return {"action": told.action, "turn": told.number, "state": told.state, "prompt": told.prompt}
 
     return observe
 

@@ -54,6 +54,19 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
         over = (await client.call_tool("observe", {**seen, "done": True, "success": True})).structured_content
         assert over == {"action": None, "outcome": "success"}
 
+        world, alone = WORLD.make(), Agent.load(modules / "heat")
+        begun = (await client.call_tool("begin", {"goal": task.goal, "family": "heat", "seed": 3})).structured_content
+        alone.begin(task.goal, "heat", seed=3)
+        now, effective = world.reset(task), True
+        for number in range(1, 4):
+            told = {"observation": now.text, "actions": list(now.actions), "effective": effective, "turn": number}
+            asked = {"session": begun["session"], **told}
+            did = [(await client.call_tool("observe", asked)).structured_content["action"] for _ in range(2)]
+            assert did == [alone.act(now)] * 2, "as alone, and asked for again the same"
+            transition = world.step(did[0])
+            alone.observe(transition)
+            now, effective = transition.observation, transition.effective
+
         refused = await client.call_tool("observe", seen)
         assert refused.is_error and "is over: success" in refused.content[0].text
         refused = await client.call_tool("begin", {"goal": "x", "family": "nope"})
