@@ -38,7 +38,7 @@
   const number = (label, value, more) => make("div", {}, make("dt", {}, label), make("dd", {}, make("b", {}, value), make("span", {}, more)));
 
   async function look() {
-    const { sessions } = await ask("GET", "/sessions");
+    const watched = shown && shown.session, { sessions } = await ask("GET", "/sessions");
     const open = sessions.filter((session) => session.open);
     find("numbers").replaceChildren(
       number("modules", modules.length, modules.map((m) => m.name).join(", ")),
@@ -55,7 +55,7 @@
     const mine = shown && sessions.find((session) => session.session === shown.session);
     if (mine && !running && (mine.turn !== shown.turn || mine.open !== shown.open)) await show(shown.session);
     // Sessions live in the server's memory: one that it does not know any more was lost with the server before.
-    if (shown && shown.open && !mine) {
+    if (shown && shown.open && shown.session === watched && !mine) {
       Object.assign(shown, { open: false, outcome: "lost", note: "the server was started again" });
       render();
     }

@@ -11,12 +11,12 @@ from starlette.requests import Request
 
 from tacit.serving.refusals import unusable
 
-Asked = TypeVar("Asked", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 NAMED = 5
 """mistakes that are told of at once"""
 
 
-async def read(request: Request, model: type[Asked]) -> Asked:
+async def read(request: Request, model: type[Model]) -> Model:
     """An empty body says nothing, and is refused only where something must be said."""
     try:
         return model.model_validate(json.loads(await request.body() or b"{}"))
