@@ -104,7 +104,7 @@ def measure(server: Server, parts: list[Part], requests: int) -> dict[str, Any]:
         "one at a time": one,
         f"{len(few)} at once": many,
         "gain": many["turns_per_s"] / one["turns_per_s"],
-        f"{len(parts)} at once": told(load, wall_s + more_s, cpu_s + more_cpu_s),
+        f"{len(parts)} at once, for long": told(load, wall_s + more_s, cpu_s + more_cpu_s),
         "memory_mb": [round(size / 1e6, 1) for size in (before, halfway, server.memory())],
         "episodes": load.episodes,
     }

@@ -21,6 +21,7 @@ from tacit.core.world import FULL_BLOCK
 from tacit.modules.drafting.asking import action_kinds, ask_for_rewards, ask_for_rewards_of, ask_for_tracker, choose_shown
 from tacit.modules.drafting.checks import Examination
 from tacit.modules.drafting.draft import Drafted, Drafter, keep, pursue
+from tacit.modules.drafting.fence import to_be_shown
 from tacit.modules.drafting.rewarded import Fields, fields_along
 from tacit.modules.logs import cover, family_in, family_without_world, read_logs
 from tacit.modules.work import DRAFTED
@@ -65,7 +66,7 @@ def draft_rewards(argv: Sequence[str]) -> int:
         beside = [_read(arguments.tracker)]
         if arguments.tracker.resolve().parent != arguments.out.resolve():
             raise TacitError(f"rewards are kept beside their tracker: --out {arguments.tracker.parent}.")
-        say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{beside[0]}")
+        say(console, f"the tracker, {arguments.tracker}, is run as well:\n\n{to_be_shown(beside[0])}")
     else:
         episodes, blocks = _along_own_tracker(console, arguments, episodes)
     shown = choose_shown(episodes, arguments.shown)
@@ -185,7 +186,7 @@ def _pursue(
 ) -> Drafted:
     def show(text: str, attempt: int) -> None:
         say(console, f"\ndraft {attempt + 1} of {arguments.attempts}:\n", style="bold")
-        say(console, text)
+        say(console, to_be_shown(text))
 
     def agreed() -> bool:
         return arguments.yes or ask_yes(f"Run this draft behind its fence, against {len(episodes)} episodes?")

@@ -12,6 +12,7 @@ from tacit.assembly.recipe import section_options
 from tacit.cli.terminal import ask_yes, make_console, say
 from tacit.core.errors import TacitError
 from tacit.modules.carrying import Carried
+from tacit.modules.drafting.fence import to_be_shown
 from tacit.modules.installing import Wishes, install
 from tacit.modules.module import MANIFEST, Module, read_module
 from tacit.modules.packing import pack
@@ -92,7 +93,7 @@ def show_draft(console: Console, module: str, draft: Carried) -> None:
     """A draft is somebody's program: it is shown before it is run, here and whenever the module plays."""
     for name, text in draft.files.items():
         say(console, f"\nmodule {module} brings {name} along, which is run behind a fence whenever it plays:\n", style="bold")
-        say(console, text)
+        say(console, to_be_shown(text))
 
 
 def _agreed(console: Console, module: Module, yes: bool) -> bool:

@@ -36,11 +36,14 @@ def run(argv: Sequence[str]) -> int:
         show_draft(make_console(sys.stderr), name, draft)
         return arguments.yes
 
+    def remark(text: str) -> None:
+        say(make_console(sys.stderr), text)
+
     service = Service(arguments.modules, settings, engine, arguments.base_model, arguments.fallback, agreed)
     if arguments.mcp:
         from tacit.serving.tools import serve_tools
 
-        return serve_tools(service)
+        return serve_tools(service, remark)
     token = find_token(arguments.token_file, arguments.no_token, settings.host)
     console = make_console()
 
@@ -49,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"serving {', '.join(service.catalogue.offers)}\n{address}/{key}")
         say(console, "^C stops; kill -HUP looks for new modules", style="dim")
 
-    return serve(service, token, announce)
+    return serve(service, token, announce, remark)
 
 
 def make_parser() -> Parser:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from tacit.core.text import is_unicode
 
@@ -28,7 +28,20 @@ def _whole(text: str) -> str:
 
 Written = Annotated[str, AfterValidator(_whole)]
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+Actions = Annotated[list[Text], Field(max_length=1000)]
 Name = Annotated[str, Field(max_length=200)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Temperature = Annotated[Number, Field(ge=0, le=100), AfterValidator(_warm)]
+
+
+class Asked(BaseModel):
+    """What is not known here is refused rather than left out: an answer that ignores half of a question looks like one. Many
+    clients send everything they know of, with `null` for what was not said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_not_said(cls, told: Any) -> Any:
+        return {name: value for name, value in told.items() if value is not None} if isinstance(told, dict) else told

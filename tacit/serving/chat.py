@@ -15,16 +15,18 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from fastapi import FastAPI
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+from starlette.requests import Request as Door
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
-from tacit.serving.asked import Number, Seed, Temperature, Written
+from tacit.serving.asked import Asked, Number, Seed, Temperature, Written
+from tacit.serving.guard import Way
 from tacit.serving.offer import Offer
+from tacit.serving.reading import read
 from tacit.serving.refusals import Refused, not_found, unusable
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
 MOST_CHOICES = 16
 
 
-class Part(BaseModel):
+class Part(Asked):
     type: Literal["text"]
     text: Written
 
 
-class Said(BaseModel):
+class Said(Asked):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Written | list[Part] | None = None
 
@@ -49,11 +51,7 @@ class Said(BaseModel):
         return Message("system" if self.role == "developer" else self.role, text)
 
 
-class Asked(BaseModel):
-    """What is not known here is refused rather than left out: an answer that ignores half of a question looks like one."""
-
-    model_config = ConfigDict(extra="forbid")
-
+class Question(Asked):
     model: Annotated[str, Field(max_length=200)]
     messages: Annotated[list[Said], Field(min_length=1, max_length=1000)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -74,23 +72,22 @@ class Asked(BaseModel):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
+def routes(service: Service) -> list[Way]:
     began = int(time.time())
 
     def card(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": began, "owned_by": "tacit"}
 
-    @app.get("/v1/models")
-    async def models() -> Response:
+    async def models(asked: Door) -> Response:
         return JSONResponse({"object": "list", "data": [card(name) for name in _names(service)]})
 
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
+    async def model(asked: Door) -> Response:
+        name = asked.path_params["name"]
         offer, _ = _find(service, name)
         return JSONResponse(card(offer.name if offer else name))
 
-    @app.post("/v1/chat/completions")
-    async def complete(asked: Asked) -> Response:
+    async def complete(door: Door) -> Response:
+        asked = await read(door, Question)
         offer, policy = _find(service, asked.model)
         with service.catalogue.using(offer) if offer else nullcontext():
             prompt = _read(policy, asked)
@@ -106,15 +103,25 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.metrics.tokens(asked.model if not offer else offer.name, len(prompt), written)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": written, "total_tokens": len(prompt) + written}
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": asked.model}
-        if asked.stream:
-            return StreamingResponse(_pieces(asked, head, completions, usage), media_type="text/event-stream")
         choices = [
-            _choice(i, completion)
-            | {"message": {"role": "assistant", "content": _text(completion, asked.stops)}}
-            | {"logprobs": _logprobs(policy, completion) if asked.logprobs else None}
+            {
+                "index": i,
+                "message": {"role": "assistant", "content": _text(completion, asked.stops)},
+                "logprobs": _logprobs(policy, completion) if asked.logprobs else None,
+                "finish_reason": "length" if completion.finish == "length" else "stop",
+            }
             for i, completion in enumerate(completions)
         ]
+        if asked.stream:
+            counted = usage if (asked.stream_options or {}).get("include_usage") else None
+            return StreamingResponse(_pieces(head, choices, counted), media_type="text/event-stream")
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
+
+    return [
+        Way("/v1/models", models),
+        Way("/v1/models/{name:path}", model),
+        Way("/v1/chat/completions", complete, methods=["POST"]),
+    ]
 
 
 def _names(service: Service) -> list[str]:
@@ -134,14 +141,14 @@ def _find(service: Service, name: str) -> tuple[Offer | None, LocalPolicy]:
     return offer, offer.policy
 
 
-def _read(policy: LocalPolicy, asked: Asked) -> np.ndarray:
+def _read(policy: LocalPolicy, asked: Question) -> np.ndarray:
     messages = tuple(said.message() for said in asked.messages)
     if policy.engine.tokenizer.chat_template:
         return policy.encode_chat(Chat(messages))
     return policy.encode_prompt("\n".join(message.content for message in messages))
 
 
-def _sampling(asked: Asked, offer: Offer | None, most: int) -> Sampling:
+def _sampling(asked: Question, offer: Offer | None, most: int) -> Sampling:
     length = (
         asked.max_completion_tokens or asked.max_tokens or min(most, 64 if offer is None else offer.module.sampling.max_tokens)
     )
@@ -159,26 +166,22 @@ def _text(completion: Completion, stops: tuple[str, ...]) -> str:
     return completion.text[: min(ends)] if ends else completion.text
 
 
-def _choice(index: int, completion: Completion) -> dict[str, Any]:
-    return {"index": index, "finish_reason": "length" if completion.finish == "length" else "stop"}
-
-
 def _logprobs(policy: LocalPolicy, completion: Completion) -> dict[str, Any]:
     tokens = zip(completion.tokens, completion.logprobs, strict=True)
     told = [(policy.decode(np.array([token])), float(value)) for token, value in tokens]
     return {"content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in told]}
 
 
-def _pieces(asked: Asked, head: dict[str, Any], completions: list[Completion], usage: dict[str, int]) -> Iterator[str]:
+def _pieces(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, int] | None) -> Iterator[str]:
     """The stream's form for an answer that comes in one piece: actions are short."""
-    for i, completion in enumerate(completions):
-        opening = {"role": "assistant", "content": _text(completion, asked.stops)}
-        yield _event({**head, "choices": [{"index": i, "delta": opening, "finish_reason": None}]})
-        yield _event({**head, "choices": [{**_choice(i, completion), "delta": {}}]})
-    if (asked.stream_options or {}).get("include_usage"):
-        yield _event({**head, "choices": [], "usage": usage})
+    for choice in choices:
+        index, likely = choice["index"], choice["logprobs"]
+        yield _event(head, {"index": index, "delta": choice["message"], "logprobs": likely, "finish_reason": None})
+        yield _event(head, {"index": index, "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]})
+    if usage is not None:
+        yield _event({**head, "usage": usage})
     yield "data: [DONE]\n\n"
 
 
-def _event(told: dict[str, Any]) -> str:
-    return f"data: {json.dumps({'object': 'chat.completion.chunk', **told})}\n\n"
+def _event(head: dict[str, Any], *choices: dict[str, Any]) -> str:
+    return f"data: {json.dumps({'object': 'chat.completion.chunk', **head, 'choices': choices})}\n\n"

@@ -17,6 +17,7 @@ from tacit.serving.settings import ServingSettings
 
 LONGEST_HEAD = 65_536
 """bytes"""
+TOO_LARGE = f"the head of the request is too large; {LONGEST_HEAD} bytes are read here at most."
 MOST = 2048
 """connections at once"""
 OTHER_FILES = 64
@@ -46,7 +47,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._in_head, self._heads, self._bytes = True, 0, 0
+        self._in_head, self._heads, self._bytes, self._head = True, 0, 0, 0
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,9 +69,33 @@ class Connection(HttpToolsProtocol):
         if self._in_head and self._heads == heads and not self.transport.is_closing():
             self._bytes += len(data) if in_head else 0  # the end of a body is no head
             if self._bytes > LONGEST_HEAD:
-                self._refuse(431, f"the head of the request is too large; {LONGEST_HEAD} bytes are read here at most.")
+                self._refuse(431, TOO_LARGE)
             elif self._deadline is None:
                 self._wait()
+
+    def on_message_begin(self) -> None:
+        self._head = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._grow(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._grow(len(name) + len(value) + len(b": \r\n"))
+        super().on_header(name, value)
+
+    def _grow(self, size: int) -> None:
+        """A head may come in one piece with its end, and is too large all the same."""
+        self._head += size
+        if self._head > LONGEST_HEAD:
+            raise ValueError(TOO_LARGE)  # the parser reads no further, and the request is refused as one that it cannot read
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head > LONGEST_HEAD:
+            self._refuse(431, TOO_LARGE)
+        else:
+            self._refuse(400, "this is no request of HTTP/1.1 that can be read.")
 
     def on_headers_complete(self) -> None:
         self._wait_no_more()

@@ -8,15 +8,16 @@
     element.append(...children);
     return element;
   }
-  const EVERY_MS = 1500, LIKELY = 6;
+  const EVERY_MS = 1500, LIKELY = 6, AWAY = "The server does not answer. It is asked again until it does.";
   const kept = /^#token=(.+)$/.exec(location.hash);
   if (kept) sessionStorage.setItem("token", decodeURIComponent(kept[1]));
   if (kept) history.replaceState(null, "", location.pathname);
-  let modules = [], shown = null, at = -1, running = false, rival = null;
+  let modules = [], shown = null, at = -1, running = false, rival = null, away = false;
 
   async function ask(method, path, body) {
     const headers = { "content-type": "application/json", authorization: `Bearer ${sessionStorage.getItem("token") || ""}` };
-    const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    const asked = { method, headers, body: body === undefined ? undefined : JSON.stringify(body) };
+    const answer = await fetch(path, asked).catch(() => { away = true; throw new Error(AWAY); });
     const told = await answer.json();
     if (answer.status === 401) enter(false);
     if (!answer.ok) throw new Error(told.error.message);
@@ -37,7 +38,7 @@
   const number = (label, value, more) => make("div", {}, make("dt", {}, label), make("dd", {}, make("b", {}, value), make("span", {}, more)));
 
   async function look() {
-    const { sessions } = await ask("GET", "/sessions");
+    const watched = shown && shown.session, { sessions } = await ask("GET", "/sessions");
     const open = sessions.filter((session) => session.open);
     find("numbers").replaceChildren(
       number("modules", modules.length, modules.map((m) => m.name).join(", ")),
@@ -53,6 +54,11 @@
     // A session of somebody else's program goes on by itself.
     const mine = shown && sessions.find((session) => session.session === shown.session);
     if (mine && !running && (mine.turn !== shown.turn || mine.open !== shown.open)) await show(shown.session);
+    // Sessions live in the server's memory: one that it does not know any more was lost with the server before.
+    if (shown && shown.open && shown.session === watched && !mine) {
+      Object.assign(shown, { open: false, outcome: "lost", note: "the server was started again" });
+      render();
+    }
   }
 
   async function show(name, turn) {
@@ -190,11 +196,16 @@
   }
   async function begin() {
     modules = (await ask("GET", "/modules")).modules;
+    away = false;
+    if (find("said").textContent === AWAY) say("");
     enter(true);
     find("module").replaceChildren(...modules.map((m) => make("option", { value: m.name }, m.name)));
     splits();
     await look();
   }
-  setInterval(() => { if (!find("inside").hidden && !document.hidden) look().catch((error) => say(error.message)); }, EVERY_MS);
+  setInterval(() => {
+    // A server that was away may have come back with other modules.
+    if (!find("inside").hidden && !document.hidden) (away ? begin : look)().catch((error) => say(error.message));
+  }, EVERY_MS);
   begin().catch((error) => { enter(false); if (sessionStorage.getItem("token")) say(error.message); });
 })();

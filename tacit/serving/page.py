@@ -7,17 +7,19 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
 
 import tacit
 from tacit.report.page import environment
+from tacit.serving.guard import Way
 
 
-def add_routes(app: FastAPI) -> None:
-    @app.get("/")
-    async def root() -> HTMLResponse:
+def routes() -> list[Way]:
+    async def root(request: Request) -> HTMLResponse:
         return HTMLResponse(page(), headers={"cache-control": "no-cache", "x-frame-options": "DENY"})
+
+    return [Way("/", root)]
 
 
 @cache

@@ -6,7 +6,6 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tacit.core.errors import TacitError
@@ -45,19 +44,18 @@ def find_token(file: Path | None, without: bool, host: str) -> str | None:
     return token
 
 
-def serve(service: Service, token: str | None, announce: Callable[[str], None]) -> int:
-    """Until it is told to stop. `announce` is given the address once requests are answered."""
+def serve(service: Service, token: str | None, announce: Callable[[str], None], remark: Callable[[str], None]) -> int:
+    """Until it is told to stop. `announce` is given the address once requests are answered, `remark` what SIGHUP changes."""
+
+    async def look_again() -> None:
+        remark(in_words(await service.refresh()))
+
     sys.setswitchinterval(TAKE_TURNS_S)
     app = make_app(service, token)
-    return leave(answer_requests(app, service.settings, announce, service.running(), partial(_look_again, service)))
+    return leave(answer_requests(app, service.settings, announce, service.running(), look_again))
 
 
-async def _look_again(service: Service) -> None:
-    say_changes(await service.refresh())
-
-
-def say_changes(changes: Changes) -> None:
+def in_words(changes: Changes) -> str:
     told = [f"{what}: {', '.join(names)}" for what, names in vars(changes).items() if names]
-    print("; ".join(told) or "modules are as they were", file=sys.stderr, flush=True)
-    for name, why in changes.refused.items():
-        print(f"{name}: {why}", file=sys.stderr, flush=True)
+    refused = [f"{name}: {why}" for name, why in changes.refused.items()]
+    return "\n".join(["; ".join(told) or "modules are as they were", *refused])

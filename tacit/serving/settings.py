@@ -1,4 +1,4 @@
-"""Settings of a server. Importing this file imports neither torch nor FastAPI, so `--help` stays quick."""
+"""Settings of a server. Importing this file imports neither torch nor Starlette, so `--help` stays quick."""
 
 from __future__ import annotations
 

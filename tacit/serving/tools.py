@@ -18,11 +18,11 @@ from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
 from tacit.serving import hosting
 from tacit.serving.aside import leave
-from tacit.serving.asked import Name, Seed, Text
+from tacit.serving.asked import Actions, Name, Seed, Text
 from tacit.serving.catalogue import Changes
 from tacit.serving.listening import on_hang_up
 from tacit.serving.offer import Offer
-from tacit.serving.running import say_changes
+from tacit.serving.running import in_words
 from tacit.serving.service import Service
 from tacit.serving.session import Session, Turn
 
@@ -30,14 +30,20 @@ INSTRUCTIONS = """Small models that each know one kind of work. A tool named aft
 world and says how it went. For a world of your own: `begin` with the goal, then `observe` with what is seen there and do the
 action it answers with, again and again, and `end`."""
 
+NONE_LISTED: list[str] = []
 
-def serve_tools(service: Service) -> int:
-    """Over standard input and output, until the client closes them."""
+
+def serve_tools(service: Service, remark: Callable[[str], None]) -> int:
+    """Over standard input and output, until the client closes them. `remark` is given what SIGHUP has changed."""
 
     async def run() -> None:
         async with service.running():
             tools = Tools(service)
-            on_hang_up(tools.look_again)
+
+            async def look_again() -> None:
+                remark(in_words(await tools.look()))
+
+            on_hang_up(look_again)
             await tools.server.run_stdio_async()
 
     asyncio.run(run())
@@ -60,15 +66,13 @@ class Tools:
     async def refresh(self) -> dict[str, Any]:
         """Look for modules again: new ones become tools, changed ones are replaced, missing ones taken off."""
         with _explained():
-            return vars(await self._look())
+            return vars(await self.look())
 
-    async def look_again(self) -> None:
-        say_changes(await self._look())
-
-    async def _look(self) -> Changes:
+    async def look(self) -> Changes:
         changes = await self._service.refresh()
-        self._renew()
-        await self._changed.publish(ToolsListChanged())
+        if changes.added or changes.replaced or changes.removed:
+            self._renew()
+            await self._changed.publish(ToolsListChanged())
         return changes
 
     def _renew(self) -> None:
@@ -112,14 +116,25 @@ def _begin(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
 
 
 def _observe(service: Service) -> Callable[..., Awaitable[dict[str, Any]]]:
-    async def observe(session: Name, observation: Text, done: bool = False, success: bool = False) -> dict[str, Any]:
-        """Say what is seen now, and whether that is the end. Answers with the next action, and with what the module read."""
+    async def observe(
+        session: Name,
+        observation: Text,
+        actions: Actions = NONE_LISTED,
+        done: bool = False,
+        success: bool = False,
+        effective: bool = True,
+        turn: int | None = None,
+    ) -> dict[str, Any]:
+        """Say what is seen now, which actions there are where the world lists them, and whether that is the end; whether the
+        action before did anything (`effective`). Answers with the next action, and with what the module read. Who did not get
+        an answer asks again with the same `turn`."""
         with _explained():
             found = service.sessions.still_open(session)
-            turn = await service.sessions.see(found, Transition(Observation(observation), done, success), None)
-            if turn is None:
+            seen = Transition(Observation(observation, tuple(actions)), done, success, effective=effective)
+            told = await service.sessions.see(found, seen, turn)
+            if told is None:
                 return {"action": None, "outcome": found.outcome}
-            return {"action": turn.action, "turn": turn.number, "state": turn.state, "prompt": turn.prompt}
+            return {"action": told.action, "turn": told.number, "state": told.state, "prompt": told.prompt}
 
     return observe
 

@@ -13,6 +13,7 @@ is not won was lost, whatever the file says.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import zlib
@@ -174,6 +175,7 @@ def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, bytes]]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if len(line) > LONGEST_LINE:
                     reading.unusable.append(f"line {number}: longer than {LONGEST_LINE} bytes")
                     while line and not line.endswith(b"\n"):

@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-import tacit
 from tacit.core.errors import TacitError
 from tacit.report.page import Live, render
 from tacit.report.run_page import run_page
 from tacit.report.viewer import MOST_TRAJECTORIES
-from tacit.serving.guard import App, Guard
+from tacit.serving.guard import App, Guard, Way
 from tacit.serving.metrics import Metrics
 from tacit.serving.settings import ServingSettings
 from tacit.watching.feed import feed_of, recording_page
@@ -32,7 +31,6 @@ Write = Callable[[Live], str]
 
 def make_app(runs: Sequence[Watched], settings: ServingSettings, most: int = MOST_TRAJECTORIES) -> App:
     """`most` is how many episodes a page has at most."""
-    app = FastAPI(title="Tacit", version=tacit.__version__, docs_url=None, redoc_url=None, openapi_url=None)
     links = [f"/runs/{number}" for number in range(len(runs))]
     pages = Pages()
 
@@ -43,7 +41,6 @@ def make_app(runs: Sequence[Watched], settings: ServingSettings, most: int = MOS
     def asked(number: int) -> Watched | None:
         return runs[number] if 0 <= number < len(runs) else None
 
-    @app.get("/")
     async def root(request: Request) -> Response:
         if len(runs) == 1:
             return RedirectResponse(links[0], 307, HEADERS)
@@ -51,16 +48,16 @@ def make_app(runs: Sequence[Watched], settings: ServingSettings, most: int = MOS
         stamp, written = "-".join(stamp for stamp, _ in looks), max((w for _, w in looks if w), default=None)
         return await pages.answer(request, stamp, written, "", lambda live: overview_page(runs, links, most, live))
 
-    @app.get("/runs/{number}")
-    async def run(request: Request, number: int) -> Response:
+    async def run(request: Request) -> Response:
+        number = request.path_params["number"]
         if (watched := asked(number)) is None:
             return nothing_here(request)
         stamp, written = watched.look()
         write = lambda live: _run(watched, links[number], most, live, beside(number))  # noqa: E731
         return await pages.answer(request, stamp, written, f"`tacit train --resume {watched.path}` continues it", write)
 
-    @app.get("/runs/{number}/episodes/{name}")
-    async def recording(request: Request, number: int, name: str) -> Response:
+    async def recording(request: Request) -> Response:
+        number, name = request.path_params["number"], request.path_params["name"]
         watched = asked(number)
         if watched is None or not (watched.path / "trajectories" / f"{name}.jsonl.gz").is_file():
             return nothing_here(request)
@@ -69,12 +66,11 @@ def make_app(runs: Sequence[Watched], settings: ServingSettings, most: int = MOS
         write = lambda live: recording_page(watched.path, name, most, live, beside=around)  # noqa: E731
         return await pages.answer(request, f"{state.st_mtime_ns}-{state.st_size}", None, "", write)
 
-    @app.exception_handler(404)
-    @app.exception_handler(RequestValidationError)
     async def missing(request: Request, error: Exception) -> Response:
         return nothing_here(request)
 
-    return Guard(app, None, settings, Metrics())
+    routes = [Way("/", root), Way("/runs/{number:int}", run), Way("/runs/{number:int}/episodes/{name}", recording)]
+    return Guard(Starlette(routes=routes, exception_handlers={404: missing}), None, settings, Metrics())
 
 
 class Pages:

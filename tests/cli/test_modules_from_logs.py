@@ -59,6 +59,15 @@ def test_a_good_draft_is_shown_checked_and_kept(logs, tmp_path, capsys) -> None:
     assert "--world" in out and "pick_work.py:ENVIRONMENT" in out
 
 
+def test_an_answer_without_measure_fills_no_terminal_and_commands_none(logs, tmp_path, capsys) -> None:
+    endless = "\x1b[2J\x1b[31mx = 1\n" + "# \x07and so on\n" * 200_000
+    code, _ = drafted(logs, tmp_path, endless, flags=("--yes", "--attempts", "1"))
+    out = capsys.readouterr().out
+    assert code == 1 and "characters more, which is too much to be run" in out and len(out) < 150_000
+    assert "\x1b" not in out and "\x07" not in out and "\\x1b[2J" in out
+    assert "reads: " in out and len((tmp_path / "pick_tracker.py.refused").read_text()) > 2_000_000, "nothing of it is lost"
+
+
 def test_nothing_is_asked_twice(logs, tmp_path, capsys) -> None:
     with serving(lambda body: (200, says(drafts.fenced(drafts.GOOD)))) as server:
         command = ["modules", "draft-tracker", "--from", str(logs), "--out", str(tmp_path), "--yes"]

@@ -111,6 +111,24 @@ def test_a_set_in_the_block_is_found_out(episodes) -> None:
     assert {failure.check for failure in found.failures} == {"deterministic"}
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("assert next(iter({'ab', 'cd'})) == 'FIRST'", "it could be loaded, and the second time it cannot: AssertionError"),
+        ("BOUND = 400 if next(iter({'ab', 'cd'})) == 'FIRST' else 401", "another BOUND, REWARDS or CLAIMS the second time"),
+    ],
+)
+def test_one_that_is_loaded_otherwise_in_another_process_is_found_out(episodes, line, what) -> None:
+    def order(seed: int) -> str:
+        with Fence([drafts.GOOD.replace("BOUND = 400", "BOUND = 400 + ord(next(iter({'ab', 'cd'}))[0])")], seed=seed) as fence:
+            return {497: "ab", 499: "cd"}[fence.constants["BOUND"]]
+
+    assert order(0) != order(1), "or these words tell the two processes not apart"
+    found = examine(Draft([f"{drafts.GOOD}\n{line.replace('FIRST', order(0))}\n"], QUICK), episodes)
+    assert {failure.check for failure in found.failures} == {"deterministic"}
+    assert what in str(found.failures[0]), [str(failure) for failure in found.failures[:3]]
+
+
 def test_what_the_episodes_cannot_show_is_said(episodes) -> None:
     won = [replace(e, seen=e.seen[: len(e.actions)]) for e in episodes if e.success]
     notes = " ".join(examine(Draft([drafts.GOOD], QUICK), won).notes)

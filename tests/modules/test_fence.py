@@ -172,3 +172,8 @@ def test_what_it_lacks_is_said() -> None:
         Fence([GOOD.replace("def done(", "def finished(").replace("CLAIMS =", "CLAIM =")])
     with pytest.raises(TacitError, match="ZeroDivisionError"):
         Fence([GOOD + "\n1 / 0\n"])
+
+
+def test_of_a_thousand_mistakes_the_first_are_named() -> None:
+    found = read_only("\n".join(["import os"] * 1000))
+    assert found[0] == "line 1: imports os" and len(found) == 21 and found[-1] == "and 980 more of such"

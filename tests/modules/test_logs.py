@@ -50,6 +50,15 @@ def test_directories_are_walked_and_a_file_is_read_once(tmp_path) -> None:
         find_logs([tmp_path / "no"])
 
 
+def test_a_mark_of_byte_order_costs_no_episode(tmp_path) -> None:
+    """Some editors and shells begin every file with one."""
+    file = write_lines(tmp_path / "a.jsonl", household(2, ["pick"]))
+    plain = list(read_recordings(file, Reading()))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    reading = Reading()
+    assert list(read_recordings(file, reading)) == plain and len(plain) == 2 and not reading.unusable
+
+
 def test_a_won_episode_that_the_tracker_cannot_read_is_named_and_not_counted(tmp_path) -> None:
     """By the line it stands in: the file that is imitated has none of it, and neither have coverage and card."""
     raising = GOOD.replace("    words = re", "    assert 'unreadable' not in goal, 'what is this?'\n    words = re")

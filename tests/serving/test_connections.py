@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from pathlib import Path
@@ -57,6 +58,19 @@ def test_a_head_without_end_is_cut_off(server: Served) -> None:
     made = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000)
     assert answer(made).startswith(b"HTTP/1.1 431 ")
     assert server.send("GET", "/health", None, TOKEN, x="a" * 60_000)[0] == 200
+
+
+def test_what_is_no_request_at_all_is_told_so_in_the_shape_of_every_refusal(server: Served) -> None:
+    head, _, body = answer(opened(server, b"HELO there\r\n\r\n")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body)["error"]["code"] == 400
+
+
+@pytest.mark.parametrize("head", [b"x: " + b"a" * 70_000 + b"\r\n", b"x: aaaaaaaa\r\n" * 6000], ids=["one line", "many"])
+def test_a_head_that_is_too_long_is_refused_also_where_its_end_comes_with_it(server: Served, head: bytes) -> None:
+    made = opened(server, b"GET /health HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n")
+    told = answer(made)
+    assert told.startswith(b"HTTP/1.1 431 ") and b"65536 bytes are read here at most" in told
+    assert server.send("GET", "/health")[0] == 200
 
 
 @pytest.mark.parametrize("words", [b"", b"\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n"])

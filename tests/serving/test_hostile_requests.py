@@ -17,6 +17,7 @@ SEEN = "You are in the middle of a room. Looking quickly around you, you see a c
 CHAT = {"model": "heat", "messages": [{"role": "user", "content": "x"}]}
 LONG_CHAT = {"model": "heat", "messages": [{"role": "user", "content": "x y " * 4000}]}
 BEGIN = {"goal": "put a hot mug in cabinet.", "family": "heat"}
+PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 
 
 def half(name: str) -> dict:
@@ -58,7 +59,11 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/sessions", '{"goal": ', 422, "it is no JSON (at character"),
         ("/sessions", b"\xff\xfe\x00", 4, ""),
         ("/sessions", "[" * 50_000, 4, ""),
-        ("/sessions", json.dumps([1]), 422, ""),
+        ("/sessions", json.dumps([1]), 422, "the body: Input should be an object"),
+        ("/sessions", '{"goal": "x", "seed": ' + "9" * 5000 + "}", 422, "its JSON cannot be read (Exceeds the limit"),
+        ("/sessions", json.dumps({"skill": "heat", "goal": "x", "play": {}}), 422, "has its own goal"),
+        ("/sessions/x/observe", json.dumps({"observation": None}), 422, "observation: Field required"),
+        ("/sessions/x/observe", json.dumps({"observation": "y", "label": None, "turn": None}), 404, "there is no session"),
         ("/sessions/x/observe", json.dumps({"observation": "y"}), 404, "there is no session 'x'"),
         ("/nowhere", "{}", 404, "there is nothing at POST /nowhere"),
         ("/health", "{}", 405, "is not something that can be asked"),
@@ -68,6 +73,7 @@ def test_health_and_the_page_are_open_to_all(server: Served) -> None:
         ("/v1/chat/completions", json.dumps({**CHAT, "max_tokens": 10**6}), 422, "max_tokens"),
         ("/v1/chat/completions", json.dumps({**CHAT, "stop": [""]}), 422, "stop"),
         ("/v1/chat/completions", json.dumps({**CHAT, "tools": []}), 422, "tools"),
+        ("/v1/chat/completions", json.dumps({**CHAT, "messages": [PICTURE]}), 422, "read: messages.0.content: Input"),
         ("/v1/chat/completions", json.dumps({**CHAT, "messages": [half("content")]}), 422, "half a character"),
         ("/v1/chat/completions", json.dumps({**CHAT, "messages": [{**half("x"), "content": [half("text")]}]}), 422, "half a"),
         ("/v1/chat/completions", json.dumps({**CHAT, "stop": ["\ud800"]}), 422, "stop"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -147,6 +149,16 @@ def test_a_manifest_that_makes_no_sense_is_named_and_the_rest_is_served(modules:
         manifest.write_text(json.dumps(sound | {"scores": 5}))
         assert list(server.post("/modules/refresh")["refused"]) == ["alfworld/pick"]
         server.begin(GOAL, "pick")
+
+
+def test_a_manifest_commands_no_terminal(modules: Path, shelf: Path) -> None:
+    with served(shelf) as server:
+        put(modules / "pick", shelf / "pick")
+        manifest = shelf / "pick" / "module.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": "\x1b[2Jnowhere"}))
+        os.kill(server.process.pid, signal.SIGHUP)
+        server.process.until(lambda: "nowhere" in server.complaints)
+        assert "\\x1b[2Jnowhere" in server.complaints and "\x1b" not in server.complaints
 
 
 def test_a_module_whose_world_cannot_be_opened_any_more_is_served_as_before(modules: Path, shelf: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from served import TOKEN, Served
+from served import TOKEN, Served, served
 
 HOSTILE = "put a <img src=x onerror=alert(1)> in </script><b>cabinet.</b>"
 SEEN = "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a microwave 1, and a fridge 1."
@@ -70,3 +70,22 @@ def test_without_a_token_the_page_asks_for_it(browser, server: Served) -> None:
     browser.evaluate(f"document.getElementById('token').value = '{TOKEN}'")
     browser.click("#login button")
     browser.until("!document.getElementById('inside').hidden")
+
+
+def test_a_server_that_was_killed_and_started_again_is_met_again(browser, modules) -> None:
+    with served(modules) as first:
+        browser.open(f"{first.address}/#token={TOKEN}")
+        browser.until("document.querySelectorAll('#module option').length === 2")
+        browser.click("#begin button")
+        browser.until(f"{text('where')} === 'turn 1 of 1'")
+        first.process.kill()
+        browser.until(f"{text('said')} === 'The server does not answer. It is asked again until it does.'")
+        browser.click("#one")
+        browser.until(f"{text('said')} === 'The server does not answer. It is asked again until it does.'")
+        with served(modules, port=first.port):
+            browser.until(f"{text('said')} === '' && {text('outcome')}.startsWith('lost · the server was started again')")
+            assert browser.evaluate("document.getElementById('hands').hidden"), "nothing can be done in it any more"
+            browser.click("#begin button")
+            browser.until(f"{text('where')} === 'turn 1 of 1' && {text('outcome')}.startsWith('open')")
+            browser.click("#one")
+            browser.until(f"{text('where')} === 'turn 1 of 2'")

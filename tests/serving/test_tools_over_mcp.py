@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.server.subscriptions import ToolsListChanged
 from served import WORLD
 
 from tacit.engines.local.settings import EngineSettings
@@ -53,6 +54,19 @@ async def converse(server: StdioServerParameters, modules: Path) -> None:
         over = (await client.call_tool("observe", {**seen, "done": True, "success": True})).structured_content
         assert over == {"action": None, "outcome": "success"}
 
+        world, alone = WORLD.make(), Agent.load(modules / "heat")
+        begun = (await client.call_tool("begin", {"goal": task.goal, "family": "heat", "seed": 3})).structured_content
+        alone.begin(task.goal, "heat", seed=3)
+        now, effective = world.reset(task), True
+        for number in range(1, 4):
+            told = {"observation": now.text, "actions": list(now.actions), "effective": effective, "turn": number}
+            asked = {"session": begun["session"], **told}
+            did = [(await client.call_tool("observe", asked)).structured_content["action"] for _ in range(2)]
+            assert did == [alone.act(now)] * 2, "as alone, and asked for again the same"
+            transition = world.step(did[0])
+            alone.observe(transition)
+            now, effective = transition.observation, transition.effective
+
         refused = await client.call_tool("observe", seen)
         assert refused.is_error and "is over: success" in refused.content[0].text
         refused = await client.call_tool("begin", {"goal": "x", "family": "nope"})
@@ -66,7 +80,7 @@ def test_the_limits_and_the_refreshing_are_those_of_the_other_door(modules: Path
         service = Service([tmp_path], ServingSettings(turns=2), EngineSettings(device="cpu"))
         async with service.running():
             tools = Tools(service)
-            on_hang_up(tools.look_again)
+            on_hang_up(tools.look)
             async with Client(tools.server, read_timeout_seconds=120) as client:
                 await held_to_limits(client)
                 shutil.copytree(modules / "pick", tmp_path / "pick")
@@ -109,6 +123,28 @@ def test_a_call_that_comes_to_nothing_leaves_no_session_open(modules: Path, why:
                     while len(service.sessions):
                         await asyncio.sleep(0.02)
                 assert [session.outcome for session in service.sessions] == ["abandoned"]
+
+    asyncio.run(run())
+
+
+def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_path: Path) -> None:
+    shutil.copytree(modules / "heat", tmp_path / "heat")
+
+    async def run() -> None:
+        service = Service([tmp_path], ServingSettings(), EngineSettings(device="cpu"))
+        async with service.running(), asyncio.timeout(120):
+            tools = Tools(service)
+            async with Client(tools.server, mode="legacy") as client:
+                assert not client.server_capabilities.tools.list_changed, "nobody tells those who began with a handshake"
+            async with Client(tools.server) as client, client.listen(tools_list_changed=True) as heard:
+                assert client.server_capabilities.tools.list_changed
+                await client.call_tool("refresh", {})
+                with pytest.raises(TimeoutError):  # nothing is new
+                    await asyncio.wait_for(anext(heard), 0.5)
+            async with Client(tools.server) as client, client.listen(tools_list_changed=True) as heard:
+                shutil.copytree(modules / "pick", tmp_path / "pick")
+                await client.call_tool("refresh", {})
+                assert isinstance(await anext(heard), ToolsListChanged) and "alfworld_pick" in await listed(client)
 
     asyncio.run(run())
 

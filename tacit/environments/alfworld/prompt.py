@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from tacit.core.types import ActionStyle, Observation, Task
@@ -109,6 +110,7 @@ _BRIEF: Sequence[tuple[re.Pattern[str], str]] = [
 _ITEM = re.compile(r"(?:^|(?<=, )|(?<=: ))(?:and )?a (?=[a-z]+ \d)")
 
 
+@lru_cache(maxsize=1024)  # what was seen is told twice: now, and in the next turn as what was before
 def brief(text: str) -> str:
     """An observation in as few words as keep what an agent can act on. The opening list of a room is given by ranges:
     `room: cabinet 1-4, fridge 1`."""

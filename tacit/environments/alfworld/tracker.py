@@ -20,7 +20,7 @@ from itertools import groupby
 
 from tacit.core.signals import component_names, counted, summed
 from tacit.core.types import Observation, Task, Transition
-from tacit.environments.alfworld.observed import by_number, command_of, kind_of, read_goal
+from tacit.environments.alfworld.observed import command_of, kind_of, read_goal
 from tacit.environments.alfworld.progress import DONE, SEARCHES, SUBGOALS, Progress, with_observation
 
 PROGRESS: Mapping[str, float] = {
@@ -180,22 +180,22 @@ def _line(label: str, words: Sequence[str]) -> str:
 
 def places_line(names: Sequence[str]) -> str:
     """The first of the names, as many as there is room for."""
-    count = len(names)
-    while count and len(compact(names[:count])) > _LIST:
-        count -= 1
-    return compact(names[:count]) or "none"
+    for count in range(len(names), 0, -1):
+        if len(told := compact(names[:count])) <= _LIST:
+            return told
+    return "none"
 
 
 def compact(names: Iterable[str]) -> str:
     """`drawer 1`, `drawer 2`, `drawer 3`, `drawer 5`, `bed 1` -> `drawer 1-3 5, bed 1`; kinds in the order they come."""
-    by_kind: dict[str, list[str]] = {}
+    by_kind: dict[str, list[int]] = {}
     for name in names:
-        by_kind.setdefault(kind_of(name), []).append(name)
-    return ", ".join(f"{kind} {_spans(by_number(group))}" for kind, group in by_kind.items())
+        kind, _, number = name.rpartition(" ")
+        by_kind.setdefault(kind, []).append(int(number))
+    return ", ".join(f"{kind} {_spans(sorted(numbers))}" for kind, numbers in by_kind.items())
 
 
-def _spans(names: Sequence[str]) -> str:
-    numbers = [int(name.rpartition(" ")[2]) for name in names]
+def _spans(numbers: Sequence[int]) -> str:
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
     return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 

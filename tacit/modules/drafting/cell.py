@@ -94,10 +94,17 @@ DENIED = (
     "function.__new__",
 )
 LONGEST_SOURCE = 60_000
+MOST_NAMED = 20
 
 
 def findings(source):
-    """What a draft may not have in it, line by line; empty where its text is sound."""
+    """What a draft may not have in it, line by line, the first of it; empty where its text is sound."""
+    found = all_findings(source)
+    more = len(found) - MOST_NAMED
+    return found if more <= 0 else [*found[:MOST_NAMED], f"and {more} more of such"]
+
+
+def all_findings(source):
     if len(source) > LONGEST_SOURCE:
         return [f"{len(source)} characters, more than {LONGEST_SOURCE}"]
     hidden = [number for number, line in enumerate(source.split("\n"), 1) if not line.replace("\t", " ").isprintable()]

@@ -93,20 +93,24 @@ class Examination:
 
 def examine(draft: Draft, episodes: Sequence[Recording]) -> Examination:
     found = Examination(len(episodes), sum(e.success for e in episodes), sum(len(e.actions) for e in episodes))
-    whole = draft.blocks is None
-    found.checks = CHECKS if whole else OF_REWARDS
+    found.checks = CHECKS if draft.blocks is None else OF_REWARDS
     try:
-        with draft.fence() as fence:
-            found.held = dict(fence.held)
-            if fence.findings:
-                found.failures = [Failure("reads", reason) for reason in fence.findings]
-                found.reached = "reads"
-                return found
-            terms = Terms.of(fence.constants, "tracker" if whole else "rewards")
-    except DraftFailed as error:
+        _examine(draft, episodes, found)
+    except DraftFailed as error:  # it cannot be loaded; or could be, and then not again
         found.failures.append(Failure("runs", str(error)))
         found.reached = "runs"
-        return found
+    return found
+
+
+def _examine(draft: Draft, episodes: Sequence[Recording], found: Examination) -> None:
+    whole = draft.blocks is None
+    with draft.fence() as fence:
+        found.held = dict(fence.held)
+        if fence.findings:
+            found.failures = [Failure("reads", reason) for reason in fence.findings]
+            found.reached = "reads"
+            return
+        terms = Terms.of(fence.constants, "tracker" if whole else "rewards")
     courses = draft.follow_all(episodes)
     for episode, course in zip(episodes, courses, strict=True):
         if course is not None and course.broke:
@@ -117,9 +121,9 @@ def examine(draft: Draft, episodes: Sequence[Recording]) -> Examination:
         found.failures.append(Failure("runs", f"given up: {left} episodes were not looked at any more"))
     if left or found.broke == found.episodes:
         found.reached = "runs"
-        return found
+        return
     followed = [(e, c) for e, c in zip(episodes, courses, strict=True) if c is not None]
-    _compare(draft, followed, found)
+    _compare(draft, followed, terms, found)
     for episode, course in followed:
         _check_rewards(episode, course, terms, found)
         if whole:
@@ -128,28 +132,33 @@ def examine(draft: Draft, episodes: Sequence[Recording]) -> Examination:
     if whole:
         _go_on(draft, episodes, terms, found)
     _remark(draft, followed, found)
-    return found
 
 
-def _compare(draft: Draft, followed: Sequence[tuple[Recording, Course]], found: Examination) -> None:
+def _compare(draft: Draft, followed: Sequence[tuple[Recording, Course]], terms: Terms, found: Examination) -> None:
     """Once more, backwards, where sets have another order: only what was done before may matter."""
     sound = [(e, c) for e, c in followed if not c.broke][::-1]
-    with draft.fence(seed=1) as fence:
-        for episode, before in sound:
-            if not fence.alive:
-                return
-            again = draft.follow(fence, episode)
-            pairs = zip(zip(before.blocks, before.done, strict=True), zip(again.blocks, again.done, strict=True), strict=False)
-            turn = next((t for t, (one, other) in enumerate(pairs) if one != other), None)
-            if turn is None and before.events != again.events:
-                turn = next(
-                    (t for t, (a, b) in enumerate(zip(before.events, again.events, strict=False), 1) if a != b),
-                    len(again.events),
-                )
-            if turn is not None:
-                found.failures.append(
-                    Failure("deterministic", "another block, `done` or reward the second time", episode.line, turn)
-                )
+    try:
+        with draft.fence(seed=1) as fence:
+            if Terms.of(fence.constants, "tracker" if draft.blocks is None else "rewards") != terms:
+                found.failures.append(Failure("deterministic", "another BOUND, REWARDS or CLAIMS the second time"))
+            for episode, before in sound:
+                if not fence.alive:
+                    return
+                if (turn := _parting(before, draft.follow(fence, episode))) is not None:
+                    what = "another block, `done` or reward the second time"
+                    found.failures.append(Failure("deterministic", what, episode.line, turn))
+    except DraftFailed as error:
+        found.failures.append(Failure("deterministic", f"it could be loaded, and the second time it cannot: {error}"))
+
+
+def _parting(before: Course, again: Course) -> int | None:
+    """The first turn at which two courses of one episode are not the same."""
+    pairs = zip(zip(before.blocks, before.done, strict=True), zip(again.blocks, again.done, strict=True), strict=False)
+    turn = next((t for t, (one, other) in enumerate(pairs) if one != other), None)
+    if turn is None and before.events != again.events:
+        both = enumerate(zip(before.events, again.events, strict=False), 1)
+        turn = next((t for t, (one, other) in both if one != other), len(again.events))
+    return turn
 
 
 def _check_blocks(episode: Recording, course: Course, terms: Terms, found: Examination) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tacit.core.errors import TacitError
+from tacit.modules.drafting.cell import LONGEST_SOURCE
 
 Kind = Literal["tracker", "rewards"]
 """a whole draft, or rewards alone, over the state blocks of a tracker that is not drafted (`cell.PARTS`)"""
@@ -153,3 +154,9 @@ def read_only(source: str) -> tuple[str, ...]:
     """What a draft's text may not have; nothing of it is run."""
     with Fence([source], run=False) as fence:
         return fence.findings
+
+
+def to_be_shown(source: str) -> str:
+    """All of a draft that may be run. One that is too long for it never is, and need not fill a terminal."""
+    more = len(source) - LONGEST_SOURCE
+    return source if more <= 0 else f"{source[:LONGEST_SOURCE]}\n… and {more} characters more, which is too much to be run"
