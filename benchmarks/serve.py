@@ -90,8 +90,8 @@ def under(server: Server, parts: list[Part], requests: int) -> tuple[Load, float
 
 
 def measure(server: Server, parts: list[Part], requests: int) -> dict[str, Any]:
-    under(server, parts[:8], 200)  # to warm up
     few = parts[: min(32, len(parts))]
+    under(server, few, min(requests, 600))  # to warm up, as wide as what is measured
     one = told(*under(server, parts[:1], min(requests, 400)))
     many = told(*under(server, few, min(requests, 3000)))
     before = server.memory()
