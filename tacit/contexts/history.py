@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tacit.contexts.notes import frame
-from tacit.contexts.talking import ask, conversation, correct, exchange, form_of, say
+from tacit.contexts.talking import ask, conversation, exchange, form_of, say
 from tacit.core.actions import ActionFormat
 from tacit.core.chat import Exchange
 from tacit.core.method import Reader
@@ -43,7 +43,6 @@ class _HistoryReader:
         self._exchanges: list[Exchange] = []
         self._observation = Observation("")
         self._wrote: str | None = None
-        self._correction = ""
 
     def read(self, observation: Observation) -> Prompt:
         self._observation, self._wrote = observation, None
@@ -69,11 +68,15 @@ class _HistoryReader:
             task=self._task,
             task_note=self._note,
             history=past,
-            now=say(wording, len(self._past) + 1, self._observation, context.admissible, self._correction),
+            now=say(wording, context.format, len(self._past) + 1, self._observation, context.admissible, self._before),
             request=ask(wording, context.style),
             separator=wording.separator,
             conversation=conversation(context.format, exchanges, context.thinking),
         )
+
+    @property
+    def _before(self) -> Exchange | None:
+        return self._exchanges[-1] if self._exchanges else None
 
     def wrote(self, text: str) -> None:
         self._wrote = text
@@ -81,9 +84,7 @@ class _HistoryReader:
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         context, number = self._context, len(self._past) + 1
         if context.chat:
-            form = context.format
-            told = exchange(context.wording, form, number, self._observation, action, self._wrote, self._correction)
-            self._exchanges.append(told)
-            self._correction = correct(form, self._wrote)
+            seen, before = self._observation, self._before
+            self._exchanges.append(exchange(context.wording, context.format, number, seen, action, self._wrote, before))
         self._past.append(context.wording.turn(number, self._observation, action))
         return {}

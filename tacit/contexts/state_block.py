@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.contexts.notes import frame
-from tacit.contexts.talking import ask, conversation, correct, exchange, form_of, say
+from tacit.contexts.talking import ask, conversation, exchange, form_of, say
 from tacit.core.actions import ActionFormat
 from tacit.core.chat import Exchange
 from tacit.core.errors import TacitError
@@ -65,7 +65,6 @@ class _StateBlockReader:
         self._exchange: Exchange | None = None
         """the same, in a conversation"""
         self._wrote: str | None = None
-        self._correction = ""
         self._turns = 0
         self.block = ""
         """the state block that was read last"""
@@ -78,7 +77,7 @@ class _StateBlockReader:
         past = (self._before,) if context.one_step and self._before else ()
         block = self.block = context.tracker.render(self._state) if context.block else ""
         if context.chat:
-            now, alone = say(wording, self._turns + 1, observation, context.admissible, self._correction), ""
+            now, alone = say(wording, context.format, self._turns + 1, observation, context.admissible, self._exchange), ""
         else:
             now, alone = tell_now(wording, self._turns + 1, observation, context.admissible, bool(past))
         talked = (self._exchange,) if past and self._exchange else ()
@@ -105,9 +104,8 @@ class _StateBlockReader:
         context = self._context
         self._turns += 1
         if context.chat:
-            form, seen = context.format, self._observation
-            self._exchange = exchange(context.wording, form, self._turns, seen, action, self._wrote, self._correction)
-            self._correction = correct(form, self._wrote)
+            seen, before = self._observation, self._exchange
+            self._exchange = exchange(context.wording, context.format, self._turns, seen, action, self._wrote, before)
         self._before = context.wording.turn(self._turns, self._observation, action)
         before, self._state = self._state, context.tracker.update(self._state, action, transition)
         return context.tracker.signals(before, self._state)

@@ -21,25 +21,17 @@ def ask(wording: Wording, style: ActionStyle) -> str:
     return getattr(wording, "tool_request", CALL_ONE) if style == "tools" else wording.request(style)
 
 
-def say(wording: Wording, number: int, observation: Observation, admissible: bool, correction: str = "") -> str:
-    """What is seen, as a message of its own, below what is to be said of the answer before it."""
+def say(
+    wording: Wording, form: ActionFormat, number: int, observation: Observation, admissible: bool, before: Exchange | None
+) -> str:
+    """What is seen, as a message of its own, below what is to be said of the answer in the exchange before it."""
     tell = getattr(wording, "message", None) or getattr(wording, "alone", None) or wording.now
-    seen = tell(number, observation, admissible)
-    return f"{correction}\n{seen}" if correction else seen
-
-
-def correct(form: ActionFormat, wrote: str | None) -> str:
-    """What is said of an answer that called none of the tools there are: the world, which heard words it does not know, cannot
-    say what was wrong with them.
-
-    >>> from tacit.core.actions import CALLS
-    >>> correct(CALLS, '{"name": "go east", "arguments": {}}')
-    'Your last answer called no tool that you have. Call act with action.'
-    """
-    tools = tools_of(form)
-    if wrote is None or not tools:
-        return ""
-    return f"Your last answer called no tool that you have. Call {' or '.join(f'{t.name} with {t.argument}' for t in tools)}."
+    seen, tools = tell(number, observation, admissible), tools_of(form)
+    if before is None or not tools or before.answer.call is not None:
+        return seen
+    # The world, which heard words it does not know, cannot say what was wrong with them.
+    named = " or ".join(f"{tool.name} with {tool.argument}" for tool in tools)
+    return f"Your last answer called no tool that you have. Call {named}.\n{seen}"
 
 
 def exchange(
@@ -48,13 +40,13 @@ def exchange(
     number: int,
     observation: Observation,
     action: str,
-    wrote: str | None = None,
-    correction: str = "",
+    wrote: str | None,
+    before: Exchange | None,
 ) -> Exchange:
     """A past turn; the actions that were admissible then are not said again. `wrote`: what was said instead of an action, which
     is told as it was: a model that reads its words turned into a call would copy a call that it never made."""
     said = answer(form, action, past=True) if wrote is None else Message("assistant", split_thought(wrote)[1].strip())
-    return Exchange(say(wording, number, observation, False, correction), said)
+    return Exchange(say(wording, form, number, observation, False, before), said)
 
 
 def conversation(form: ActionFormat, past: tuple[Exchange, ...], thinking: bool) -> Conversation:

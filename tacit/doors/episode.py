@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tacit.core.answers import as_observation, as_transition
 from tacit.core.errors import TacitError, unknown
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, World
@@ -80,12 +81,12 @@ class Episode:
         self._world = self._world or self.environment.make()
         self.task = self.tasks[number % len(self.tasks)]
         self.steps, self._over = 0, False
-        return self._world.reset(self.task)
+        return as_observation(self._world.reset(self.task))
 
     def act(self, action: str) -> Turn:
         if self._over or self._world is None:
             raise TacitError("this episode is over, or has not begun: reset it first.")
-        transition = self._world.step(str(action)).in_plain_numbers()
+        transition = as_transition(self._world.step(str(action)))
         self.steps += 1
         truncated = self.steps >= self.max_steps and not transition.done
         self._over = transition.done or truncated

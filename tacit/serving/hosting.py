@@ -88,10 +88,6 @@ async def step(session: Session, sessions: Sessions, action: str | None) -> Turn
         except TimeoutError:
             sessions.end(session, "world_hang", f"no answer to {turn.action!r} within {WORLD_S:g} s")
             return turn
-        try:
-            answer = answer if isinstance(answer, Broken) else answer.in_plain_numbers()
-        except ValueError as error:
-            answer = Broken(StopReason.WORLD_ERROR, str(error))
         if isinstance(answer, Broken):
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
