@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling.drawing import draw
+from tacit.engines.local.sampling.drawing import draw, has_draw_kernel
 
+ROOT = Path(__file__).resolve().parents[2]
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
 
 
@@ -47,3 +54,37 @@ def test_the_largest_uniform_never_leaves_the_support():
     for options in ({}, {"top_p": 0.9}, {"top_k": 900}, {"top_k": 10}):
         tokens, logprobs = draw(probs.log(), largest, Sampling(**options))
         assert probs[0, tokens[0]] > 0 and torch.isfinite(logprobs).all()
+
+
+INTERPRETED = """
+import torch
+from tacit.engines.local.sampling import drawing
+cpu = torch.device("cpu")
+assert drawing._agrees(cpu, torch.float32) and drawing._agrees(cpu, torch.bfloat16)
+probs = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
+drawn = [drawing._launched(probs.log(), torch.tensor([u]), 1.0) for u in (0.01, 0.49, 0.51, 0.79, 0.81, 1 - 2**-24)]
+assert [int(token) for token, _ in drawn] == [0, 0, 2, 2, 3, 3], drawn
+torch.testing.assert_close(torch.cat([logprob for _, logprob in drawn]).exp(), torch.tensor([0.5, 0.5, 0.3, 0.3, 0.2, 0.2]))
+(token,), (logprob,) = drawing._launched(torch.full((1, 4), float("nan")), torch.tensor([0.5]), 1.0)
+assert 0 <= token < 4 and logprob.isnan()  # whoever samples refuses such numbers, but must be able to read them
+print("agrees")
+"""
+
+
+def test_the_interpreted_kernel_draws_as_torch_does():
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.strip() == "agrees", done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_that_can_compile_draws_in_one_launch():
+    pytest.importorskip("triton")
+    assert has_draw_kernel(torch.device("cuda"), torch.float32) and has_draw_kernel(torch.device("cuda"), torch.bfloat16)
+    logits = torch.randn(32, 49_152, device="cuda") * 3
+    uniform = torch.rand(32, device="cuda")
+    here, there = draw(logits, uniform, Sampling()), draw(logits.cpu(), uniform.cpu(), Sampling())
+    assert (here[0].cpu() == there[0]).float().mean() > 0.9  # where u falls on the border of two tokens rounding decides
+    same = here[0].cpu() == there[0]
+    torch.testing.assert_close(here[1].cpu()[same], there[1][same], atol=1e-4, rtol=1e-4)

@@ -40,6 +40,8 @@ class Reading:
     """where the new features go: rows and columns, or rows of the flattened cache"""
     mask: torch.Tensor
     positions: torch.Tensor
+    rotations: torch.Tensor | None = None
+    """of all positions, where attention is to rotate"""
 
 
 class KeyValueCache:
@@ -119,19 +121,20 @@ class KeyValueCache:
         g = self.geometry
         return has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
 
-    def reading(self, positions_B: torch.Tensor, window: int) -> Reading:
+    def reading(self, positions_B: torch.Tensor, window: int, rotations: torch.Tensor) -> Reading:
         """A step in which row i writes at its position and reads up to it, as far as `window` goes."""
         if self.reads_own_columns:
-            return Reading(len(positions_B), window, (), positions_B, positions_B)
+            return Reading(len(positions_B), window, (), positions_B, positions_B, rotations)
         rows_B = torch.arange(len(positions_B), device=positions_B.device)
         slots = (rows_B, positions_B) if self._by_head else (rows_B * self.capacity + positions_B,)
         return Reading(len(positions_B), window, slots, self._mask(positions_B, window)[:, None, None], positions_B)
 
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
-        """Write this step's keys and values, then attend: [B, query heads · head_dim]."""
+        """Write this step's keys and values, then attend: [B, query heads · head_dim]. Queries and keys come rotated, unless
+        rows read their own columns: that kernel rotates them."""
         g, keys, values = self.geometry, self._keys[layer], self._values[layer]
-        if self.reads_own_columns:
-            return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, g.scale)
+        if step.rotations is not None:
+            return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, step.rotations, g.scale)
         for cached, new in ((keys, k_BHD), (values, v_BHD)):
             if self._by_head:
                 cached.index_put_(step.slots, new)

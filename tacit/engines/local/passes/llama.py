@@ -203,7 +203,7 @@ class LlamaForward:
         `order`: (which row comes where when they are sorted into the groups in use, and where to find each again), where the
         rows do not lie so. Only attention, which reads the cache, sees them as they lie.
         """
-        reading, ways = cache.reading(positions_B, window), self._step_ways
+        reading, ways = cache.reading(positions_B, window, torch.view_as_real(self._cis)), self._step_ways
         if order is not None:
             tokens_B, positions_B = tokens_B[order[0]], positions_B[order[0]]
         cis_B = self._cis[positions_B, None]
@@ -212,7 +212,7 @@ class LlamaForward:
             small = self._small_step(len(h))
             return self.head.unrounded(small.normed(small(h, self._layers, cis_B, cache, reading), self._norm.weight))
         for depth, block in enumerate(self._layers):
-            q, k, v = block.query_key_value(h, cis_B, ways)
+            q, k, v = block.query_key_value(h, cis_B if reading.rotations is None else None, ways)
             if order is not None:
                 q, k, v = (x[order[1]] for x in (q, k, v))
             attended = cache.attend(depth, q, k, v, reading)
@@ -304,14 +304,14 @@ class _Layer:
         return found if self._qk_weight is None else [*found, self._qk_weight]
 
     def query_key_value(
-        self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways
+        self, h: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[..., heads, head_dim] each, rotated."""
+        """[..., heads, head_dim] each, rotated; None: as they are, for attention that rotates."""
         qkv = self.qkv(ways.normed(h, self.input_norm)).unflatten(-1, (-1, self._dim))
         qk, v = qkv.split((self._heads + self._kv, self._kv), dim=-2)
         if self._qk_norms is not None and self._qk_weight is not None:
             qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * self._qk_weight
-        q, k = ways.rotated(qk, cis).split((self._heads, self._kv), dim=-2)
+        q, k = (qk if cis is None else ways.rotated(qk, cis)).split((self._heads, self._kv), dim=-2)
         return q, k, v
 
     def key_value(self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways) -> tuple[torch.Tensor, torch.Tensor]:

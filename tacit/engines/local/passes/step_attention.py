@@ -1,6 +1,6 @@
-"""One decode step's attention as a kernel of its own: write the new key and value, then attend, in one launch.
+"""One decode step's attention as a kernel of its own: rotate, write the new key and value, then attend, in one launch.
 
-    out = softmax(q · [k₀ … kₜ] · scale) [v₀ … vₜ]            t the row's own position; kₜ and vₜ are the new ones
+    out = softmax(R q · [k₀ … R kₜ] · scale) [v₀ … vₜ]      t the row's own position, R its rotation; kₜ and vₜ are the new ones
 
 Each program has one row and one key head, reads exactly the columns that row has, and keeps the running maximum and sum of the
 softmax as it goes. Torch's fused kernel reads a window common to all rows instead, under a mask.
@@ -27,9 +27,13 @@ def attend_step(
     keys_BSGD: torch.Tensor,
     values_BSGD: torch.Tensor,
     positions_B: torch.Tensor,
+    rotations: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not."""
+    """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not.
+
+    Queries and keys keep the two halves of each rotated pair side by side. `rotations` [positions, head_dim / 2, 2] are cosine
+    and sine, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
     out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
@@ -42,6 +46,7 @@ def attend_step(
         keys_BSGD,
         values_BSGD,
         positions_B,
+        rotations,
         out,
         scale,
         q_BHD.stride(0),
@@ -86,10 +91,13 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
     )
     keys, values = random(rows, capacity, kv_heads, head_dim), random(rows, capacity, kv_heads, head_dim)
     scale = head_dim**-0.5
-    found = attend_step(q, k, v, keys, values, positions, scale)
+    turns = torch.polar(torch.ones(capacity, head_dim // 2, device=device), random(capacity, head_dim // 2).float())
+    found = attend_step(q, k, v, keys, values, positions, torch.view_as_real(turns), scale)
+    q, k = (_rotated(x, turns[positions, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
         own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()
-        if not (torch.equal(own_k[-1], k[row].float()) and torch.equal(own_v[-1], v[row].float())):
+        close = torch.allclose(own_k[-1], k[row].float(), atol=2e-2, rtol=2e-2)
+        if not (close and torch.equal(own_v[-1], v[row].float())):
             return False
         expected = scaled_dot_product_attention(
             q[row].float().view(kv_heads, queries_per_kv, head_dim), own_k.transpose(0, 1), own_v.transpose(0, 1), scale=scale
@@ -97,3 +105,8 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
         if not torch.allclose(found[row].float(), expected.flatten(), atol=2e-2, rtol=2e-2):
             return False
     return True
+
+
+def _rotated(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)

@@ -12,6 +12,7 @@ def attend_one(
     keys,
     values,
     positions,
+    rotations,
     out,
     scale,
     q_row,
@@ -31,8 +32,18 @@ def attend_one(
     queries = tl.arange(0, PADDED)
     real = queries[:, None] < GROUP
     at = (head * GROUP + queries[:, None]) * DIM + dims[None, :]
-    asking = tl.load(q + row * q_row + at, mask=real, other=0.0)
-    key = tl.load(k_new + row * k_row + head * DIM + dims)
+    pairs = tl.arange(0, DIM // 2)
+    turn = rotations + position * DIM + 2 * pairs
+    cos, sin = tl.load(turn), tl.load(turn + 1)
+    # (a + ib)(cos + i sin) for every pair, of the queries and of the new key
+    twos = (head * GROUP + queries[:, None]) * DIM + 2 * pairs[None, :]
+    a = tl.load(q + row * q_row + twos, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(q + row * q_row + twos + 1, mask=real, other=0.0).to(tl.float32)
+    turned = tl.join(a * cos[None, :] - b * sin[None, :], b * cos[None, :] + a * sin[None, :])
+    asking = tl.reshape(turned, (PADDED, DIM)).to(q.dtype.element_ty)
+    a = tl.load(k_new + row * k_row + head * DIM + 2 * pairs).to(tl.float32)
+    b = tl.load(k_new + row * k_row + head * DIM + 2 * pairs + 1).to(tl.float32)
+    key = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (DIM,)).to(k_new.dtype.element_ty)
     value = tl.load(v_new + row * v_row + head * DIM + dims)
     first = (row * capacity * KV + head) * DIM
     tl.store(keys + first + position * KV * DIM + dims, key)
