@@ -16,6 +16,7 @@ Every other method *replaces* some of these roles or *adds* roles of its own, an
     RLOO       replaces  credits/episode credit
     ReuseRL    adds      rewards/length cost, companions/dictionary
     BiPACE     adds      credits/step credit, companions/radius, hidden_layer/hidden state
+    Complementary adds   comparison/halves, companions/experience   and replaces conditions/how it is told
 
 Adding methods together applies all replacements, then all additions, so the order in which they are named cannot matter. Two
 that replace one role, or that add the same one, are refused: one would be dropped, or something counted twice.
@@ -30,8 +31,11 @@ from typing import Any, Literal, get_args
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Context, Method, Schedule
 
-Piece = Literal["context", "rewards", "credits", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"]
-# Terms of the context are what is put around it: each a function from a context to a context.
+Piece = Literal[
+    "context", "rewards", "credits", "comparison", "columns", "losses", "companions", "conditions", "selection", "hidden_layer"
+]
+# Terms of the context are what is put around it: each a function from a context to a context. So are those of the comparison,
+# around every credit, whichever method it is of: they say who is compared with whom.
 SINGLE = ("conditions", "selection", "hidden_layer")
 """pieces a method has one of"""
 
@@ -79,6 +83,8 @@ def compose(
         pieces[part.piece] = (*pieces.get(part.piece, ()), *part.terms)
     for put_around in pieces.pop("context", ()):
         context = put_around(context)
+    for held_to in pieces.pop("comparison", ()):
+        pieces["credits"] = tuple(held_to(term) for term in pieces.get("credits", ()))
     for piece in SINGLE:
         found = pieces.pop(piece, ())
         if len(found) > 1:

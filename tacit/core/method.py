@@ -91,7 +91,8 @@ class CreditTerm(Protocol):
     def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment) -> Sequence[Credit]:
         """Terms see all groups at once: some normalise over the batch, some score it in one pass. A term that can say how it
         came to its credits returns them `Explained`. What it asks of a policy beside sampling and learning it says by an
-        attribute `needs`; one that compares no episodes with each other says `alone = True`."""
+        attribute `needs`; one that compares no episodes of a group with each other says `alone = True`, one that compares
+        across groups `batchwide = True`."""
         ...
 
 

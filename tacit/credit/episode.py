@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -97,6 +97,7 @@ class BatchRelative:
     baseline: Literal["none", "group"] = "none"
     temperature: float = 1.0
     delta: float = 1e-6
+    batchwide: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[str]:

@@ -38,8 +38,7 @@ from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.tools import NO_TOOLS, Base, Tools
 from tacit.core.world import Environment
-from tacit.credit.episode import EpisodeRelative
-from tacit.credit.halves import WithinConditions
+from tacit.credit.halves import within_conditions
 from tacit.methods.grpo import GRPO
 
 
@@ -61,7 +60,7 @@ class Complementary(GRPO):
     actor: Literal["trained", "fixed"] = "trained"
     """the actor learns, or stays as it is while the extractor learns (Exp. Only of Table 1)"""
     advantage: Literal["split", "joint"] = "split"
-    """compare members within their half (Eq. 5), or all with all (Figure 3c)"""
+    """compare episodes, and steps where their credit is added, within their half (Eq. 5), or all with all (Figure 3c)"""
     guided: Share = 0.5
     """share of a group's members that are given an entry; 1 is all of them (Figure 3b)"""
     embedding: Literal["ngram", "sentence", "endpoint"] = "ngram"
@@ -140,15 +139,13 @@ class Complementary(GRPO):
         experience = tools.shared("experience", self.shared(), made)
         may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
         inner = Internalising(self.context(world), self.internalise, self.internalise_every)
-        episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
-        split = [replaces("credits", "episode credit", WithinConditions(episode))] if self.advantage == "split" else []
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (
             replaces("conditions", "how it is told", Halves(experience, self.guided)),
             adds("companions", "experience", experience),
             *([] if self.search_and_ask == "none" else [adds("context", "somebody to ask", may_ask)]),
             *([adds("companions", "internalising", inner)] if self.internalise else ()),
-            *split,
+            *([adds("comparison", "halves", within_conditions)] if self.advantage == "split" else ()),  # Eq. 5
             *(still if self.actor == "fixed" else ()),
         )
 

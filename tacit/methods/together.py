@@ -72,7 +72,7 @@ class Together(GRPO):
         """Refuse what would change nothing: credit that no loss reads."""
         for blind in (name for name, cls in self.made_of.items() if cls.blind):
             for other, parts in wished.items():
-                if other != blind and any(part.piece in ("rewards", "credits") for part in parts):
+                if other != blind and any(part.piece in ("rewards", "credits", "comparison") for part in parts):
                     lost = "what the other does to rewards or credit would be lost"
                     raise TacitError(
                         f"{blind!r} and {other!r} cannot be added together: {blind} looks at no outcome, and {lost}."

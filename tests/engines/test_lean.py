@@ -8,6 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.engines.local.learning.update import training
+from tacit.engines.local.passes import lean
 from tacit.engines.local.passes.flat import flat_buckets, pack_flat
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import pack
@@ -71,6 +73,20 @@ def test_shared_prompts_are_computed_once() -> None:
     packed = pack_flat(prompts, completions, np.array([0, 3, 6]))
     assert packed.computed == 9 + (5 - 1) + (1 - 1) + (4 - 1)
     assert packed.positions_N.tolist() == [*range(9), *range(9, 13), *range(9, 12)]
+
+
+@pytest.mark.parametrize("drops_out, expected", [(False, 6), (True, 12)])
+def test_a_token_that_comes_again_is_projected_once_in_the_first_layer(make_policy, monkeypatch, drops_out, expected) -> None:
+    """Unless an adapter drops some of what it reads: then no two places read the same."""
+    policy = make_policy(lora_rank=2, lora_dropout=0.5)
+    model, read = policy.engine.model, []
+    together = lean._together
+    monkeypatch.setattr(lean, "_together", lambda x, *modules: read.append(len(x)) or together(x, *modules))
+    prompts, completions = [np.array([5, 6, 7, 5, 6, 7])] * 2, [np.array([8, 9, 8, 9]), np.array([9, 10, 9, 10])]
+    packed = pack_flat(prompts, completions, np.array([0, 1]))
+    with training(model, policy.engine.settings, dropout=drops_out, seed=0):
+        model.predicting(packed)
+    assert packed.computed == 12 and read[0] == expected and read[2] == 12
 
 
 def test_the_docstring_example() -> None:

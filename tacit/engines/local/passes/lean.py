@@ -1,9 +1,10 @@
 """Training and scoring passes of the Llama family over flat tokens: no padding, shared prompts once, the top layer only
-where something is predicted.
+where something is predicted, the bottom one's projections only of tokens that differ.
 
-Three things a padded forward pass computes for nothing:
+Four things a padded forward pass computes for nothing:
   * padding: here every token of a micro-batch is one row of a matrix [N, D]; only attention sees rectangles;
   * the same prompt again for every completion sampled from it, as group-relative methods do;
+  * the first layer's queries, keys and values again for every place of a token: they know of no place before they are rotated;
   * the last layer's queries and feed-forward at positions that predict no completion token.
 
 Linear layers are called as modules, so LoRA (and its dropout) is inside, and autograd does the rest.
@@ -48,28 +49,30 @@ class LeanDecoder:
     def __call__(self, pack: FlatPack) -> torch.Tensor:
         """[T, D] states after the final norm, at the positions that predict the completion tokens."""
         device = self.body.embed_tokens.weight.device
-        hidden_ND = self.body.embed_tokens(_to(pack.tokens_N, device))
+        distinct_U, which_N = np.unique(pack.tokens_N, return_inverse=True)
+        embedded_UD, of_N = self.body.embed_tokens(_to(distinct_U, device)), _to(which_N, device)
+        hidden_ND = embedded_UD.index_select(0, of_N)
         rotation_N = self._rotation(_to(pack.positions_N, device))
         inner = [_Rectangle(attention, hidden_ND) for attention in pack.inner]
-        for layer in self.layers[:-1]:
-            q, k, v = self._projected(layer, hidden_ND, hidden_ND, rotation_N, rotation_N)
+        for depth, layer in enumerate(self.layers[:-1]):
+            if depth == 0 and not _drops_out(layer):
+                q, k, v = (x.index_select(0, of_N) for x in self._projected(layer, embedded_UD, embedded_UD))
+            else:
+                q, k, v = self._projected(layer, hidden_ND, hidden_ND)
+            q, k = _rotate(q, rotation_N), _rotate(k, rotation_N)
             attended = [self._attend(q, k, v, rectangle) for rectangle in inner]
             hidden_ND = self._rest(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
         top, predicts_T = self.layers[-1], _to(pack.predicts_T, device)
         hidden_TD = hidden_ND.index_select(0, predicts_T)
-        q, k, v = self._projected(top, hidden_TD, hidden_ND, rotation_N.index_select(0, predicts_T), rotation_N)
+        q, k, v = self._projected(top, hidden_TD, hidden_ND)
+        q, k = _rotate(q, rotation_N.index_select(0, predicts_T)), _rotate(k, rotation_N)
         hidden_TD = self._rest(top, hidden_TD, self._attend(q, k, v, _Rectangle(pack.top, hidden_ND)))
         return _norm(self.body.norm, hidden_TD)
 
     def _projected(
-        self,
-        layer: Any,
-        queries_QD: torch.Tensor,
-        keys_ND: torch.Tensor,
-        rotation_Q: torch.Tensor,
-        rotation_N: torch.Tensor,
+        self, layer: Any, queries_QD: torch.Tensor, keys_ND: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Rotated queries and keys, and values: [·, heads, head_dim]."""
+        """Queries, keys and values, not yet rotated: [·, heads, head_dim]."""
         attention, shape = layer.self_attn, (-1, self.head_dim)
         x_N = _norm(layer.input_layernorm, keys_ND)
         x_Q = x_N if queries_QD is keys_ND else _norm(layer.input_layernorm, queries_QD)
@@ -81,7 +84,7 @@ class LeanDecoder:
             k, v = _together(x_N, attention.k_proj, attention.v_proj).unflatten(-1, shape).chunk(2, dim=1)
         if self.has_qk_norm:
             q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
-        return _rotate(q, rotation_Q), _rotate(k, rotation_N), v
+        return q, k, v
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rectangle: _Rectangle) -> torch.Tensor:
         """[slots, heads · head_dim]"""
@@ -145,6 +148,11 @@ def _together(x: torch.Tensor, *modules: Any) -> torch.Tensor:
     if not all(type(module) is nn.Linear and module.bias is None for module in modules):
         return torch.cat([module(x) for module in modules], dim=-1)
     return linear(x, torch.cat([module.weight for module in modules]))
+
+
+def _drops_out(layer: Any) -> bool:
+    """Whether an adapter in there drops some of what it reads: then every place of a token is read by itself."""
+    return any(isinstance(module, nn.Dropout) and module.training for module in layer.self_attn.modules())
 
 
 def _gather(x: torch.Tensor, index: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:

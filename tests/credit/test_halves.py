@@ -1,0 +1,156 @@
+"""Who is compared with whom: within each half of a group, whatever the credit: by hand, against slow loops, in the limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stepwise import make_group, make_step, outcomes, seen, slow_hgpo, slow_pace, slow_part_relative, values_of
+
+from tacit.core.credit import Rewards
+from tacit.core.errors import TacitError
+from tacit.core.method import Explained
+from tacit.core.moment import Moment
+from tacit.core.types import Condition, Group
+from tacit.credit.embedders import HashNgram, Identity
+from tacit.credit.episode import EpisodeRelative
+from tacit.credit.halves import WithinConditions
+from tacit.credit.hgpo import HistoryHierarchy
+from tacit.credit.pace import ActionPeers
+from tacit.credit.partitions import Clusters, Fixed
+from tacit.credit.step_relative import StepRelative
+from tacit.environments import get_environment
+from tacit.methods import get_method
+
+GUIDED = Condition("guided", "note", "1")
+WORLD = get_environment("countdown")
+
+
+def told(group: Group, guided: tuple[int, ...]) -> Group:
+    """The group with these members guided, all others free."""
+    members = [replace(t, condition=GUIDED if i in guided else Condition()) for i, t in enumerate(group.trajectories)]
+    return Group(group.task, tuple(members))
+
+
+def applied(term, group: Group, rewards: Rewards) -> Explained:
+    return term([group], [rewards], None, Moment())
+
+
+def test_a_guided_step_is_not_compared_with_a_free_one():
+    # all four stood at x; guided returns 10 and 0, free 4 and 2. Means 5 and 3; all together it would be 4.
+    group = told(seen("x", "x", "x", "x"), (0, 2))
+    rewards = outcomes(group, [10, 4, 0, 2])
+    steps = StepRelative(std=None, gamma=1.0)
+    assert values_of(applied(WithinConditions(steps), group, rewards)[0]) == [5.0, 1.0, -5.0, -1.0]
+    assert values_of(applied(steps, group, rewards)[0]) == [6.0, 0.0, -4.0, -2.0], "joint: reading the note is praised"
+
+
+def test_action_peers_are_of_the_same_half():
+    # guided: left 10, left 4, right 1 → V̂ 5, Q̂(left) 7, right leaves itself out: 1 − 7. free: left 0 and right 2 leave one out
+    group = make_group([[make_step("x", did)] for did in ("left", "left", "left", "right", "right")])
+    group = told(group, (0, 1, 4))
+    rewards = outcomes(group, [10, 4, 0, 2, 1])
+    given_ = applied(WithinConditions(ActionPeers(gamma=1.0)), group, rewards)
+    assert values_of(given_[0]) == [2.0, 2.0, -2.0, 2.0, -6.0]
+    (marks,) = given_.marks
+    assert marks["v"] == [5.0, 5.0, 1.0, 1.0, 5.0] and marks["branch"] == [2, 2, 1, 1, 1]
+    assert marks["part"] == [0, 0, 1, 1, 0], "labels go on from one half to the next"
+    assert given_.metrics["parts"] == 2 and given_.metrics["parts_mean_size"] == 2.5
+
+
+def test_histories_are_compared_within_a_half_and_who_has_none_keeps_no_label():
+    group = told(seen("xy", "xy", "xy", "zy"), (0, 1))
+    rewards = outcomes(group, [10, 0, 10, 0])
+    got = values_of(applied(WithinConditions(HistoryHierarchy(2, std=None, gamma=1.0)), group, rewards)[0])
+    # guided: x and y at ±5, y also after x. Free: y at ±5 by what is seen alone; x and z were seen once in that half
+    assert got == [5.0, 5.0, -5.0, -5.0, 0.0, 5.0, 0.0, -5.0]
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        EpisodeRelative(),
+        StepRelative(),
+        StepRelative(Clusters(HashNgram(), Fixed(0.25))),
+        ActionPeers(Clusters(Identity(), Fixed(0.0))),
+        ActionPeers(form="difference"),
+        HistoryHierarchy(base=True),
+    ],
+    ids=lambda term: type(term).__name__,
+)
+def test_one_condition_is_the_plain_credit_bit_for_bit(term):
+    rng = np.random.default_rng(3)
+    groups = [seen(*("".join(rng.choice(list("abc"), rng.integers(1, 5))) for _ in range(6))) for _ in range(3)]
+    rewards = [Rewards(g, rng.normal(size=len(g.steps)), -0.1 * rng.integers(0, 2, len(g.steps))) for g in groups]
+    for condition in (Condition(), GUIDED):
+        alike = [Group(g.task, tuple(replace(t, condition=condition) for t in g.trajectories)) for g in groups]
+        earned = [Rewards(g, r.flow_N, r.local_N) for g, r in zip(alike, rewards, strict=True)]
+        plain, within = (one(alike, earned, None, Moment()) for one in (term, WithinConditions(term)))
+        assert [c.tokens_T.tolist() for c in within] == [c.tokens_T.tolist() for c in plain]
+        assert all(a.group is b for a, b in zip(within, alike, strict=True))
+        assert {**plain.metrics, "step_credit_seconds": 0} == {**within.metrics, "step_credit_seconds": 0}
+        columns = [{name: np.asarray(values).tolist() for name, values in noted.items()} for noted in plain.marks]
+        assert [dict(noted) for noted in within.marks] == (columns or [{}] * 3)
+
+
+episodes = st.lists(
+    st.tuples(st.booleans(), st.text("ab", min_size=1, max_size=4), st.sampled_from([0.0, 1.0, 10.0])), min_size=1, max_size=7
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(episodes, st.integers(0, 9))
+def test_it_is_the_slow_loop_over_each_half(played, seed):
+    rng = np.random.default_rng(seed)
+    actions = [[str(rng.integers(2)) for _ in saw] for _, saw, _ in played]
+    group = make_group(
+        [[make_step(x, a) for x, a in zip(saw, did, strict=True)] for (_, saw, _), did in zip(played, actions, strict=True)]
+    )
+    group = told(group, tuple(i for i, (guided, _, _) in enumerate(played) if guided))
+    rewards = outcomes(group, [worth for _, _, worth in played])
+    places = [(guided, x) for guided, saw, _ in played for x in saw]
+    part = [places.index(place) for place in places]
+    returns = rewards.returns_N(0.95).tolist()
+    key = [a for did in actions for a in did]
+    np.testing.assert_allclose(
+        values_of(applied(WithinConditions(StepRelative()), group, rewards)[0]),
+        slow_part_relative(returns, part, "population"),
+        atol=1e-9,
+    )
+    for form in ("q", "difference"):
+        got = applied(WithinConditions(ActionPeers(form=form)), group, rewards)
+        np.testing.assert_allclose(values_of(got[0]), slow_pace(returns, part, key, form)[0], atol=1e-9)
+        label = got.marks[0]["part"]
+        assert all((label[i] == label[j]) == (part[i] == part[j]) for i in range(len(part)) for j in range(len(part)))
+    own = np.array([guided for guided, _ in places])
+    expected = np.zeros(len(places))
+    for half in (True, False):
+        expected[own == half] = slow_hgpo(
+            np.array(returns)[own == half].tolist(), [saw for guided, saw, _ in played if guided == half], 3, 1.0
+        )
+    got = applied(WithinConditions(HistoryHierarchy()), group, rewards)
+    np.testing.assert_allclose(values_of(got[0]), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("beside", ["", "+bipace", "+bigpo", "+gigpo", "+hgpo", "+rloo", "+opid", "+ppo"])
+def test_every_credit_that_compares_is_held_to_the_halves(beside):
+    name = f"complementary{beside}"
+    method = get_method(name)().build(WORLD)
+    joint = replace(get_method(name)(), advantage="joint").build(WORLD)
+    assert len(method.credits) == len(joint.credits)
+    for split, plain in zip(method.credits, joint.credits, strict=True):
+        assert not isinstance(plain, WithinConditions)
+        if getattr(plain, "alone", False):
+            assert type(split) is type(plain), "it compares nobody"
+        else:
+            assert split == WithinConditions(plain) and split.needs == getattr(plain, "needs", frozenset())
+
+
+def test_credit_over_the_whole_batch_would_compare_the_halves_after_all():
+    for baseline in ("none", "group"):
+        with pytest.raises(TacitError, match=r"BatchRelative holds an episode against the whole batch.*--advantage joint"):
+            replace(get_method("complementary+reinforce_pp")(), baseline=baseline).build(WORLD)
+    assert replace(get_method("complementary+reinforce_pp")(), advantage="joint").build(WORLD)
