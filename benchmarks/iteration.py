@@ -105,6 +105,7 @@ class Limited:
         self._policy, self._mean = policy, mean
         self.context_limit, self.encode_prompt = policy.context_limit, policy.encode_prompt
         self.encode_completion, self.decode = policy.encode_completion, policy.decode
+        self.encode_prompts = policy.encode_prompts
 
     def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
         return self._policy.sample([self.limited(r) for r in requests], replace(sampling, stop=()), layer)

@@ -66,7 +66,7 @@ def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_p
     chosen, left_open = make_policy(token_budget=2000).engine.learning("default"), make_policy().engine.learning("default")
     _, per_token = kept_by(left_open, batch, [Imitation()], np.arange(8))
     for learning, plenty, expected in ((left_open, 100, 100), (left_open, 5, 60), (left_open, 9999, 2048), (chosen, 100, 2000)):
-        monkeypatch.setattr(planning, "PLENTY", (plenty + 0.5) * per_token)
+        monkeypatch.setattr(planning, "SHARE", (plenty + 0.5) * per_token / 10**12)
         assert planned_budget(learning, batch, [Imitation()], lambda: None) == expected
 
 

@@ -4,7 +4,7 @@ A few rows are gone through, then twice as many, and what autograd keeps of them
 
     kept(tokens) = fixed + per_token · tokens
     tokens of a pass  ≤  (what is free − what an update needs anyway − fixed) / (per_token · SLACK)
-    tokens of a pass  ≤  PLENTY / per_token                where no token budget was chosen
+    tokens of a pass  ≤  plenty / per_token                where no token budget was chosen; plenty a SHARE of what is free
 
 What it needs anyway: gradients, the optimiser's moments where it has none yet, and the logits of one chunk.
 """
@@ -30,9 +30,10 @@ SLACK = 1.2
 """the backward pass has a layer's gradients beside what is kept, and memory comes in blocks"""
 LOGIT_COPIES = 4
 """logits, their softmax, and the gradients of both"""
-PLENTY = 16 * 2**30
-"""bytes that a pass may keep, so that whoever comes first leaves room for others. SmolLM2-135M keeps 0.78 MB a token (less
-compiled), so 22,000 and more fit: five times what keeps a GPU busy (WORTH_COMPILING); 65,536 would take 48 GiB"""
+SHARE = 0.4
+"""of the free memory that a pass may keep, so that whoever comes first leaves room for others. On an empty H200 that is 65,536
+tokens of SmolLM2-135M (0.78 MB each, 48 GiB). A pass of a third of that computes half as many tokens a second: the host, which
+launches as much for each pass, is then slower than the GPU"""
 
 
 def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm], make_room: Callable[[], None]) -> int:
@@ -52,7 +53,7 @@ def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm],
         make_room()
         return min(budget, TRIED_TOKENS)
     if not learning.settings.token_budget:
-        budget = min(budget, max(TRIED_TOKENS, int(PLENTY / per_token)))
+        budget = min(budget, max(TRIED_TOKENS, int(SHARE * free_bytes(model.device) / per_token)))
     logits = LOGIT_COPIES * 4 * min(batch.total_tokens, model.chunk_tokens) * model.vocabulary
 
     def fits() -> int:

@@ -322,5 +322,6 @@ class _Layer:
         return ways.rotated(k, cis), v
 
     def after_attention(self, h: torch.Tensor, attended: torch.Tensor, ways: type[Ways] = Ways) -> torch.Tensor:
+        """`h` itself is changed."""
         h = self.out.onto(h, attended)
         return self.down.onto(h, ways.gated(self.gate_up(ways.normed(h, self.mlp_norm)), self._activation))

@@ -65,11 +65,13 @@ class Projection:
         return unrounded(x, matrix.weight) if self.is_plain and matrix.bias is None else self(x).float()
 
     def onto(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """h + y, in one operation where there is neither bias nor adapter."""
+        """h becomes h + y, where it lies: in one operation where there is neither bias nor adapter. Returns h."""
         if len(self._now) == 1:
-            return self._now[0].onto(h, x)
-        parts = zip(self._now, h.split(self._rows), x.split(self._rows), strict=True)
-        return torch.cat([matrix.onto(part, read) for matrix, part, read in parts])
+            self._now[0].onto(h, x)
+        else:
+            for matrix, part, read in zip(self._now, h.split(self._rows), x.split(self._rows), strict=True):
+                matrix.onto(part, read)
+        return h
 
     @property
     def is_plain(self) -> bool:
@@ -143,10 +145,11 @@ class _Matrix:
             return y
         return y + linear(linear(x, self.lora_A), self.lora_B)
 
-    def onto(self, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def onto(self, h: torch.Tensor, x: torch.Tensor) -> None:
         if self.bias is not None or self.lora_A is not None:
-            return h + self(x)
-        return torch.addmm(h.flatten(0, -2), x.flatten(0, -2), self.weight.t()).view(h.shape)
+            h += self(x)
+        else:
+            h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
 
     def take(self, parts: Sequence[_Parts], order: torch.Tensor | None) -> None:
         def ordered(rows: torch.Tensor) -> torch.Tensor:

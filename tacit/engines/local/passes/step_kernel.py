@@ -56,15 +56,15 @@ def attend_one(
         columns = start + tl.arange(0, BLOCK)
         seen = columns < position
         places = first + columns[:, None] * (KV * DIM) + dims[None, :]
-        block = tl.load(keys + places, mask=seen[:, None], other=0.0)
-        scores = tl.dot(asking, tl.trans(block)) * scale
+        their_keys = tl.load(keys + places, mask=seen[:, None], other=0.0)
+        their_values = tl.load(values + places, mask=seen[:, None], other=0.0)  # on its way while scores are computed
+        scores = tl.dot(asking, tl.trans(their_keys)) * scale
         scores = tl.where(seen[None, :], scores, -float("inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights = tl.exp(scores - higher[:, None])
         kept = tl.exp(highest - higher)
         total = total * kept + tl.sum(weights, 1)
-        block = tl.load(values + places, mask=seen[:, None], other=0.0)
-        answer = answer * kept[:, None] + tl.dot(weights.to(block.dtype), block)
+        answer = answer * kept[:, None] + tl.dot(weights.to(their_values.dtype), their_values)
         highest = higher
     answer = answer / total[:, None]
     tl.store(out + row * (KV * GROUP * DIM) + at, answer.to(asking.dtype), mask=real)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ class Stops:
     """
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
-        self._tokenizer = tokenizer
+        self._decode = _decoder(tokenizer)
         self._stop = tuple(stop)
         self._last_characters = {text[-1] for text in stop}
         self._is_end_V = np.zeros(vocabulary, dtype=bool)
@@ -44,15 +45,24 @@ class Stops:
         """The text of a completion, without the token that ended it."""
         if len(tokens_T) and self._is_end_V[tokens_T[-1]]:
             tokens_T = tokens_T[:-1]
-        return self._tokenizer.decode(tokens_T.tolist(), skip_special_tokens=True)
+        return self._decode(tokens_T.tolist())
 
     def _completes(self, token: int) -> bool:
         known = self._may_complete.get(token)
         if known is None:
             # twice, because some tokenizers drop a space that begins the text
-            text = self._tokenizer.decode([token, token], skip_special_tokens=True)
+            text = self._decode([token, token])
             known = self._may_complete[token] = any(c in self._last_characters or c == "�" for c in text)
         return known
+
+
+def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
+    """Text without control tokens: from the tokenizer itself, where what is around it would change nothing and take twice as
+    long."""
+    own = getattr(tokenizer, "backend_tokenizer", None)
+    if own is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True):
+        return partial(own.decode, skip_special_tokens=True)
+    return partial(tokenizer.decode, skip_special_tokens=True)
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
