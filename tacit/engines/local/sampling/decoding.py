@@ -8,7 +8,7 @@ faster way (llama_decoding).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,9 @@ import torch
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling.drawing import draw
+
+Written = Callable[[], tuple[np.ndarray, np.ndarray]]
+"""tokens and their log-probabilities, [B, K] each, which a device may still be at work on: asking for them waits for it"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Table(Protocol):
         ...
 
     @property
+    def looks_ahead(self) -> bool:
+        """whether it can go on before what was written is read, so that the device does not wait for whoever reads"""
+        ...
+
+    @property
     def joins(self) -> bool:
         """whether rows can join while others are under way"""
         ...
@@ -68,8 +76,8 @@ class Table(Protocol):
         counts from 0, the embeddings."""
         ...
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-        """The next K tokens of every row and their log-probabilities, [B, K] each. `longest`: tokens of the longest row."""
+    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
+        """The next K tokens of every row. `longest`: tokens of the longest row."""
         ...
 
     def keep(self, rows: np.ndarray) -> None:
@@ -138,9 +146,20 @@ class Lanes:
         """The last token has been read. Rows that are over and only run along stay inside the cache."""
         self.positions_B.add_(1).clamp_(max=capacity - 1)
 
-    def written(self, rows: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def written(self, rows: int, steps: int) -> Written:
         """The tokens drawn since `expect`, and their log-probabilities."""
-        return self._out_tokens_BK[:rows, :steps].cpu().numpy(), self._out_logprobs_BK[:rows, :steps].cpu().numpy()
+        tokens, logprobs = self._out_tokens_BK[:rows, :steps], self._out_logprobs_BK[:rows, :steps]
+        if tokens.device.type == "cpu":
+            drawn = tokens.numpy().copy(), logprobs.numpy().copy()
+            return lambda: drawn
+        copies, done = [part.to("cpu", non_blocking=True) for part in (tokens, logprobs)], torch.cuda.Event()
+        done.record()
+
+        def read() -> tuple[np.ndarray, np.ndarray]:
+            done.synchronize()
+            return copies[0].numpy(), copies[1].numpy()
+
+        return read
 
     def keep(self, rows: np.ndarray) -> None:
         """Place i becomes what place `rows[i]` is."""

@@ -8,6 +8,8 @@ So a desk goes on until the idle places have cost as much as letting others join
 or until the first of them has waited for a while, or nothing is under way. Where rows end at an even rate this is the batch
 of least loss, whatever their length; short answers come back all together. These are counts: which requests share a batch is
 a function of the requests alone, and a run can be repeated bit for bit.
+
+A GPU goes on while what it wrote is read, as long as nobody has just come to an end: then it would write for nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.sampling.decoding import Newcomers, Table
+from tacit.engines.local.sampling.decoding import Newcomers, Table, Written
 from tacit.engines.local.sampling.rows import Job, NotFinite, Over, Rows
 
 if TYPE_CHECKING:
@@ -107,14 +109,16 @@ class LocalDesk:
         table, rows = self._table, self._rows
         assert table is not None
         began, idle, waited = rows.under_way + len(self._finished), 0, 0
+        over, steady, ahead = len(self._finished), False, None
         while rows.under_way:
-            if rows.under_way <= COMPACT_BELOW * len(rows):
+            if ahead is None and rows.under_way <= COMPACT_BELOW * len(rows):
                 table.keep(rows.move_together())
-            self._look(table)
-            over = began - rows.under_way
+            ahead = self._look(table, ahead, steady)
+            before, over = over, began - rows.under_way
+            steady = over == before
             idle += over * table.check_every
             waited += table.check_every if over else 0
-            if idle >= JOINING_COSTS * began or waited >= PATIENCE:
+            if ahead is None and (idle >= JOINING_COSTS * began or waited >= PATIENCE):
                 break
 
     def _stand(self) -> None:
@@ -170,12 +174,18 @@ class LocalDesk:
             self._table = decoder.table()
         self._rows = Rows(self._table.check_every)
 
-    def _look(self, table: Table) -> None:
-        rows = self._rows
-        tokens_BK, logprobs_BK = table.advance(rows.noise(table.check_every), rows.longest, self._sampling)
+    def _look(self, table: Table, written: Written | None, steady: bool) -> Written | None:
+        """Read what has been written, after going on where nobody seems to end; what is then under way is returned."""
+        rows, steps, ahead = self._rows, table.check_every, None
+        if written is None:
+            written = table.advance(rows.noise(steps), rows.longest, self._sampling)
+        if table.looks_ahead and steady and rows.least_left > steps:
+            ahead = table.advance(rows.noise(steps, after=steps), rows.longest + steps, self._sampling)
+        tokens_BK, logprobs_BK = written()
         places_N = np.flatnonzero(rows.under_way_P)
         self._sampler.written_tokens += len(places_N) * tokens_BK.shape[1]
         self._finish(rows.record(places_N, tokens_BK[places_N], logprobs_BK[places_N], self._stops))
+        return ahead
 
     def _finish(self, over: Iterable[Over]) -> None:
         self._finished += [

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, first_tokens
+from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, Written, first_tokens
 
 
 class GenericDecoder:
@@ -53,7 +53,7 @@ class GenericDecoder:
 class GenericTable:
     """Rows end in the same column. Who joins is padded on the left to the length of the others, or they to its."""
 
-    check_every = 1
+    check_every, looks_ahead = 1, False
 
     def __init__(self, decoder: GenericDecoder) -> None:
         self.decoder = decoder
@@ -91,7 +91,7 @@ class GenericTable:
         hidden_ND = None if layer is None else output.hidden_states[layer][:, -1][source].float().cpu().numpy()
         return Joined(tokens_N.cpu().numpy(), logprobs_N.cpu().numpy(), hidden_ND)
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
         rows, steps = noise_BK.shape
         self._lanes.expect(noise_BK)
         for _ in range(steps):

@@ -14,7 +14,7 @@ from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.projections import ALL, Groups
-from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, first_tokens, moved
+from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, Written, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 
 ROOM = 1.25
@@ -124,6 +124,7 @@ class LlamaTable:
     def __init__(self, decoder: LlamaDecoder) -> None:
         self.decoder = decoder
         self.check_every = 4 if decoder.fixed_shapes else 1
+        self.looks_ahead = decoder.fixed_shapes
         self.graphs = StepGraphs(enabled=decoder.records)
         self.cache = KeyValueCache(decoder.forward.geometry)
         self._lanes = Lanes(0, self.check_every, decoder.device)
@@ -158,7 +159,7 @@ class LlamaTable:
         hidden_ND = torch.cat(hidden).float().cpu().numpy() if hidden else None
         return Joined(tokens_N.cpu().numpy(), logprobs_N.cpu().numpy(), hidden_ND)
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
+    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
         decoder, lanes, cache = self.decoder, self._lanes, self.cache
         if decoder.moves != self._moves:
             self.graphs.clear()

@@ -47,8 +47,9 @@ class NotFinite(TacitError):
 
 class Rows:
     def __init__(self, check_every: int) -> None:
-        """`check_every`: the most tokens recorded at once; a row runs on so far beyond its limit."""
-        self._beyond = check_every
+        """`check_every`: the most tokens recorded at once. A row runs on so far beyond its limit, and one that is over as far
+        again where the others go on before they are read."""
+        self._beyond = 2 * check_every
         self.jobs: list[Job] = []
         """by place; a row that is over keeps its place until another has it, or the rows move together"""
         self._hidden: list[np.ndarray | None] = []
@@ -67,6 +68,11 @@ class Rows:
     @property
     def under_way(self) -> int:
         return int(self.under_way_P.sum())
+
+    @property
+    def least_left(self) -> int:
+        """tokens until the first row under way comes to its limit"""
+        return int((self._limits_P - self._lengths_P)[self.under_way_P].min())
 
     @property
     def longest(self) -> int:
@@ -89,9 +95,9 @@ class Rows:
         self._noise_PM[places_N] = uniforms([job.seed for job in jobs], self._noise_PM.shape[1])
         return places_N, self._noise_PM[places_N, 0]
 
-    def noise(self, steps: int) -> np.ndarray:
-        """[places, steps] the noise of each row's next tokens"""
-        return np.take_along_axis(self._noise_PM, self._lengths_P[:, None] + np.arange(steps), axis=1)
+    def noise(self, steps: int, after: int = 0) -> np.ndarray:
+        """[places, steps] the noise of each row's next tokens, or of those after so many"""
+        return np.take_along_axis(self._noise_PM, self._lengths_P[:, None] + after + np.arange(steps), axis=1)
 
     def hold(self, places_N: np.ndarray, hidden_ND: np.ndarray | None) -> None:
         """The hidden states that will come with the completions."""
