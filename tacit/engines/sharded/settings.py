@@ -34,7 +34,7 @@ class ShardedSettings(EngineSettings):
     for a Ray cluster that is there"""
     gather: Literal["auto", "layer", "whole"] = "auto"
     """how a pass gets the weights: layer by layer (least memory, any architecture), or the whole model at once (quicker, where
-    one device can hold it); auto is whole up to a billion weights"""
+    one device can hold it); auto is whole up to a billion weights, on GPUs where that takes little of one"""
     start_timeout_s: float = 300.0
     """how long ranks and servers may take to start"""
     timeout_s: float = 1800.0
