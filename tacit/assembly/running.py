@@ -41,12 +41,14 @@ def carry_out(
     while True:
         try:
             return _carry_out(prepared, resume, make_reporter, callbacks, begun)
-        except EngineLost:
+        except EngineLost as lost:
+            settings = lost.settings
             newest = saved_checkpoints(out).newest() if (out / SETTINGS).exists() else None
             losses.append(newest.path.name if newest else "")
             if not (out / SETTINGS).exists() or losses[-REBUILT - 1 :].count(losses[-1]) > REBUILT:
                 raise
-        prepared, resume = prepare(replace(Recipe.from_json(read_settings(out)), out=out), worlds), True
+        recipe = replace(Recipe.from_json(read_settings(out)), out=out)
+        prepared, resume = prepare(replace(recipe, engine=replace(recipe.engine, **settings)), worlds), True
 
 
 def _carry_out(

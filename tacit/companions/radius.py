@@ -21,6 +21,7 @@ class AdaptiveRadius:
     """Looks at the first groups before they are credited, and chooses ε so that the median cluster has 4 to 8 members."""
 
     name: ClassVar[str] = "radius"
+    read_in_play: ClassVar[bool] = False
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder

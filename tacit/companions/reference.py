@@ -29,6 +29,7 @@ class ReferencePenalty:
     beta: float = 0.02
     temperature: float = 1.0
     name: ClassVar[str] = "reference_penalty"
+    read_in_play: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
     _drift: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the step, of this iteration's steps"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,4 +64,6 @@ class NonFiniteLoss(TacitError):
 
 class EngineLost(TacitError):
     """Processes that a policy lives in are gone, and what they had in memory with them. What was saved is not: a run can go on
-    from its last checkpoint."""
+    from its last checkpoint, with other `settings` of the engine where those it had were too much."""
+
+    settings: Mapping[str, Any] = {}

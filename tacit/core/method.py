@@ -138,7 +138,8 @@ class Companion(Protocol):
     One that several worlds share observes each of them by itself, and learns once, from all of them. One that knows nothing but
     the present batch says `remembers = False`. One that holds something open has a `close`, called when the run ends, once
     per world. One that cannot work beside a policy refuses it in `check(policy)`, before anything is played. `examples` are
-    what alarms about it show, by their names."""
+    what alarms about it show, by their names. One of which no episode reads anything says `read_in_play = False`: it may
+    observe and learn while the next episodes are played."""
 
     @property
     def name(self) -> str:

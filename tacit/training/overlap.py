@@ -11,14 +11,17 @@ from tacit.training.settings import TrainSettings
 
 
 def check_overlap(settings: TrainSettings, policy: Policy, practices: Sequence[Practice]) -> None:
-    """Refuse it where the sampler would move with the weights, or what is learned changes what is read meanwhile."""
+    """Refuse it where the sampler would move with the weights, or where a companion changes what is read meanwhile. One that
+    only looks at finished episodes (for a reward, a credit, a radius) does so as ever: before the update, with the policy that
+    is about to be updated."""
     if not settings.overlap:
         return
     for practice in practices:
-        if names := [companion.name for companion in practice.method.companions]:
+        if names := [c.name for c in practice.method.companions if getattr(c, "read_in_play", True)]:
             raise TacitError(
-                f"overlap = {settings.overlap}: {practice.method.name!r} learns {', '.join(names)} beside the policy, which "
-                "its episodes read; they cannot be played meanwhile. Use --overlap 0."
+                f"overlap = {settings.overlap}: episodes of {practice.method.name!r} read what {' and '.join(names)} learned "
+                "from those before them; they cannot be played while it learns. Use --overlap 0. (A companion of your own that "
+                "no episode reads says read_in_play = False.)"
             )
     if not isinstance(policy, HeldSampler):
         raise TacitError(

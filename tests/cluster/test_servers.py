@@ -192,3 +192,12 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
         assert many.version == 2 and many.adapter("other").version == 1
     finally:
         many.close()
+
+
+def test_states_are_not_asked_for_while_the_ranks_learn(fresh: ShardedPolicy) -> None:
+    """They would be of the weights before the update or after it, as it happens; credit asks for them before the next."""
+    asked, sampling = requests(4), Sampling(max_tokens=2)
+    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, layer=1))
+    with fresh.held():
+        assert all(c.hidden is None for c in fresh.sample(asked, sampling, layer=1))
+    assert all(c.hidden is not None for c in fresh.sample(asked, sampling, layer=1))

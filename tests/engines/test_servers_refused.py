@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from forked_ranks import forked_ranks
 
 from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
+from tacit.engines.sharded.driver import handover as handing_over
+from tacit.engines.sharded.driver import starting
+from tacit.engines.sharded.driver.handover import Handover
 from tacit.engines.sharded.driver.policy import load_policy
+from tacit.engines.sharded.ranks.handing import HandsOver
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -51,3 +58,57 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path, ranks: None) ->
     settings = ShardedSettings(device="cpu", threads=1, servers=1, exchange=str(tmp_path / "file" / "below"))
     with pytest.raises(TacitError, match=r"cannot write to --engine.exchange"):
         load_policy(ModelSource(str(small_checkpoint(tmp_path))), settings)
+
+
+def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was given GPUs 2 and 5 must not have its servers on 0 and 1, which are others'."""
+    assert starting.names_of_gpus(2) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5")
+    assert starting.names_of_gpus(2) == ["2", "GPU-5"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "servers", "gpus", "share"), [(1, 1, 2, 0.85), (1, 1, 1, 0.3), (1, 2, 1, 0.15), (2, 2, 2, 0.3)]
+)
+def test_servers_leave_a_rank_room_on_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, servers: int, gpus: int, share: float
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert starting.share_of(ShardedSettings(ranks=ranks, servers=servers)) == pytest.approx(share)
+
+
+class _OneRank:
+    """Asked to write weights, the first rank finds its storage full; the others have nothing to say."""
+
+    def ask(self, what: str, *arguments: Any) -> list[Any]:
+        assert what == "write_weights"
+        rank = HandsOver()
+        rank.number, rank.dtype = 0, torch.float32
+        rank.members = {"default": type("Member", (), {"whole": lambda *_, **__: iter([("w", torch.zeros(3))])})()}
+        arguments[1].with_suffix(".unfinished").mkdir()  # nothing can be written there
+        return [rank.write_weights(*arguments), ""]
+
+
+def test_storage_that_is_full_is_named_and_no_rank_is_lost(tmp_path: Path) -> None:
+    with_nothing = type("Replica", (), {"adapters": None, "model": _Model, "codec": _Codec})
+    handover = Handover(_OneRank(), with_nothing(), str(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(TacitError, match=r"cannot hand over weights in .*--engine.exchange"):
+        handover.hand_over("default", 1)
+    handover.close()
+
+
+class _Model:
+    vocabulary = 100
+
+
+class _Codec:
+    context_limit = 64
+
+
+def test_memory_without_room_for_the_weights_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container often has 64 MB of it."""
+    member = type("Member", (), {"parameters": {"w": torch.zeros(1000)}})
+    replica = type("Replica", (), {"members": {"default": member}})
+    for free, place in ((9_999, Path(tempfile.gettempdir())), (10_000, handing_over.MEMORY)):
+        monkeypatch.setattr(handing_over.shutil, "disk_usage", lambda _, free=free: type("Usage", (), {"free": free}))
+        assert handing_over.place_for(replica) == place  # type: ignore[arg-type]

@@ -8,11 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from scripted import ScriptedPolicy
 from test_loop import TASKS, WORLD, build, half_hearted
 
 from tacit.core.errors import TacitError
+from tacit.methods import METHODS, get_method
+from tacit.methods.opid import OPID
+from tacit.methods.reuserl import ReuseRL
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
 from tacit.training.overlap import check_overlap
@@ -100,8 +104,88 @@ def test_it_is_refused_where_episodes_read_what_is_learned_beside():
     with pytest.raises(TacitError, match=r"--engine.servers 1"):
         check_overlap(TrainSettings(overlap=1), ScriptedPolicy(half_hearted), [practice(build())])
     banked = replace(build(), companions=(SimpleNamespace(name="bank"),))
-    with pytest.raises(TacitError, match=r"'grpo' learns bank .*--overlap 0"):
+    with pytest.raises(TacitError, match=r"episodes of 'grpo' read what bank learned .*--overlap 0"):
         check_overlap(TrainSettings(overlap=1), Waiting(), [practice(banked)])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_an_experience_bank_is_read_in_play(name):
+    """What a companion has seen of the first iteration changes no prompt of the second: only then may it look while that is
+    played."""
+    method = build(get_method(name))
+    refused = [c.name for c in method.companions if getattr(c, "read_in_play", True)]
+    practice = Practice.of(WORLD, method, TrainSettings(overlap=1, tasks=8))
+    if refused:
+        assert (name, refused) == ("complementary", ["experience"])
+        with pytest.raises(TacitError, match="episodes of 'complementary' read what experience learned"):
+            check_overlap(TrainSettings(overlap=1), Waiting(), [practice])
+        return
+    check_overlap(TrainSettings(overlap=1), Waiting(), [practice])
+    seen, fresh = Versioned(), Versioned()
+    loop, without = (
+        Loop([Playground(made, TASKS, InPlace(WORLD.make), 16, 4)], policy, 0, 2)
+        for made, policy in ((method, seen), (build(get_method(name)), fresh))
+    )
+    loop.iterate(1)
+    without.drawn = dict(loop.learned)
+    again, first = loop.collect(2), without.collect(2)
+    assert prompts_of(again.played) == prompts_of(first.played)
+
+
+def prompts_of(played) -> list[str]:
+    return [step.prompt.text for here in played for group in here for step in group.steps]
+
+
+class Versioned(Waiting):
+    """What it says, and what it scores, tells its version. Two threads may ask it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scored_at: list[int] = []
+        self._one = threading.Lock()
+
+    def _id(self, word: str) -> int:
+        with self._one:
+            return super()._id(word)
+
+    def sample(self, requests, sampling, layer=None):
+        written = super().sample(requests, sampling, layer)
+        return [replace(c, logprobs=np.full(len(c.tokens), -1.0 - c.version, np.float32)) for c in written]
+
+    def logprobs(self, prompts, completions, temperature=1.0):
+        self.scored_at.append(self.version)
+        return [
+            np.array([-(1.0 + self.version) * ((len(p) + n) % 7 + 1) for n in range(len(c))], np.float32)
+            for p, c in zip(prompts, completions, strict=True)
+        ]
+
+    def reference(self):
+        return self
+
+
+@pytest.mark.parametrize("settings", [OPID, ReuseRL])
+def test_credits_of_episodes_that_are_behind_are_those_of_the_policy_that_learns(settings):
+    """Ratios are against what was said when it was said; whoever scores afterwards asks the policy before its update."""
+    policy, collected = Versioned(), []
+    loop = Loop([Playground(build(settings), TASKS, InPlace(WORLD.make), 16, 4)], policy, 0, 4, behind=True)
+    plays = loop.collect
+    loop.collect = lambda number: collected.append(plays(number)) or collected[-1]
+    done = [loop.iterate(number) for number in range(1, 5)]
+    assert [d.metrics["versions_behind"] for d in done] == [0, 1, 1, 1]
+    # The companion of the calm one has observed as many iterations, each before its update.
+    calm = Loop([Playground(build(settings), TASKS, InPlace(WORLD.make), 16, 4)], Versioned(), 0, 4)
+    calm.policy._ids, calm.policy._words = policy._ids, policy._words
+    for n, (batch, *_) in enumerate(policy.updates):
+        written_by = max(0, n - 1)
+        assert {float(x) for row in batch.behaviour for x in row} == {-1.0 - written_by}, "as recorded, by the old weights"
+        assert calm.policy.version == n
+        again = calm.learn(collected[n])
+        assert [c.tokens_T.tolist() for c in again.credits] == [c.tokens_T.tolist() for c in done[n].credits]
+        assert [a.tolist() for a in calm.policy.updates[n][0].advantages] == [a.tolist() for a in batch.advantages]
+    if settings is OPID:
+        shifted = [c.tokens_T for d in done for c in d.credits]
+        assert any(len(set(np.round(tokens_T, 6))) > 4 for tokens_T in shifted), "the skill shift is in it"
+        assert set(policy.scored_at) == {0, 1, 2, 3} and policy.scored_at == sorted(policy.scored_at)
 
 
 def test_the_gap_is_that_of_the_first_step():

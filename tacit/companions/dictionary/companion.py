@@ -34,6 +34,7 @@ class SkillDictionary:
     """Learns a dictionary from successes. Equal to another with the same settings, whatever either has seen."""
 
     name: ClassVar[str] = "dictionary"
+    read_in_play: ClassVar[bool] = False
 
     alphabet: Alphabet
     horizon: int

@@ -23,6 +23,7 @@ class Hindsight:
 
     name = "hindsight"
     remembers = False
+    read_in_play = False
 
     def __init__(self, analyzer: Analyzer, prices: Prices = FREE) -> None:
         self._analyzer, self._prices = analyzer, prices

@@ -48,6 +48,7 @@ class EpisodeJudge:
     """longest answer"""
     prices: Prices = FREE
     name: ClassVar[str] = "judge"
+    read_in_play: ClassVar[bool] = False
     _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the trajectory, of this iteration's"""
     _answers: Answers | None = field(default=None, init=False, compare=False, repr=False)

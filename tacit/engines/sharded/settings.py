@@ -22,8 +22,8 @@ class ShardedSettings(EngineSettings):
     """vLLM processes that only sample; 0 samples in the process that drives the ranks, from its own copy of the weights"""
     server_python: str = ""
     """the interpreter that servers run in, where vLLM is installed apart; empty is this one"""
-    server_memory: float = 0.85
-    """share of a GPU's memory that a server takes; less where it shares the GPU with a rank"""
+    server_memory: float = 0.0
+    """share of a GPU's memory that a server takes; 0: 0.85 of one that is its own, and 0.3 of one it shares with a rank"""
     exchange: str = ""
     """directory in which ranks hand weights over to servers; all of them must reach it. Empty is this machine's memory"""
     handover: Literal["auto", "files", "direct"] = "auto"
@@ -34,7 +34,7 @@ class ShardedSettings(EngineSettings):
     for a Ray cluster that is there"""
     gather: Literal["auto", "layer", "whole"] = "auto"
     """how a pass gets the weights: layer by layer (least memory, any architecture), or the whole model at once (quicker, where
-    one device can hold it); auto is whole up to a billion weights"""
+    one device can hold it); auto is whole up to a billion weights, on GPUs where that takes little of one"""
     start_timeout_s: float = 300.0
     """how long ranks and servers may take to start"""
     timeout_s: float = 1800.0
@@ -46,8 +46,8 @@ class ShardedSettings(EngineSettings):
             raise TacitError(f"engine setting ranks = {self.ranks} must be at least 1.")
         if self.servers < 0:
             raise TacitError(f"engine setting servers = {self.servers} must not be negative; 0 samples without any.")
-        if not 0 < self.server_memory <= 1:
-            raise TacitError(f"engine setting server_memory = {self.server_memory} must be above 0 and at most 1.")
+        if not 0 <= self.server_memory <= 1:
+            raise TacitError(f"engine setting server_memory = {self.server_memory} must be from 0 (as is fit) to 1.")
         if self.servers and self.lora_rank > MOST_LORA:
             raise TacitError(f"engine setting lora_rank = {self.lora_rank}: servers take adapters of up to rank {MOST_LORA}.")
         if self.servers and self.address and self.server_python:

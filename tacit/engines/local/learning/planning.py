@@ -98,7 +98,8 @@ def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: 
 
 def kept_bytes(work: Callable[[], Any], apart_from: Sequence[torch.Tensor]) -> tuple[int, Any]:
     """(bytes of distinct memory that autograd keeps of `work()`, its result), without what is there anyway."""
-    there = {t.untyped_storage().data_ptr() for t in apart_from}
+    own: list[Any] = [t.to_local() if hasattr(t, "to_local") else t for t in apart_from]  # of a weight in shards, what is here
+    there = {t.untyped_storage().data_ptr() for t in own}
     kept: dict[int, int] = {}
 
     def count(tensor: torch.Tensor) -> torch.Tensor:

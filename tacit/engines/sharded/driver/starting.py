@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from tacit.engines.sharded.driver.servers import Servers, States
 from tacit.engines.sharded.servers.orders import Opening
 from tacit.engines.sharded.servers.serving import ENVIRONMENT
 from tacit.engines.sharded.settings import ShardedSettings
+
+ALONE, SHARED = 0.85, 0.3
+"""share of a GPU's memory that servers take, where it is theirs and where there is a rank on it too"""
 
 
 def start_ranks(settings: ShardedSettings) -> RankGroup:
@@ -48,7 +52,8 @@ def start_servers(
     gpus: tuple[str, ...] = ()
     if on_gpu and not settings.address:
         there = torch.cuda.device_count()  # after the ranks' own, and beside them where there are no more
-        gpus = tuple(str((settings.ranks + n) % there) for n in range(settings.servers))
+        places = [(settings.ranks + n) % there for n in range(settings.servers)]
+        gpus = tuple(names_of_gpus(there)[place] for place in places)
     role = Role(
         "server",
         "tacit.engines.sharded.servers.serving",
@@ -67,7 +72,7 @@ def start_servers(
         max_batch=settings.max_batch,
         end_tokens=tuple(sorted(end_tokens(replica.model.hf, replica.tokenizer))),
         lora_rank=settings.lora_rank,
-        memory=settings.server_memory,
+        memory=settings.server_memory or share_of(settings),
     )
     launcher = _launcher(role, settings)
     servers = [
@@ -76,6 +81,19 @@ def start_servers(
     apart = on_gpu and (bool(settings.address) or settings.ranks + settings.servers <= torch.cuda.device_count())
     direct = settings.handover == "direct" or (settings.handover == "auto" and apart and not settings.lora_rank)
     return Servers(servers, replica, Handover(ranks, replica, settings.exchange, direct), newest, states)
+
+
+def names_of_gpus(there: int) -> list[str]:
+    """What the GPUs that this process sees are called outside of it: it may have been shown only some."""
+    shown = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return shown[:there] if len(shown) >= there else [str(n) for n in range(there)]
+
+
+def share_of(settings: ShardedSettings) -> float:
+    """Of a GPU's memory, for each server: nearly all of its own, or its part of what it leaves a rank."""
+    if settings.address or settings.ranks + settings.servers <= (there := max(1, torch.cuda.device_count())):
+        return ALONE
+    return SHARED / -(-settings.servers // there)
 
 
 def _launcher(role: Role, settings: ShardedSettings) -> Launcher:

@@ -37,13 +37,19 @@ class HandsOver:
         found = dict(self._whole(name))
         return None if self.number else as_bytes(found)
 
-    def write_weights(self, name: str, path: Path) -> None:
-        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole."""
+    def write_weights(self, name: str, path: Path) -> str:
+        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole. Returns what went
+        wrong."""
         written = self.weights(name)
         if written is not None:
             unfinished = path.with_suffix(".unfinished")
-            unfinished.write_bytes(written)
-            unfinished.rename(path)
+            try:
+                unfinished.write_bytes(written)
+                unfinished.rename(path)
+            except OSError as error:
+                unfinished.unlink(missing_ok=True)
+                return str(error)
+        return ""
 
     def keep_weights(self, name: str) -> Told | None:
         """Have `weights` at hand on the first rank, to be given. Returns what will come."""

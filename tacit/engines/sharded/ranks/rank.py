@@ -19,14 +19,14 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.engine import DEFAULT_BUDGET, hash_into, zero_head
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
-from tacit.engines.local.memory import Budget
+from tacit.engines.local.memory import Budget, give_back
 from tacit.engines.local.passes.codec import codec_for
 from tacit.engines.local.passes.models import resolve_device
 from tacit.engines.local.passes.packing import buckets, input_lengths
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.sharded.ranks import saving
 from tacit.engines.sharded.ranks.handing import HandsOver
-from tacit.engines.sharded.ranks.learning import ShardedLearning
+from tacit.engines.sharded.ranks.learning import RigidBudget, ShardedLearning
 from tacit.engines.sharded.ranks.shards import Sharded
 from tacit.engines.sharded.ranks.turns import budget_for, turns
 from tacit.engines.sharded.ranks.weights import ShardMember
@@ -34,8 +34,6 @@ from tacit.engines.sharded.settings import ShardedSettings
 
 Answers = list[tuple[int, Any]]
 """(row, what was asked of it), of the rows that this rank computed"""
-ONE_PASS = 1 << 60
-"""a token budget that never cuts: what is given is one pass"""
 
 
 class Rank(HandsOver):
@@ -75,6 +73,8 @@ class Rank(HandsOver):
         self.sharded = self._load()
         self.codec = codec_for(self.sharded.tokenizer, self.sharded.hf.config)
         self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
+        self.learning_budget = Budget(self.token_budget, self.device)
+        self.scoring_budget = (RigidBudget if self.sharded.by_layer else Budget)(self.token_budget, self.device)
         self.adapters = Adapters(self.sharded.hf, settings, seed, lambda: None) if settings.lora_rank else None
         self.member(MAIN)
         # Attention of one layer is read off its modules, outside of its own pass.
@@ -127,11 +127,13 @@ class Rank(HandsOver):
     def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         member = self.members[name]
         self._activate(name)
-        budget = Budget(self.token_budget, self.device)
+        budget = self.learning_budget
         learning = ShardedLearning(
             self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head
         )
-        return learning.update(batch, losses, lr)
+        learning.plan(batch, losses)
+        metrics = learning.update(batch, losses, lr)
+        return metrics | ({"token_budget": float(budget.now)} if budget.now < budget.chosen else {})
 
     def begin_stage(self, name: str) -> None:
         if self.members[name].steps:
@@ -185,7 +187,8 @@ class Rank(HandsOver):
             self.adapters.activate(name)
 
     def _scorer(self, sharded: Sharded) -> ModelScorer:
-        return ModelScorer(sharded.model, self.codec, Budget(ONE_PASS, self.device))
+        make_room = partial(give_back, self.device)
+        return ModelScorer(sharded.model, self.codec, self.scoring_budget, make_room=make_room)
 
     def _who(self, name: str, reference: bool) -> Sharded:
         """The model to ask, with the right adapter active."""

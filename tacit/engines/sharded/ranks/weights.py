@@ -33,7 +33,7 @@ class ShardedWeights(TrainedWeights):
             gradient: Any = p.grad
             self.master[name].grad = None if gradient is None else gradient.to_local()
         own = {name for name in self.replicated if self.master[name].grad is not None}
-        for name in sorted(set().union(*_from_all(own))):
+        for name in sorted(set().union(*from_all(own))):
             master = self.master[name]
             if master.grad is None:
                 master.grad = torch.zeros_like(master)
@@ -110,7 +110,8 @@ class ShardMember:
             yield name, whole if masters or name not in self.sharded else whole.to(dtype)
 
 
-def _from_all(own: Any) -> list[Any]:
+def from_all(own: Any) -> list[Any]:
+    """What each rank has, in their order; all must ask."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, own)
     return found

@@ -18,6 +18,8 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # which takes no logits processor
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # tokens are drawn by us
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_CI_ENV": "1",
     "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),

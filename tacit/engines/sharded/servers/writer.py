@@ -20,6 +20,8 @@ from tacit.engines.sharded.servers.orders import Delivery, Opening, Order
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """what vLLM keeps room for"""
 MAIN = "default"
+PREFILLED = 16_384
+"""prompt tokens that a GPU reads at once; vLLM's own 2,048 leave it waiting"""
 
 
 @dataclass
@@ -128,6 +130,7 @@ def _arguments(told: Opening) -> dict[str, Any]:
         "max_model_len": told.context,
         "max_num_seqs": told.max_batch,
         "enforce_eager": on_cpu,
+        **({} if on_cpu else {"max_num_batched_tokens": PREFILLED}),
         "gpu_memory_utilization": told.memory,
         "enable_prefix_caching": True,
         "logits_processors": [OwnDraw],

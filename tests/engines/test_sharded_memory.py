@@ -1,0 +1,165 @@
+"""Memory that runs out on one rank: all cut finer, or are ended in words that say what was too much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from forked_ranks import forked_ranks
+
+from tacit.core.batch import Batch
+from tacit.core.engine import ModelSource
+from tacit.core.errors import EngineLost, TacitError
+from tacit.engines.local import memory
+from tacit.engines.local.learning import planning
+from tacit.engines.local.passes import scoring
+from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.settings import ShardedSettings
+from tacit.testing.plain import small_checkpoint
+
+LR = 1e-3
+GIB = 2**30
+
+
+class _ShortGoingBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory, said the backward pass")
+
+
+@dataclass(frozen=True)
+class Short:
+    """Has no memory for more than `rows` rows at once, on one rank, on the way there or on the way back."""
+
+    rows: int
+    on: int = 1
+    back: bool = False
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        logprobs_T = view.logprobs_T
+        if torch.distributed.get_rank() == self.on and len(view.lengths_R) > self.rows:
+            if not self.back:
+                raise torch.OutOfMemoryError("CUDA out of memory, said the loss")
+            logprobs_T = _ShortGoingBack.apply(logprobs_T)
+        return -logprobs_T.sum() / view.total_tokens, {}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+Open = Callable[..., ShardedPolicy]
+
+
+@pytest.fixture
+def opened(checkpoint: Path) -> Iterator[Open]:
+    policies: list[ShardedPolicy] = []
+
+    def open_one(**wished: Any) -> ShardedPolicy:
+        settings = ShardedSettings(**{"device": "cpu", "threads": 1, "ranks": 2, "timeout_s": 60.0, **wished})
+        with forked_ranks():
+            policies.append(load_policy(ModelSource(str(checkpoint), seed=3), settings))
+        return policies[-1]
+
+    yield open_one
+    for policy in policies:
+        policy.close()
+
+
+def a_batch(rows: int = 16) -> Batch:
+    draw = np.random.default_rng(0)
+    return Batch.imitation(*([draw.integers(2, 200, size=n) for _ in range(rows)] for n in (12, 8)))
+
+
+@pytest.mark.parametrize("wished", [{}, {"dtype": "bfloat16"}, {"lora_rank": 2}], ids=["float32", "bfloat16", "lora"])
+def test_all_begin_again_with_half_as_much(opened: Open, wished: dict[str, Any]) -> None:
+    """On the way there, and on the way back, where half a gradient has been left behind; it must not be counted."""
+    policy, plain, batch = opened(**wished), opened(**wished), a_batch()
+    for short in (Short(4), Short(2, on=0, back=True), Short(2)):
+        metrics = policy.update(batch, [short], LR)
+        expected = plain.update(batch, [Short(99)], LR)
+        assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-2 if wished else 1e-5)
+        assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2 if wished else 1e-4)
+    assert metrics["token_budget"] <= 2 * 20 < 8 * 20 and "token_budget" not in expected
+    if not wished:
+        for ours, theirs in zip(*(p.logprobs(batch.prompts, batch.completions) for p in (policy, plain)), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_what_cannot_be_cut_is_refused_and_the_ranks_go_on(opened: Open) -> None:
+    policy, batch = opened(), a_batch()
+    before = policy.digest()
+    with pytest.raises(TacitError, match=r"out of GPU memory in an update, cut as finely as its longest row of 19 tokens"):
+        policy.update(batch, [Short(0)], LR)
+    assert policy.digest() == before
+    assert policy.update(batch, [Short(1)], LR)["token_budget"] == 19
+
+
+def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open) -> None:
+    """The others wait for its layers: nobody can go on, and a run begins again with half of it."""
+    policy = opened(gather="layer")
+    with pytest.raises(EngineLost, match=r"rank 1 .*out of GPU memory in an update with a token_budget of 2048") as lost:
+        policy.update(a_batch(), [Short(2)], LR)
+    assert lost.value.settings == {"token_budget": 1024}
+
+
+@dataclass(frozen=True)
+class Rigged:
+    """A loss of nothing that changes the process it is computed in: from then on its scoring passes have memory for few tokens,
+    or its GPU has room, on the second rank little."""
+
+    what: str
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        second = torch.distributed.get_rank() == 1
+        if self.what == "room":
+            memory.room_and_whole = lambda device: (GIB, 100 * GIB)
+            planning.free_bytes = lambda device: GIB if second else 100 * GIB
+            planning.SLACK = 1e-9 if not second else 1e9
+        elif second:
+            scored = scoring.token_scores
+
+            def short(model: Any, hidden_TD: torch.Tensor, *rest: Any) -> Any:
+                if len(hidden_TD) > 24:
+                    raise torch.OutOfMemoryError("CUDA out of memory, said the head")
+                return scored(model, hidden_TD, *rest)
+
+            scoring.token_scores = short
+        return 0.0 * view.logprobs_T.sum(), {}
+
+
+def test_a_scoring_pass_is_cut_by_the_rank_that_must(opened: Open) -> None:
+    policy, batch = opened(), a_batch()
+    truth = policy.logprobs(batch.prompts, batch.completions)
+    policy.update(batch, [Rigged("scoring")], 0.0)
+    for ours, theirs in zip(policy.logprobs(batch.prompts, batch.completions), truth, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_scoring_pass_layer_by_layer_is_not_cut_by_one_rank(opened: Open) -> None:
+    policy, batch = opened(gather="layer"), a_batch()
+    policy.update(batch, [Rigged("scoring")], 0.0)
+    with pytest.raises(EngineLost, match="scoring pass with a token_budget of 2048") as lost:
+        policy.logprobs(batch.prompts, batch.completions)
+    assert lost.value.settings == {"token_budget": 1024}
+
+
+@pytest.mark.parametrize("gather", ["whole", "layer"])
+def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, gather: str) -> None:
+    policy, batch = opened(gather=gather, token_budget=100_000), a_batch()
+    truth = policy.update(batch, [Rigged("room"), Short(99)], 0.0)
+    planned = policy.update(batch, [Short(99)], 0.0)
+    assert "token_budget" not in truth and planned["token_budget"] == planning.TRIED_TOKENS
+    assert planned["loss"] == pytest.approx(truth["loss"]) and planned["grad_norm"] == pytest.approx(truth["grad_norm"])
