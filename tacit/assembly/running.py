@@ -68,9 +68,8 @@ def _carry_out(
         try:
             if resume:
                 write_json(recipe.out / SETTINGS, recipe.to_json())
-            beside = prepared.toolbox.policies
-            alike = beside.keys() - recipe.policies.keys()
-            return Trainer(run, policy, practices, recipe.train, reporter, beside, callbacks, alike).train()
+            trainer = Trainer(run, policy, practices, recipe.train, reporter, prepared.toolbox.policies, callbacks)
+            return trainer.train()
         except EngineLost as lost:
             reporter.say(f"warning: {lost} This run tries by itself.")
             for held in (policy, *prepared.toolbox.policies.values()):

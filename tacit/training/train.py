@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,15 +55,12 @@ class Trainer:
         reporter: Reporter,
         beside: Mapping[str, Policy] | None = None,
         callbacks: Sequence[Callback] = (),
-        alike: Collection[str] = (),
     ) -> None:
         """`beside`: further policies by name, which companions train; they are saved and found again with this one.
-        `alike`: those of them that begin as this one does: also as it is after imitation, where that showed them their part.
         `callbacks` are told of every step and evaluation; one that returns True stops the run there."""
         self.run, self.policy, self.practices = run, policy, practices
         # an endpoint has no weights to save
         self.beside = {name: other for name, other in (beside or {}).items() if hasattr(other, "save")}
-        self._alike = [name for name in self.beside if name in alike]
         self.settings, self.reporter, self._callbacks = settings, Attended(reporter), tuple(callbacks)
         self.progress = Progress()
         self.watcher = Watcher(run.path)
@@ -165,21 +160,11 @@ class Trainer:
             if step in ends or self.progress.stopped:
                 self._evaluate("sft", step)
                 self._evaluate_further("sft", step)
-                if step == settings.all_steps and settings.entries:
-                    self._take_after()
                 self._save()
                 if self.progress.stopped:
                     return
             elif step % every == 0:
                 self._save()
-
-    def _take_after(self) -> None:
-        """Whoever is to write entries and begins as this policy does has been shown how, in its place."""
-        for name in self._alike:
-            with tempfile.TemporaryDirectory() as directory:
-                self.policy.save(Path(directory), optimizer=False)
-                self.beside[name].load(Path(directory))
-            self.reporter.say(f"the {name} begins as the policy is now: imitation showed entries too")
 
     def _practise(self) -> None:
         schedule = self.method.schedule
