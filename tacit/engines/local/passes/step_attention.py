@@ -57,7 +57,7 @@ def attend_step(
         GROUP=heads // kv_heads,
         PADDED=LEAST,
         DIM=dim,
-        BLOCK=128 if dim <= 64 else 64,
+        BLOCK=64,
     )
     return out
 
