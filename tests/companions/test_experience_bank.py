@@ -302,6 +302,20 @@ def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
     assert [e.text for e in bank_of(tmp_path / "bank.sqlite").entries.values()] == ["one", "three"]
 
 
+def test_a_full_disk_is_told_and_the_bank_stays(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
+    with pytest.raises(TacitError, match=r"cannot write the experience bank into .*Is there room"):
+        bank.save_to(tmp_path / "no such directory" / "copy.sqlite")
+    bank.save_to(tmp_path / "copy.sqlite")
+    bank._disk._base.execute("PRAGMA max_page_count=1")  # no room for a page more
+    long = Call(np.arange(100_000), np.array([1]), np.zeros(1, np.float32))
+    with pytest.raises(TacitError, match=r"database or disk is full.*make room"):
+        bank.add("three", EMBED(["three"])[0], Origin(), long)
+    assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.nearest(EMBED(["one"]), 1) == [[1]]
+    bank._disk._base.execute("PRAGMA max_page_count=1000000")
+    assert bank.add("four", EMBED(["four"])[0], Origin(), long).id == 3
+
+
 class Nursery:
     """A process that has imported everything, and has a child for each kill: to begin anew would take seconds each time."""
 

@@ -353,6 +353,14 @@ def test_an_extractor_that_fails_in_the_background_is_heard_of():
             (Operation("add", "x"),),
         ),
         ("perhaps\nadd: this?</think>\nadd: look first", "terse", False, (Operation("add", "look first"),)),
+        (
+            '{"operations": [{"op": "add", "text": "end with <answer>the year</answer>"}]}',
+            "json",
+            False,
+            (Operation("add", "end with <answer>the year</answer>"),),
+        ),
+        ('{"operations": [{"op": "add", "text": "say ```look```"}]}', "json", False, (Operation("add", "say ```look```"),)),
+        ('a {b} c\n```json\n{"operations": [{"op": "return"}]}\n```', "json", False, (Operation("return"),)),
     ],
 )
 def test_operations_are_read(answer, style, guided, expected):
@@ -375,6 +383,8 @@ def test_operations_are_read(answer, style, guided, expected):
         ('{"operations": [{"op": "add", "text": "go \\ud83d"}]}', "json", False, "half a character"),
         ("add: go \ud83d", "terse", False, "half a character"),
         ("[" * 10_000, "json", False, "no JSON"),
+        ('<think>They want {"operations": [{"op": "add", "text": "a new entry"}]}. Now', "json", False, "no JSON"),
+        ("<think>\nadd: look first", "terse", False, "0 operations"),
         ('{"operations": ' + "[" * 5000, "json", False, "no JSON|not JSON"),
     ],
 )
@@ -388,6 +398,7 @@ def test_merges_and_advice_are_read_after_the_thought_and_refused_with_half_a_ch
     assert read_merged("entry: a?</think>\nentry: x", "terse", 3) == ["x"]
     assert read_advice('hm {x}</think>{"advice": "go"}', "json") == "go"
     assert read_advice("hm\n</think>\ngo", "terse") == "go"
+    assert read_merged('<think>{"entries": ["x"]}', "json", 3) is None and read_advice("<think>go", "terse") == ""
     assert read_merged('{"entries": ["x", "\\ud83d"]}', "json", 3) is None
     assert read_advice('{"advice": "go \\ud83d"}', "json") == "" == read_advice("go \ud83d", "terse")
 

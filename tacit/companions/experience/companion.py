@@ -58,7 +58,7 @@ class Experience:
     def close(self) -> None:
         """No thread and no open file is left. What was not distilled by the last checkpoint is played again from there."""
         if self._counsel is not None:
-            self._counsel.desk.close()
+            self._counsel.desk.abandon()
         if self._manager is not None:
             self._manager.abandon()
             self._manager.bank.close()

@@ -176,12 +176,21 @@ class Disk:
 
     def save_to(self, path: Path) -> None:
         path.unlink(missing_ok=True)
-        self._base.execute("VACUUM INTO ?", (str(path),))
+        try:
+            self._base.execute("VACUUM INTO ?", (str(path),))
+        except sqlite3.OperationalError as error:
+            raise TacitError(
+                f"cannot write the experience bank into {path} ({error}). Is there room, and may one write there?"
+            ) from error
 
     def restore_from(self, path: Path) -> None:
         source = read_only(path)
         try:
             source.backup(self._base)
+        except sqlite3.OperationalError as error:
+            raise TacitError(
+                f"cannot copy the experience bank {path} to {self.path} ({error}). Is there room, and may one write there?"
+            ) from error
         finally:
             source.close()
 
