@@ -27,6 +27,8 @@ def doubts(recipe: Recipe) -> tuple[str, ...]:
             "sft.entries shows entries written in lines, and the extractor is asked for JSON, which it is not shown; add "
             "--extractor-style terse"
         )
+    if imitates and recipe.train.sft.entries and "extractor" in recipe.policies:
+        found.append("sft.entries shows entries to the actor; the extractor of [policies.extractor] begins as it is")
     if not schedule.iterations:
         return tuple(found)
     if (recipe.model in TINY_SIZES or base_named(recipe.model)) and not imitates:
