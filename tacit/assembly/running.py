@@ -68,7 +68,8 @@ def _carry_out(
         try:
             if resume:
                 write_json(recipe.out / SETTINGS, recipe.to_json())
-            trainer = Trainer(run, policy, practices, recipe.train, reporter, prepared.toolbox.policies, callbacks)
+            toolbox = prepared.toolbox
+            trainer = Trainer(run, policy, practices, recipe.train, reporter, toolbox.policies, callbacks, toolbox.alike)
             return trainer.train()
         except EngineLost as lost:
             reporter.say(f"warning: {lost} This run tries by itself.")

@@ -75,6 +75,11 @@ class Toolbox:
             )
         return thing
 
+    @property
+    def alike(self) -> frozenset[str]:
+        """Policies beside the trained one that begin as it does: nobody said otherwise."""
+        return frozenset(self._asked.keys() - self.recipe.policies.keys())
+
     def check_learns(self, name: str, remedy: str) -> None:
         beside = self.recipe.policies.get(name)
         if beside is not None and LEARNING not in get_engine(beside.engine_name).capabilities:

@@ -32,9 +32,14 @@ class Checkpoint:
                 f"cannot read the checkpoint {file}: {error}. Delete {self.path} to resume from an older one."
             ) from error
 
+    @property
+    def policy(self) -> Path:
+        """Where the trained one was saved."""
+        return self.path / POLICY
+
     def load(self, policy: Policy, beside: Mapping[str, Policy], companions: Mapping[str, Companion]) -> None:
         """Everybody as they were saved. Companions and further policies are found by name."""
-        policy.load(self.path / POLICY)
+        policy.load(self.policy)
         for name, other in beside.items():
             other.load(self._place(POLICIES, name, "policy"))
         for name, companion in companions.items():

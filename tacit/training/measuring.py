@@ -53,13 +53,16 @@ class Measuring:
         return over_worlds(scores)
 
     def further(self, stage: str, step: int) -> Scores:
-        """On the further panels, once the stage is over."""
+        """On the further panels and under further conditions, once the stage is over."""
         scores: Scores = []
         for ground, practice in self._places:
             where = f"{practice.name}-" if len(self._places) > 1 else ""
             others: list[tuple[str, Panel, Told]] = [(panel.tasks[0].split, panel, PLAIN) for panel in practice.course.further]
-            under = measured_under(practice.method).items()
-            for name, panel, condition in others + [(name, practice.course.panel, told) for name, told in under]:
+            own = practice.course.panel
+            for name, told in measured_under(practice.method).items():
+                if any(told(task) != PLAIN for task in own.tasks):  # else it would be measured twice, as with an empty bank
+                    others.append((name, own, told))
+            for name, panel, condition in others:
                 score, episodes = self._measure(ground, practice, panel, stage, step, condition)
                 scores.append(score)
                 self._record(f"eval-{where}{name}-{stage}", step, episodes)

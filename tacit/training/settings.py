@@ -33,7 +33,8 @@ class SupervisedSettings:
     step_notes: Count = 0
     """further episodes of which the critical steps are shown, with what hindsight says of each before the request"""
     entries: Count = 0
-    """episodes shown as an experience extractor reads them, with the entry to write, for extractors too small to be asked"""
+    """episodes shown as an experience extractor reads them, with the entry to write, for extractors too small to be asked; one
+    that has no settings of its own then begins with what was learned here"""
     astray: Share = 0.0
     """share of those notes and entries that are another episode's, so that both have something left to learn"""
     rounds: Count = 0

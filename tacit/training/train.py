@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
@@ -55,12 +55,15 @@ class Trainer:
         reporter: Reporter,
         beside: Mapping[str, Policy] | None = None,
         callbacks: Sequence[Callback] = (),
+        alike: Collection[str] = (),
     ) -> None:
-        """`beside`: further policies by name, which companions train; they are saved and found again with this one.
+        """`beside`: further policies by name, which companions train; they are saved and found again with this one. `alike`
+        names those of them that begin as the trained one does: where it is shown how entries are written, after that.
         `callbacks` are told of every step and evaluation; one that returns True stops the run there."""
         self.run, self.policy, self.practices = run, policy, practices
         # an endpoint has no weights to save
         self.beside = {name: other for name, other in (beside or {}).items() if hasattr(other, "save")}
+        self._alike = [name for name in self.beside if name in alike]
         self.settings, self.reporter, self._callbacks = settings, Attended(reporter), tuple(callbacks)
         self.progress = Progress()
         self.watcher = Watcher(run.path)
@@ -170,6 +173,7 @@ class Trainer:
         schedule = self.method.schedule
         first = self.progress.step if self.progress.stage == "rl" else 0
         if first == 0:
+            self._hand_on()
             self.policy.begin_stage()
             if any("reference" in practice.method.needs for practice in self.practices):
                 self.policy.freeze_reference()
@@ -305,6 +309,14 @@ class Trainer:
                 self.run.checkpoints.mark_best(newest)
         kept = self.run.metrics.rewind(STAGES, self.progress.stage, self.progress.step)
         self.watcher.restore([record for record in kept if record["stage"] == "rl"], self.progress.evaluations)
+
+    def _hand_on(self) -> None:
+        """Entries were shown to the trained policy: whoever is to write them begins with what it has learned."""
+        imitated = self.run.checkpoints.newest()
+        if imitated is not None and any(practice.settings.sft.entries for practice in self.practices):
+            for name in self._alike:
+                self.beside[name].load(imitated.policy)
+                self.beside[name].begin_stage()
 
     def _keep_evidence(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
         """The batch and the policy that met, for whoever wants to know why."""

@@ -10,8 +10,8 @@ from tacit.assembly.recipes import run_recipe
 from tacit.cli.train import make_parser
 
 
-def doubts(*words: str) -> str:
-    _, said = make_parser("grpo").parse(["--world", "countdown", *words])
+def doubts(*words: str, method: str = "grpo") -> str:
+    _, said = make_parser(method).parse(["--world", "countdown", *words])
     return "\n".join(prepare(Recipe.resolve(None, said)).recipe.notes)
 
 
@@ -27,6 +27,13 @@ def test_a_language_model_that_would_imitate_at_the_rate_of_a_tiny_policy():
     assert "sft.lr = 0.001 is meant for policies of a million parameters" in notes and "try --sft.lr 1e-4" in notes
     assert "sft.lr" not in doubts("--model", "owner/language-model", "--sft.steps", "60", "--sft.lr", "1e-4")
     assert "sft.lr" not in doubts("--model", "owner/language-model") + doubts("--model", "tiny-base", "--sft.steps", "60")
+
+
+def test_an_extractor_that_is_shown_lines_and_asked_for_json():
+    shown = ("--method", "complementary", "--sft.steps", "60", "--sft.entries", "100", "--sft.lr", "1e-4")
+    assert "add --extractor-style terse" in doubts("--model", "owner/language-model", *shown, method="complementary")
+    said = doubts("--model", "owner/language-model", *shown, "--extractor-style", "terse", method="complementary")
+    assert "lines" not in said + doubts("--model", "tiny-base", *shown, method="complementary")
 
 
 def test_settings_that_learn_are_not_doubted():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from tacit.companions.experience.bank import Bank
 from tacit.companions.experience.embedding import Ngrams
-from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.entries import Call, Origin
 
 EMBED = Ngrams(3, 16)
 
@@ -19,8 +21,11 @@ def opened(path: Path | None) -> Bank:
 def apply(bank: Bank, number: int) -> None:
     """Write number `number`: it depends on that and on what is in the bank, and on nothing else."""
     living = list(bank.entries)
-    fresh = (f"entry {number}", EMBED([f"entry {number}"])[0], Origin(step=number), None)
-    if number % 4 == 1:
+    call = Call(np.arange(number % 50), np.array([number]), np.zeros(1, np.float32))
+    fresh = (f"entry {number}", EMBED([f"entry {number}"])[0], Origin(step=number), call)
+    if number % 9 == 8:
+        bank.let_calls_go()
+    elif number % 4 == 1:
         bank.happened("guided", living[-2:], number, "t", number % 8 == 1)
     elif number % 4 == 2 and len(living) > 4:
         bank.replace(living[1:4], [fresh], "merged")
@@ -29,7 +34,10 @@ def apply(bank: Bank, number: int) -> None:
 
 
 def contents(bank: Bank) -> list:
-    return [(e.id, e.text, e.origin, vars(bank.usage[e.id])) for e in bank.entries.values()]
+    calls = {
+        number: call.completion.tolist() for number in range(1, max(bank.entries, default=0) + 1) if (call := bank.call(number))
+    }
+    return [calls, *((e.id, e.text, e.origin, vars(bank.usage[e.id])) for e in bank.entries.values())]
 
 
 def write_without_end(path: str, first: int, pipe: int) -> None:

@@ -131,6 +131,52 @@ def test_texts_that_are_none_are_refused(text):
     assert len(bank) == 1
 
 
+def churned(path, rounds=40) -> Bank:
+    """Ten entries at a time, each written by a call of 50,000 tokens; the bank holds ten."""
+    bank, long = bank_of(path, capacity=10), np.arange(50_000)
+    for i in range(rounds):
+        for k in range(10):
+            text = f"entry {i} {k}"
+            call = Call(long, np.array([i, k]), np.zeros(2, np.float32))
+            bank.replace([], [(text, EMBED([text])[0], Origin(task=text, step=i), call)], "")
+        bank.happened("trained", list(bank.entries), i)
+        bank.let_calls_go()
+    return bank
+
+
+def test_of_those_that_went_what_happened_stays_and_prompts_go(tmp_path):
+    bank = churned(tmp_path / "bank.sqlite")
+    assert (tmp_path / "bank.sqlite").stat().st_size < 40 * 10 * 50_000 * 8 / 10, "room is used again"
+    told = bank.explain(17)
+    assert told["text"] == "entry 1 6" and told["retired"] == "the bank was full" and told["origin"]["task"] == "entry 1 6"
+    assert told["origin"]["call"] is None and bank.call(17) is None and bank.trainings(17) == [1]
+    assert all(bank.call(i).completion.tolist() == [39, i - 391] for i in bank.entries), "the living keep theirs"
+    bank.save_to(tmp_path / "copy.sqlite")
+    assert (tmp_path / "copy.sqlite").stat().st_size < 14 * 50_000 * 8
+    bank.close()
+    again = bank_of(tmp_path / "bank.sqlite", capacity=10)
+    assert again.trainings(17) == [1] and len(again) == 10 and again.add("more", EMBED(["more"])[0], Origin()).id == 401
+
+
+def test_a_call_stays_as_long_as_one_of_its_entries(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite")
+    call = Call(np.array([1]), np.array([2, 3]), np.zeros(2, np.float32))
+    first, second = (bank.add(text, EMBED([text])[0], Origin(), call) for text in ("one", "two"))
+    with sqlite3.connect(tmp_path / "bank.sqlite") as base:  # as one call that wrote both
+        base.execute("UPDATE entries SET call = (SELECT min(id) FROM calls)")
+        base.execute("DELETE FROM calls WHERE id > (SELECT min(id) FROM calls)")
+    bank.remove([first.id])
+    assert bank.call(first.id) is not None, "somebody it guides may still be playing"
+    bank.let_calls_go()
+    assert bank.call(first.id) is None and bank.call(second.id).completion.tolist() == [2, 3]
+    bank.remove([second.id])
+    bank.close()
+    again = bank_of(tmp_path / "bank.sqlite")
+    assert again.call(second.id) is not None, "killed before it let go, it knows what to let go"
+    again.let_calls_go()
+    assert again.call(second.id) is None and not again._disk._base.execute("SELECT * FROM calls").fetchall()
+
+
 def test_other_vectors_and_other_models_are_refused(tmp_path):
     bank = bank_of(tmp_path / "bank.sqlite", ["one"])
     with pytest.raises(TacitError, match=r"shape \(3,\)"):
@@ -254,6 +300,20 @@ def test_two_who_write_at_once_are_told_what_to_do(tmp_path):
     other.execute("ROLLBACK")
     bank.add("three", EMBED(["three"])[0], Origin())
     assert [e.text for e in bank_of(tmp_path / "bank.sqlite").entries.values()] == ["one", "three"]
+
+
+def test_a_full_disk_is_told_and_the_bank_stays(tmp_path):
+    bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
+    with pytest.raises(TacitError, match=r"cannot write the experience bank into .*Is there room"):
+        bank.save_to(tmp_path / "no such directory" / "copy.sqlite")
+    bank.save_to(tmp_path / "copy.sqlite")
+    bank._disk._base.execute("PRAGMA max_page_count=1")  # no room for a page more
+    long = Call(np.arange(100_000), np.array([1]), np.zeros(1, np.float32))
+    with pytest.raises(TacitError, match=r"database or disk is full.*make room"):
+        bank.add("three", EMBED(["three"])[0], Origin(), long)
+    assert [e.text for e in bank.entries.values()] == ["one", "two"] and bank.nearest(EMBED(["one"]), 1) == [[1]]
+    bank._disk._base.execute("PRAGMA max_page_count=1000000")
+    assert bank.add("four", EMBED(["four"])[0], Origin(), long).id == 3
 
 
 class Nursery:

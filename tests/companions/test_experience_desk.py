@@ -101,6 +101,20 @@ def test_closing_does_not_wait_for_a_batch_to_fill():
     assert future.result(timeout=0) == "one" and time.monotonic() - began < 30
 
 
+def test_whoever_leaves_does_not_wait_for_one_who_never_answers():
+    never, begun = threading.Event(), threading.Event()
+    desk = Desk(lambda asked: [begun.set() or never.wait(60) or q for q in asked], size=1, wait_s=0.0, workers=1)
+    stuck, waiting = desk.ask("stuck"), desk.ask("waiting")
+    begun.wait(30)
+    began = time.monotonic()
+    desk.abandon(patience_s=0.2)
+    assert time.monotonic() - began < 20 and not stuck.done() and waiting.cancelled()
+    with pytest.raises(TacitError, match="closed"):
+        desk.ask("too late")
+    never.set()
+    assert stuck.result(timeout=30) is True
+
+
 def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
     def search(asked):
         if "bad" in asked:

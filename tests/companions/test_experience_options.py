@@ -120,7 +120,8 @@ def test_verdicts_and_rewards_by_hand():
     assert read_verdict("accept", "m") == ("accept", "m") == read_verdict(" Accept: yes\nmore", "m")
     assert read_verdict("refine: mug behind red", "m") == ("refine", "mug behind red")
     assert read_verdict("reject", "m") == ("reject", "")
-    for unread in ("", "refine:", "I think so", "\n\n"):
+    assert read_verdict("<think>\nreject?\n</think>\n\naccept", "m") == ("accept", "m"), "what was thought is no verdict"
+    for unread in ("", "refine:", "I think so", "\n\n", "<think>\naccept", "refine: half a \ud83d"):
         assert read_verdict(unread, "m") == ("unread", "m")
     assert [critic_reward(v, True) for v in ("accept", "refine", "unread", "reject")] == [2.0, 1.5, 1.0, 0.0]
     assert [critic_reward(v, False) for v in ("accept", "refine", "unread", "reject")] == [0.0, -0.5, -1.0, 0.0]

@@ -111,6 +111,9 @@ def test_the_extractor_is_trained_on_what_its_entries_earned():
     method, extractor = make()
     loop = loop_of(method)
     loop.iterate(1)
+    (experience,) = method.companions
+    bank = experience.manager.bank
+    written = {number: bank.call(number) for number in bank.entries}
     done = loop.iterate(2)
     earned: dict[str, list[float]] = {}
     for group in done.groups:
@@ -121,10 +124,8 @@ def test_the_extractor_is_trained_on_what_its_entries_earned():
     means = np.array([np.mean(v) for v in earned.values()])[:4]
     np.testing.assert_allclose([a[0] for a in batch.advantages], means - means.mean())
     assert lr == 1e-6 and (losses[0].low, losses[0].high) == (0.1, 0.1)
-    (experience,) = method.companions
-    bank = experience.manager.bank
     for i, entry in enumerate(list(earned)[:4]):
-        kept = bank.call(int(entry))
+        kept = written[int(entry)]
         assert (
             kept.completion.tolist() == batch.completions[i].tolist() and kept.logprobs.tolist() == batch.behaviour[i].tolist()
         )
@@ -154,6 +155,27 @@ def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
     np.testing.assert_allclose([a[0] for a in batch.advantages], [0.5, -0.5])
     manager.extractor.earned(Sample(second, 1.0, manager.bank.call(second)))
     assert experience._trained(second).trained == 4 and experience._trained(second).last_trained == 7
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_prompts_of_those_that_went_are_kept_until_their_readers_were_paid_for(background):
+    """An entry may be updated while those it guides play: it is trained on all the same, and then its prompt goes."""
+    method, extractor = make(capacity=4, extractor_batch=2, background=background)
+    loop = loop_of(method)
+    (experience,) = method.companions
+    for number in range(1, 6):
+        done = loop.iterate(number)
+        bank = experience.manager.bank
+        guides = {int(t.condition.entry) for g in done.groups for t in g.trajectories if t.condition.name == GUIDED}
+        known = {sample.entry for sample in experience.manager.extractor.buffer}
+        trained = {entry for entry in guides if number in bank.trainings(entry)}
+        assert guides == trained | (guides & known), "nobody was forgotten"
+        experience.manager.finish()
+        bank.let_calls_go()
+        everybody = range(1, max(bank.entries) + 1)
+        assert all((bank.call(entry) is not None) == (entry in bank.entries) for entry in everybody)
+    assert len(everybody) > 20 and len(extractor.updates) > 4
+    experience.close()
 
 
 def test_an_entry_waits_in_the_buffer_once_however_often_it_guides():
@@ -331,6 +353,14 @@ def test_an_extractor_that_fails_in_the_background_is_heard_of():
             (Operation("add", "x"),),
         ),
         ("perhaps\nadd: this?</think>\nadd: look first", "terse", False, (Operation("add", "look first"),)),
+        (
+            '{"operations": [{"op": "add", "text": "end with <answer>the year</answer>"}]}',
+            "json",
+            False,
+            (Operation("add", "end with <answer>the year</answer>"),),
+        ),
+        ('{"operations": [{"op": "add", "text": "say ```look```"}]}', "json", False, (Operation("add", "say ```look```"),)),
+        ('a {b} c\n```json\n{"operations": [{"op": "return"}]}\n```', "json", False, (Operation("return"),)),
     ],
 )
 def test_operations_are_read(answer, style, guided, expected):
@@ -353,6 +383,8 @@ def test_operations_are_read(answer, style, guided, expected):
         ('{"operations": [{"op": "add", "text": "go \\ud83d"}]}', "json", False, "half a character"),
         ("add: go \ud83d", "terse", False, "half a character"),
         ("[" * 10_000, "json", False, "no JSON"),
+        ('<think>They want {"operations": [{"op": "add", "text": "a new entry"}]}. Now', "json", False, "no JSON"),
+        ("<think>\nadd: look first", "terse", False, "0 operations"),
         ('{"operations": ' + "[" * 5000, "json", False, "no JSON|not JSON"),
     ],
 )
@@ -366,6 +398,7 @@ def test_merges_and_advice_are_read_after_the_thought_and_refused_with_half_a_ch
     assert read_merged("entry: a?</think>\nentry: x", "terse", 3) == ["x"]
     assert read_advice('hm {x}</think>{"advice": "go"}', "json") == "go"
     assert read_advice("hm\n</think>\ngo", "terse") == "go"
+    assert read_merged('<think>{"entries": ["x"]}', "json", 3) is None and read_advice("<think>go", "terse") == ""
     assert read_merged('{"entries": ["x", "\\ud83d"]}', "json", 3) is None
     assert read_advice('{"advice": "go \\ud83d"}', "json") == "" == read_advice("go \ud83d", "terse")
 

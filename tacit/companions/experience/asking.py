@@ -19,8 +19,8 @@ def distilling(trajectory: Trajectory, entry: str, style: Style, room: int) -> s
     outcome = "success" if trajectory.success else "failure"
     turns = fitted([(_terse if style == "terse" else _turn)(t, trajectory) for t in range(len(trajectory))], room)
     if style == "terse":
-        lines = [trajectory.task.goal, *turns, f"outcome: {outcome}", *([f"entry: {entry}"] if entry else []), "experience:"]
-        return "\n".join(lines)
+        given = [f"entry: {entry}"] if entry else []
+        return _lines([trajectory.task.goal, *turns, f"outcome: {outcome}", *given, "experience:"])
     guided = f"The agent had been given this entry: {as_line(entry)}" if entry else "It had no entry."
     request = f"""You keep a bank of experience for an agent. It has finished an episode. Say what should be kept of it for
 others who meet a similar task: what worked, what failed, by which rule one would have known. Write for any task of the
@@ -37,7 +37,7 @@ or, where there is nothing to learn from it, {{"operations": [{{"op": "return"}}
 def merging(texts: Sequence[str], style: Style) -> str:
     """The request to merge entries into fewer."""
     if style == "terse":
-        return "\n".join([*(f"entry: {text}" for text in texts), "merged:"])
+        return _lines([*(f"entry: {text}" for text in texts), "merged:"])
     request = f"""These entries are in a bank of experience for an agent. Keep what is useful, make one of those that say the
 same, and drop what is wrong or says nothing. Answer with one JSON object and nothing else, of at most {len(texts)} entries:
 {{"entries": ["...", "..."]}}"""
@@ -61,7 +61,7 @@ def one_line(text: str) -> str:
 def weighing(goal: str, entry: str, rate: float, style: Style) -> str:
     """The question to the actor whether an entry is to guide it (§B.1), with its success so far on tasks of the kind."""
     if style == "terse":
-        return "\n".join([goal, f"entry: {entry}", f"success: {round(100 * rate)}%", "accept, refine or reject:"])
+        return _lines([goal, f"entry: {entry}", f"success: {round(100 * rate)}%", "accept, refine or reject:"])
     return f"""You are about to begin a task. This entry from a bank of experience was found for it:
 {json.dumps(entry, ensure_ascii=False)}
 
@@ -72,6 +72,11 @@ Answer with one line and nothing else:
 accept
 refine: the entry, made to fit this task by what you know
 reject"""
+
+
+def _lines(lines: Sequence[str]) -> str:
+    """Each on one line, whatever is written in it: what an entry or an agent said cannot pass for the next."""
+    return "\n".join(" ".join(line.splitlines()) for line in lines)
 
 
 def _turn(t: int, trajectory: Trajectory) -> str:

@@ -38,6 +38,8 @@ class Bank:
         self.entries: dict[int, Entry] = {}
         """the living, oldest first"""
         self.usage: dict[int, Usage] = {}
+        self._departed: list[int] = []
+        """gone since calls were last let go"""
         self._read()
 
     def __len__(self) -> int:
@@ -77,6 +79,7 @@ class Bank:
                 gone = {**dict.fromkeys(old, why), **dict.fromkeys(oldest, "the bank was full")}
                 for number, reason in gone.items():
                     self._disk.retire(number, reason)
+            self._departed += gone
             self._publish(made, set(gone))
         return tuple(entry for entry, _ in made)
 
@@ -99,9 +102,24 @@ class Bank:
                 self._count(event)
 
     def call(self, entry: int) -> Call | None:
-        """What the extractor read and wrote when it made the entry."""
+        """What the extractor read and wrote when it made the entry; None where it was made otherwise, or has been let go."""
         with self._writing:
             return self._disk.call(entry)
+
+    def trainings(self, entry: int) -> list[int]:
+        """The steps in which it was trained on, also of one that has gone."""
+        with self._writing:
+            return self._disk.trainings(entry)
+
+    def let_calls_go(self) -> None:
+        """Of the entries that have gone: prompts are most of a bank, and nobody will be rewarded for them any more. Their
+        texts, where they came from and what happened to them stay."""
+        with self._writing:
+            if self._departed:
+                with self._disk.transaction():
+                    for number in self._departed:
+                        self._disk.drop_call(number)
+                self._departed = []
 
     def explain(self, entry: int) -> dict[str, Any]:
         """Where it came from, whom it guided, with what result, what it took the place of and what took its own."""
@@ -134,6 +152,7 @@ class Bank:
         self.usage = {entry.id: Usage() for entry, _ in living}
         for event in self._disk.events():
             self._count(event)
+        self._departed = self._disk.retired_with_call()
         self.entries, self._matrix = {entry.id: entry for entry, _ in living}, matrix
 
     def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:

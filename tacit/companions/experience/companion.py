@@ -58,7 +58,7 @@ class Experience:
     def close(self) -> None:
         """No thread and no open file is left. What was not distilled by the last checkpoint is played again from there."""
         if self._counsel is not None:
-            self._counsel.desk.close()
+            self._counsel.desk.abandon()
         if self._manager is not None:
             self._manager.abandon()
             self._manager.bank.close()
@@ -114,7 +114,7 @@ class Experience:
         bank = self.manager.bank
         if (usage := bank.usage.get(entry)) is not None:
             return usage
-        steps = [event["step"] for event in bank.explain(entry)["events"] if event["kind"] == "trained"]
+        steps = bank.trainings(entry)
         return Usage(trained=len(steps), last_trained=steps[-1]) if steps else Usage()
 
     def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
@@ -129,6 +129,7 @@ class Experience:
             if self.merge_every and moment.iteration % self.merge_every == 0:
                 manager.finish()
                 manager.merge(moment)
+            manager.bank.let_calls_go()  # all that this iteration's episodes earned is in the buffer
         self.step = moment.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
         told = {

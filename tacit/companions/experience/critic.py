@@ -17,9 +17,10 @@ from typing import Literal
 
 from tacit.companions.experience.asking import weighing
 from tacit.companions.experience.entries import LONGEST, Entry
-from tacit.companions.experience.operations import Style
+from tacit.companions.experience.operations import Style, after_thought
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
+from tacit.core.text import is_unicode
 from tacit.core.types import Task, Trajectory
 
 Verdict = Literal["accept", "refine", "reject", "unread"]
@@ -56,12 +57,12 @@ class Critic:
 
 
 def read_verdict(answer: str, entry: str) -> tuple[Verdict, str]:
-    lines = answer.strip().splitlines()
+    lines = after_thought(answer).strip().splitlines()
     word, _, rest = (lines[0] if lines else "").partition(":")
     match word.strip().lower():
         case "accept":
             return "accept", entry
-        case "refine" if rest.strip():
+        case "refine" if rest.strip() and is_unicode(rest):
             return "refine", rest.strip()[:LONGEST]
         case "reject":
             return "reject", ""

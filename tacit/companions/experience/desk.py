@@ -55,12 +55,28 @@ class Desk(Generic[Answer]):
 
     def close(self) -> None:
         """Answer what was asked, and stop."""
-        with self._asking:
-            if not self._closed:
-                self._closed = True
-                self._queue.put(None)
+        self._end()
         for worker in self._workers:
             worker.join()
+
+    def abandon(self, patience_s: float = 10.0) -> None:
+        """Stop: what is being searched is waited for a while, whoever else waits is told that nobody will answer."""
+        while True:
+            try:
+                asked = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if asked is not None:
+                asked[1].cancel()
+        self._end()
+        until = time.monotonic() + patience_s
+        for worker in self._workers:
+            worker.join(max(0.0, until - time.monotonic()))
+
+    def _end(self) -> None:
+        with self._asking:
+            self._closed = True
+            self._queue.put(None)
 
     def __enter__(self) -> Desk[Answer]:
         return self
@@ -111,6 +127,10 @@ class InOrder(Generic[Answer]):
 
     def close(self) -> None:
         self.answer_all()
+
+    def abandon(self, patience_s: float = 0.0) -> None:
+        """What nobody has waited for is not answered any more."""
+        self._waiting = []
 
 
 class _Awaited(Future[Answer]):

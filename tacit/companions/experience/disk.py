@@ -1,5 +1,6 @@
-"""A bank on disk: SQLite with a write-ahead log. Every entry that ever was, with its vector, its origin and the call that wrote
-it; who was guided by it, with what result; when it was trained on. Whoever writes holds the bank's lock."""
+"""A bank on disk: SQLite with a write-ahead log. Every entry that ever was, with its origin; who was guided by it, with what
+result; when it was trained on. The living have a vector, too, and the call that wrote them: of an entry that has gone the one
+goes with it, the other once nobody can be rewarded for it any more. Whoever writes holds the bank's lock."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ CREATE TABLE IF NOT EXISTS entries (
 CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY, entry INTEGER NOT NULL, kind TEXT NOT NULL, step INTEGER NOT NULL, task TEXT, success INTEGER);
 CREATE INDEX IF NOT EXISTS events_of ON events(entry);
+CREATE INDEX IF NOT EXISTS written_by ON entries(call);
 """
 
 
@@ -80,7 +82,18 @@ class Disk:
         return Entry(int(cursor.lastrowid or 0), text, origin)
 
     def retire(self, entry: int, why: str) -> None:
-        self._base.execute("UPDATE entries SET retired = ? WHERE id = ?", (why or "removed", entry))
+        self._base.execute("UPDATE entries SET retired = ?, vector = x'' WHERE id = ?", (why or "removed", entry))
+
+    def retired_with_call(self) -> list[int]:
+        rows = self._base.execute("SELECT id FROM entries WHERE retired IS NOT NULL AND call IS NOT NULL ORDER BY id")
+        return [number for (number,) in rows]
+
+    def drop_call(self, entry: int) -> None:
+        """Of one that has gone. A call may have written others: it stays as long as one of them has it."""
+        calls = self._base.execute("SELECT call FROM entries WHERE id = ?", (entry,)).fetchall()
+        self._base.execute("UPDATE entries SET call = NULL, origin = json_set(origin, '$.call', NULL) WHERE id = ?", (entry,))
+        kept = "SELECT 1 FROM entries WHERE entries.call = calls.id"
+        self._base.executemany(f"DELETE FROM calls WHERE id = ? AND NOT EXISTS ({kept})", calls)
 
     def note(self, event: Happened) -> None:
         row = (*event[:4], None if event.success is None else int(event.success))
@@ -101,6 +114,11 @@ class Disk:
         rows = self._base.execute("SELECT entry, kind, step, task, success FROM events ORDER BY number")
         for entry, kind, step, task, success in rows:
             yield Happened(entry, kind, step, task, None if success is None else bool(success))
+
+    def trainings(self, entry: int) -> list[int]:
+        """The steps in which it was trained on."""
+        rows = self._base.execute("SELECT step FROM events WHERE entry = ? AND kind = 'trained' ORDER BY number", (entry,))
+        return [step for (step,) in rows]
 
     def call(self, entry: int) -> Call | None:
         row = self._base.execute(
@@ -158,12 +176,21 @@ class Disk:
 
     def save_to(self, path: Path) -> None:
         path.unlink(missing_ok=True)
-        self._base.execute("VACUUM INTO ?", (str(path),))
+        try:
+            self._base.execute("VACUUM INTO ?", (str(path),))
+        except sqlite3.OperationalError as error:
+            raise TacitError(
+                f"cannot write the experience bank into {path} ({error}). Is there room, and may one write there?"
+            ) from error
 
     def restore_from(self, path: Path) -> None:
         source = read_only(path)
         try:
             source.backup(self._base)
+        except sqlite3.OperationalError as error:
+            raise TacitError(
+                f"cannot copy the experience bank {path} to {self.path} ({error}). Is there room, and may one write there?"
+            ) from error
         finally:
             source.close()
 

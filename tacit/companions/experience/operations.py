@@ -5,7 +5,8 @@ terse    add: ...                                                               
          update: ...
          return
 
-What a thinking extractor thought, up to the last `</think>`, is no part of its answer.
+What a thinking extractor thought, up to the last `</think>`, is no part of its answer; one that never came to the end of its
+thought has said nothing.
 """
 
 from __future__ import annotations
@@ -58,19 +59,12 @@ def read_operations(answer: str, style: Style, guided: bool) -> tuple[Operation,
 
 def after_thought(answer: str) -> str:
     """The answer without what was thought before it; templates that begin the thought themselves leave only its end."""
-    return answer.rpartition("</think>")[2]
+    _, ended, said = answer.rpartition("</think>")
+    return "" if not ended and said.lstrip().startswith("<think>") else said
 
 
 def _from_json(answer: str) -> list[Operation]:
-    inside = _ANSWER.search(answer) or _FENCE.search(answer)
-    text = inside.group(1) if inside else answer
-    first, last = text.find("{"), text.rfind("}")
-    if first < 0 or last < first:
-        raise Malformed(f"no JSON object in {answer[:60]!r}")
-    try:
-        document = json.loads(text[first : last + 1])
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"not JSON: {text[first : first + 60]!r}") from error
+    document = _document(answer)
     listed = document.get("operations") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise Malformed("no list of operations")
@@ -80,6 +74,20 @@ def _from_json(answer: str) -> list[Operation]:
             raise Malformed(f"no operation: {str(each)[:60]!r}")
         found.append(Operation(each["op"], each.get("text", "")))
     return found
+
+
+def _document(answer: str) -> object:
+    """The object of an answer: all from its first brace to its last. Only where that is none, what is between tags or fences:
+    an entry may quote those."""
+    problem = f"no JSON object in {answer[:60]!r}"
+    for text in (answer, *_ANSWER.findall(answer), *_FENCE.findall(answer)):
+        first, last = text.find("{"), text.rfind("}")
+        if 0 <= first < last:
+            try:
+                return json.loads(text[first : last + 1])
+            except (ValueError, RecursionError):
+                problem = f"not JSON: {text[first : first + 60]!r}"
+    raise Malformed(problem)
 
 
 def _from_lines(answer: str) -> list[Operation]:
