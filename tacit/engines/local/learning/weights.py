@@ -71,8 +71,8 @@ class TrainedWeights:
         return torch.nn.utils.get_total_norm(gradients)
 
     def step(self, lr: float, norm: float) -> None:
-        """Clip by the global norm and move. Nothing in it asks for memory that `make_moments` has not seen to; should it run out
-        all the same, nobody may go on with these weights as if nothing had happened."""
+        """Clip by the global norm and move. Nothing in it asks for memory that `make_moments` has not seen to; should it run
+        out all the same, nobody may go on with these weights as if nothing had happened."""
         try:
             self._move(lr, norm)
         except RuntimeError as error:
