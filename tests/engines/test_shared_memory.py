@@ -343,13 +343,13 @@ def test_scores_and_samples_are_cut_less_finely_again_too(make_policy, rows, car
 def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
     card.room, failed, made = 10, [], engine_module.LanguageModel
 
-    def fails_twice(*arguments, **options):
-        if len(failed) < 2:
+    def fails_at_first(*arguments, **options):
+        if len(failed) < 3:
             failed.append(1)
             raise RuntimeError(CUBLAS)
         return made(*arguments, **options)
 
-    monkeypatch.setattr(engine_module, "LanguageModel", fails_twice)
+    monkeypatch.setattr(engine_module, "LanguageModel", fails_at_first)
     policy = make_policy()
     assert card.slept == [2.0, 4.0]
     failed.clear()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from scripted import Kit, ScriptedPolicy, solve_countdown
 
+from tacit.core.errors import NoRoom, TacitError
 from tacit.core.method import Schedule
 from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
@@ -75,3 +76,18 @@ def test_a_resumed_run_keeps_the_reference_it_has(tmp_path):
     again.frozen = 1  # as its checkpoint brings it back
     practise(replace(method, schedule=replace(method.schedule, iterations=3)), path, again)
     assert again.frozen == 1 and len(again.updates) == 1
+
+
+@pytest.mark.parametrize("error, advised", [(TacitError("it is damaged."), True), (NoRoom("the GPU is full."), False)])
+def test_a_checkpoint_is_to_be_deleted_where_it_is_at_fault_and_not_for_want_of_memory(tmp_path, monkeypatch, error, advised):
+    policy = Counting(lambda prompt, seed: solve_countdown(prompt))
+    method = settings("grpo").build(WORLD, Kit(policy, tmp_path))
+    practise(method, tmp_path / "run", policy)
+
+    def fail(directory) -> None:
+        raise error
+
+    monkeypatch.setattr(policy, "load", fail)
+    with pytest.raises(TacitError, match=str(error)) as raised:
+        practise(method, tmp_path / "run", policy)
+    assert ("delete" in str(raised.value)) is advised

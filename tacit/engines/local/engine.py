@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class Member:
 def hash_into(total: Any, member: str, name: str, tensor: torch.Tensor) -> None:
     """Add one trained tensor to a digest, as float32. Every engine digests the same weights alike."""
     total.update(f"{member} {name} {tuple(tensor.shape)}\n".encode())
-    total.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    total.update(tensor.detach().cpu().float().contiguous().numpy().data)  # a GPU may have no room for a float32 copy
 
 
 def zero_head(width: int, device: torch.device) -> nn.Linear:
@@ -104,7 +105,12 @@ class LocalEngine:
     def wrapped(self, hf: Any, lean: bool = True) -> LanguageModel:
         """The model as it is used here. It is tried out at once, and that takes memory."""
         made = partial(LanguageModel, hf, compiled=self.settings.compile, lean=lean)
-        return patiently(made, self.device, "trying out the model")
+        return patiently(made, self.device, "trying out the model", self.make_room)
+
+    def frozen_copy(self) -> Any:
+        """Of the model, for reference."""
+        copied = partial(copy.deepcopy, self.model.hf)
+        return patiently(copied, self.device, "copying the model for reference", self.make_room).requires_grad_(False)
 
     def member(self, name: str) -> Member:
         if name in self.members:
@@ -182,7 +188,8 @@ class LocalEngine:
 
     def learning(self, name: str) -> Learning:
         member, budget = self.member(name), self.learning_budget
-        weights = patiently(lambda: member.weights, self.device, "making float32 copies of the weights that are trained")
+        what = "making float32 copies of the weights that are trained"
+        weights = patiently(lambda: member.weights, self.device, what, self.make_room)
         return Learning(self.model, self.codec, weights, self.settings, budget, self.seed, member.value_head, self.make_room)
 
     def weights_changed(self, *names: str) -> None:

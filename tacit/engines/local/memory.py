@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import torch
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import NoRoom
 
 CROWDED = 0.25
 """with less than this share of a GPU free, what is only kept in case it is needed again is given back between phases; and
@@ -155,12 +155,21 @@ class Budget:
             time.sleep(waits.pop(0))
 
 
-def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Result:
-    """`work()`, which cannot be cut: tried again for a minute where others have the memory that it needs."""
+def patiently(
+    work: Callable[[], Result], device: torch.device, what: str, make_room: Callable[[], None] | None = None
+) -> Result:
+    """`work()`, which cannot be cut: tried again once room has been made, and for a minute where others have the memory."""
+    make_room = make_room or partial(give_back, device)
     try:
-        return Budget(1, device).fit(lambda _: work(), 1, partial(give_back, device), what)
+        return work()
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+    make_room()
+    try:
+        return Budget(1, device).fit(lambda _: work(), 1, make_room, what)
     except torch.OutOfMemoryError as error:
-        raise TacitError(
+        raise NoRoom(
             f"out of GPU memory in {what}; take a smaller model, train adapters (--engine.lora-rank), or let fewer runs share "
             "the GPU."
         ) from error

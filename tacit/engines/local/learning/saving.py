@@ -10,7 +10,6 @@ needs to go on exactly.
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from tacit.core.errors import TacitError
 from tacit.engines.local.engine import LocalEngine, Member
 from tacit.engines.local.learning.adapters import FROZEN
+from tacit.engines.local.memory import ran_out
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.models.quiet import no_progress_bars
 
@@ -140,6 +140,8 @@ def _load_training(member: Member, file: Path, optimizer: bool, steps: int) -> N
                 moments = {moment: state[f"{moment}/{name}"].to(master.device) for moment in MOMENTS}
                 weights.optimizer.state[master] = moments
     except (KeyError, RuntimeError) as error:
+        if ran_out(error):
+            raise  # of the GPU's memory it says nothing of the file
         raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
 
 
@@ -157,9 +159,9 @@ def _load_reference(engine: LocalEngine, name: str, member: Member, file: Path) 
         _copy_into(_adapter_state(engine, name + FROZEN), state, file)
         member.reference = name + FROZEN
         return
-    frozen = copy.deepcopy(engine.model.hf).requires_grad_(False)
+    frozen = engine.frozen_copy()
     _copy_into(_model_state(frozen), state, file)
-    member.reference = LanguageModel(frozen, compiled=engine.settings.compile)
+    member.reference = engine.wrapped(frozen)
 
 
 def _read_shards(directory: Path) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tacit.core.batch import Batch
-from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
 from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.learning.teaching import compared, longest_read, taught_states
@@ -77,9 +77,10 @@ class Learning:
                 raise failure
             self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
-            raise TacitError(
-                f"out of GPU memory in an update, cut as finely as its longest row of {lengths.max()} tokens allows; turn on "
-                "gradient_checkpointing, shorten the prompts, or let fewer runs share the GPU."
+            raise NoRoom(
+                f"out of GPU memory in an update, cut as finely as its longest row of {lengths.max()} tokens allows; "
+                f"{'' if self.settings.lora_rank else 'train adapters (--engine.lora-rank), '}turn on gradient_checkpointing, "
+                "shorten the prompts, or let fewer runs share the GPU."
             ) from error
         finally:
             self.weights.clear()

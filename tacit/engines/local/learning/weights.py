@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tacit.core.errors import NoRoom
+from tacit.engines.local.memory import ran_out
 from tacit.engines.local.settings import EngineSettings
 
 
@@ -42,9 +44,12 @@ class TrainedWeights:
         self.optimizer.state.clear()
 
     def make_moments(self) -> None:
-        """Of what has a gradient and none yet, as AdamW would: a step must not run out of memory half-way."""
+        """Of what has a gradient and none yet, as AdamW would, and with the first of them a step of a single number, for which
+        the device loads what a step runs: a real one must not run out of memory half-way."""
         for p in self.master.values():
             if p.grad is not None and not self.optimizer.state.get(p):
+                if not self.optimizer.state:
+                    _rehearse(p.device)
                 moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
                 self.optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
 
@@ -65,9 +70,21 @@ class TrainedWeights:
             return torch.zeros(())
         return torch.nn.utils.get_total_norm(gradients)
 
-    @torch.no_grad()
     def step(self, lr: float, norm: float) -> None:
-        """Clip by the global norm and move."""
+        """Clip by the global norm and move. Nothing in it asks for memory that `make_moments` has not seen to; should it run
+        out all the same, nobody may go on with these weights as if nothing had happened."""
+        try:
+            self._move(lr, norm)
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            raise NoRoom(
+                "out of GPU memory in the middle of an optimiser step: some weights have moved and others have not. Go on from "
+                "the last checkpoint, and let fewer runs share the GPU."
+            ) from error
+
+    @torch.no_grad()
+    def _move(self, lr: float, norm: float) -> None:
         if self.clip_norm and norm > self.clip_norm:
             gradients = [p.grad for p in self.master.values() if p.grad is not None]
             torch._foreach_mul_(gradients, self.clip_norm / (norm + 1e-6))
@@ -86,3 +103,13 @@ class TrainedWeights:
     def clear(self) -> None:
         for p in (*self.live.values(), *self.master.values()):
             p.grad = None
+
+
+@torch.no_grad()
+def _rehearse(device: torch.device) -> None:
+    """All that `step` does, with one number."""
+    number, rounded = nn.Parameter(torch.zeros(1, device=device)), torch.zeros(1, dtype=torch.bfloat16, device=device)
+    number.grad = torch.zeros_like(number)
+    torch._foreach_mul_([number.grad], 1.0)
+    torch.optim.AdamW([number], fused=True).step()
+    torch._foreach_copy_([rounded], [number])

@@ -1,0 +1,204 @@
+"""Wherever in an update memory runs out, it ends with the weights it would have had; and what is saved or loaded stays sound.
+The shortages are fakes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.errors import NoRoom
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local import engine as engine_module
+from tacit.engines.local.learning import planning, saving
+from tacit.engines.local.learning.update import Tally
+from tacit.engines.local.learning.weights import TrainedWeights
+from tacit.losses.imitation import Imitation
+
+pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
+
+LOADING = "CUDA error: out of memory"
+"""what is said where the driver finds no room, as for a kernel that is loaded on first use"""
+
+
+def shortage() -> Exception:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+
+def short_once(work: Callable, at: int = 1, error: Exception | None = None, late: bool = False) -> Callable:
+    """`work`, but its call number `at` fails: before it has done anything, or afterwards."""
+    calls = []
+
+    def tried(*arguments, **options):
+        calls.append(1)
+        if len(calls) != at:
+            return work(*arguments, **options)
+        if late:
+            work(*arguments, **options)
+        raise error or shortage()
+
+    return tried
+
+
+class ShortInBackward:
+    """Imitation, of which the backward pass of the second micro-batch fails when it has come as far as the loss's beginning."""
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __call__(self, view):
+        loss, said = Imitation()(view)
+        self.passes += 1
+        if self.passes == 2:
+            view.logprobs_T.register_hook(lambda gradient: (_ for _ in ()).throw(shortage()))
+        return loss, said
+
+
+def weights(policy) -> dict[str, torch.Tensor]:
+    member = policy.engine.member("default")
+    return {name: p.detach().clone() for name, p in member.trained().items()}
+
+
+def a_batch(seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    return Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
+
+
+PLACES = {
+    "backward": lambda patch: None,
+    "adding up": lambda patch: patch.setattr(TrainedWeights, "collect", short_once(TrainedWeights.collect, 2, late=True)),
+    "moments": lambda patch: patch.setattr(TrainedWeights, "make_moments", short_once(TrainedWeights.make_moments, late=True)),
+    "norm": lambda patch: patch.setattr(TrainedWeights, "gradient_norm", short_once(TrainedWeights.gradient_norm)),
+    "reading": lambda patch: patch.setattr(Tally, "read", short_once(Tally.read)),
+    "loading a step's kernel": lambda patch: patch.setattr(
+        torch, "_fused_adamw_", short_once(torch._fused_adamw_, error=RuntimeError(LOADING))
+    ),
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}, {"dtype": "bfloat16"}], ids=["whole", "lora", "bfloat16"])
+@pytest.mark.parametrize("place", PLACES)
+def test_wherever_it_runs_out_the_weights_end_as_if_it_had_not(make_policy, monkeypatch, place, settings):
+    finer, short = make_policy(token_budget=50, **settings), make_policy(token_budget=100, **settings)
+    batches = a_batch(0), a_batch(1), a_batch(2)
+    for batch in batches:
+        finer.update(batch, [Imitation()], 1e-2)
+    PLACES[place](monkeypatch)
+    term = ShortInBackward() if place == "backward" else Imitation()
+    budgets = [short.update(batch, [term], 1e-2).get("token_budget") for batch in batches]
+    assert budgets == [50.0] * 3  # cut finer once, and no more than once
+    ours, theirs = weights(short), weights(finer)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert short.engine.member("default").steps == 3
+
+
+def test_a_step_that_ends_half_way_is_not_taken_for_one_that_did_not_begin(make_policy, monkeypatch):
+    policy = make_policy()
+    policy.update(a_batch(), [Imitation()], 1e-2)
+    optimizer = policy.engine.member("default").weights.optimizer
+    monkeypatch.setattr(optimizer, "step", short_once(optimizer.step, error=RuntimeError(LOADING), late=True))
+    with pytest.raises(NoRoom, match="in the middle of an optimiser step: some weights have moved and others have not"):
+        policy.update(a_batch(), [Imitation()], 1e-2)
+
+
+def test_a_checkpoint_that_finds_no_room_at_first_is_written_whole(make_policy, monkeypatch, tmp_path):
+    policy, other = make_policy(), make_policy()
+    policy.update(a_batch(), [Imitation()], 1e-2)
+    policy.sample([Request(np.arange(5, 15))], Sampling(max_tokens=3))
+    monkeypatch.setattr(saving, "_write", short_once(saving._write))
+    policy.save(tmp_path / "saved")
+    assert policy.engine.sampler._lean is None  # what can be made again was given up
+    other.load(tmp_path / "saved")
+    assert other.digest() == policy.digest()
+    for policy_ in (policy, other):
+        policy_.update(a_batch(1), [Imitation()], 1e-2)
+    assert other.digest() == policy.digest()
+
+
+def test_weights_leave_the_gpu_before_they_are_made_float32_for_their_digest():
+    class OnGPU:
+        """As much of a tensor as a digest takes."""
+
+        shape = (2,)
+
+        def detach(self):
+            return self
+
+        def cpu(self):
+            return torch.ones(2, dtype=torch.bfloat16)
+
+        def float(self):
+            raise shortage()
+
+    engine_module.hash_into(hashlib.sha256(), "default", "weight", OnGPU())
+
+
+class NoMoments(dict):
+    """A checkpoint's tensors, which find no room on the GPU so many times."""
+
+    times = 1
+
+    def __getitem__(self, name):
+        if name.startswith("exp_avg/") and NoMoments.times:
+            NoMoments.times -= 1
+            raise shortage()
+        return super().__getitem__(name)
+
+
+def test_a_checkpoint_that_finds_no_room_is_not_called_damaged(make_policy, monkeypatch, tmp_path):
+    policy, other = make_policy(), make_policy()
+    policy.update(a_batch(), [Imitation()], 1e-2)
+    policy.save(tmp_path / "saved")
+    read = saving._read
+    monkeypatch.setattr(saving, "_read", lambda file: NoMoments(read(file)))
+    NoMoments.times = 1
+    other.load(tmp_path / "saved")
+    assert other.digest() == policy.digest()
+    NoMoments.times = 99
+    with pytest.raises(NoRoom, match="out of GPU memory in loading a checkpoint"):
+        other.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("what", ["reference", "masters"])
+def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_policy, monkeypatch, what):
+    policy = make_policy(dtype="bfloat16")
+    policy.sample([Request(np.arange(5, 15))], Sampling(max_tokens=3))
+    sampler = policy.engine.sampler
+
+    def only_without_cache(work: Callable) -> Callable:
+        def tried(*arguments, **options):
+            if sampler._lean is not None:
+                raise shortage()
+            return work(*arguments, **options)
+
+        return tried
+
+    if what == "reference":
+        monkeypatch.setattr(copy, "deepcopy", only_without_cache(copy.deepcopy))
+        policy.freeze_reference()
+    else:
+        monkeypatch.setattr(engine_module, "TrainedWeights", only_without_cache(engine_module.TrainedWeights))
+        policy.update(a_batch(), [Imitation()], 1e-2)
+    assert sampler._lean is None
+
+
+def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy, monkeypatch):
+    policy, before, count = make_policy(), [], planning.kept_bytes
+
+    def counted(*arguments):
+        assert all(result() is None for result in before)
+        answer = count(*arguments)
+        before.append(weakref.ref(answer[1]))
+        return answer
+
+    monkeypatch.setattr(planning, "kept_bytes", counted)
+    planning.kept_by(policy.engine.learning("default"), a_batch(), [Imitation()], np.arange(8))
+    assert len(before) == 2
