@@ -70,11 +70,9 @@ def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("ranks", "servers", "gpus", "share"), [(1, 1, 2, 0.85), (1, 1, 1, 0.3), (1, 2, 1, 0.15), (2, 2, 2, 0.3)]
 )
-def test_servers_leave_a_rank_room_on_its_gpu(
-    monkeypatch: pytest.MonkeyPatch, ranks: int, servers: int, gpus: int, share: float
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert starting.share_of(ShardedSettings(ranks=ranks, servers=servers)) == pytest.approx(share)
+def test_servers_leave_a_rank_room_on_its_gpu(ranks: int, servers: int, gpus: int, share: float) -> None:
+    assert ShardedSettings(ranks=ranks, servers=servers).server_share(gpus) == pytest.approx(share)
+    assert ShardedSettings(ranks=ranks, servers=servers, server_memory=0.4).server_share(gpus) == 0.4
 
 
 class _OneRank:

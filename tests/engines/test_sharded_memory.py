@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +22,7 @@ from tacit.engines.local import memory
 from tacit.engines.local.learning import planning
 from tacit.engines.local.passes import scoring
 from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.ranks.room import check_room
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -163,3 +167,23 @@ def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, ga
     planned = policy.update(batch, [Short(99)], 0.0)
     assert "token_budget" not in truth and planned["token_budget"] == planning.TRIED_TOKENS
     assert planned["loss"] == pytest.approx(truth["loss"]) and planned["grad_norm"] == pytest.approx(truth["grad_norm"])
+
+
+@pytest.mark.parametrize(("weights", "wished", "fits"), [(8, {}, False), (8, {"lora_rank": 16}, True), (1, {}, True)])
+def test_a_model_that_does_not_fit_is_refused_with_what_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: int, wished: dict[str, Any], fits: bool
+) -> None:
+    """8 billion weights on two GPUs of 80 GB, of which a server has 30%; nothing of the model is read but its sizes."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4 * weights, "num_attention_heads": 32}
+    told = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80e9))
+    check = partial(check_room, str(tmp_path), ShardedSettings(ranks=2, servers=1, **wished), torch.device("cuda"))
+    if fits:
+        check(torch.bfloat16)
+        return
+    with pytest.raises(
+        TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would: .*lora-rank 16.*ranks"
+    ):
+        check(torch.bfloat16)
