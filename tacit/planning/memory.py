@@ -23,8 +23,8 @@ from tacit.planning.devices import Device
 from tacit.planning.shapes import ModelShape
 
 WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
-"""weights of a model that `gather = auto` takes whole on CPUs, and the share of a GPU that they may take with their gradients, as
-engines/sharded does"""
+"""weights of a model that `gather = auto` takes whole on CPUs, and the share of a GPU that they may take with their gradients:
+as engines/sharded does"""
 LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}
 """most logits held at once, on a CPU and on a GPU"""
 USABLE = 0.92
