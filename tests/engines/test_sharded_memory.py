@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from forked_ranks import forked_ranks
+from torch.distributed.fsdp import FSDPModule
 
 from tacit.core.batch import Batch
 from tacit.core.engine import ModelSource
@@ -118,10 +119,14 @@ def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open) -> N
     assert lost.value.settings == {"token_budget": 1024}
 
 
+def _no_room(*_: Any, **__: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory, said the weights")
+
+
 @dataclass(frozen=True)
 class Rigged:
     """A loss of nothing that changes the process it is computed in: from then on its scoring passes have memory for few tokens,
-    or its GPU has room, on the second rank little."""
+    or none for whole weights, or its GPU has room, on the second rank little."""
 
     what: str
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -132,7 +137,9 @@ class Rigged:
             memory.room_and_whole = lambda device: (GIB, 100 * GIB)
             planning.free_bytes = lambda device: GIB if second else 100 * GIB
             planning.SLACK = 1e-9 if not second else 1e9
-        elif second:
+        elif self.what == "gather" and second:
+            FSDPModule.unshard = _no_room
+        elif self.what == "scoring" and second:
             scored = scoring.token_scores
 
             def short(model: Any, hidden_TD: torch.Tensor, *rest: Any) -> Any:
@@ -158,6 +165,15 @@ def test_a_scoring_pass_layer_by_layer_is_not_cut_by_one_rank(opened: Open) -> N
     with pytest.raises(EngineLost, match="scoring pass with a token_budget of 2048") as lost:
         policy.logprobs(batch.prompts, batch.completions)
     assert lost.value.settings == {"token_budget": 1024}
+
+
+def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time(opened: Open) -> None:
+    """Nobody can gather without the rank that has no room: all are ended, soon and not at the limit of a piece of work."""
+    policy, batch = opened(timeout_s=600.0), a_batch()
+    policy.update(batch, [Rigged("gather")], 0.0)
+    with pytest.raises(EngineLost, match=r"rank 1 .*out of GPU memory for the whole weights.*--engine.gather") as lost:
+        policy.update(batch, [Short(99)], LR)
+    assert lost.value.settings == {"gather": "layer"}
 
 
 @pytest.mark.parametrize("gather", ["whole", "layer"])

@@ -16,7 +16,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import EngineLost, TacitError
+from tacit.engines.local.memory import ran_out
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained
 from tacit.engines.sharded.settings import ShardedSettings
 
@@ -79,7 +80,14 @@ class Sharded:
         of memory there can go on."""
         if self.by_layer:
             return self._root(work)
-        self._root.unshard()
+        try:
+            self._root.unshard()
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            lost = EngineLost("out of GPU memory for the whole weights at once (--engine.gather)")
+            lost.settings = {"gather": "layer"}
+            raise lost from error
         return work()
 
     def let_go(self) -> None:
