@@ -39,6 +39,7 @@ from tacit.core.engine import (
 )  # fmt: skip
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import Critic, DeskSampler, Encoder, Learner, Policy, Request, Sampler, Sampling, Scorer, Tokenizer
+from tacit.core.types import Completion
 from tacit.testing.plain import PlainModel
 
 WISHES = {
@@ -233,7 +234,7 @@ class EngineConformance:
         with self.policy(checkpoint) as policy:
             if not isinstance(policy, DeskSampler):
                 pytest.skip(f"engine {self.engine.name!r} has no desk: whoever rolls out hands it all that waits at once")
-            truth, found = policy.sample(requests, sampling), {}
+            truth, found = policy.sample(requests, sampling), dict[int, Completion]()
             with closing(policy.desk(sampling)) as left:
                 left.submit(requests[0])
             with closing(policy.desk(sampling)) as desk:
