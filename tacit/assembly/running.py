@@ -72,7 +72,8 @@ def _carry_out(
             trainer = Trainer(run, policy, practices, recipe.train, reporter, toolbox.policies, callbacks, toolbox.alike)
             return trainer.train()
         except EngineLost as lost:
-            reporter.say(f"warning: {lost} This run tries by itself.")
+            less = ", ".join(f"{name} = {value}" for name, value in lost.settings.items())
+            reporter.say(f"warning: {lost} This run tries by itself{f' with {less}' if less else ''}.")
             for held in (policy, *prepared.toolbox.policies.values()):
                 if (close := getattr(held, "close", None)) is not None:
                     close()

@@ -36,9 +36,9 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise TacitError(
-            f"no Ray cluster answers at {address!r}: {first} Start one with `ray start --head` and give its address, "
+            f"no Ray cluster answers at {address!r}: {first}. Start one with `ray start --head` and give its address, "
             f"or use {setting} {OWN} for one of this run's own."
         ) from error
     _joined = address

@@ -4,7 +4,7 @@ in use; D, F, H, d, L as in `ModelShape`.
 A rank that trains all weights (FSDP2 as engines/sharded has it; one rank is what the local engine holds):
 
     weights + gradients + moments   (4 + 4 + 2m)·P / R         float32, m bytes of a moment
-    gathered, whole                 (2b + 4)·P                 weights in use, their gradients, the sum of these over passes
+    gathered, whole                 (2b + 8)·P                 weights in use, gradients, their sum, what is sent of it
     gathered, layer by layer        2·(b + 4)·layer + b·V·D·(1 or 2)
     with adapters                   b·P / R + (b + 4 + 4 + 2m)·A, gathered b·P or 2·b·layer + …
     activations                     tokens · L·(4·D + 5·H·d + 4·F)·b, or with recompute tokens · L·D·b + those of one layer
@@ -22,8 +22,9 @@ from typing import Literal
 from tacit.planning.devices import Device
 from tacit.planning.shapes import ModelShape
 
-WHOLE_UP_TO = 1e9
-"""weights of a model that `gather = auto` takes whole, as engines/sharded does"""
+WHOLE_UP_TO, WHOLE_SHARE = 1e9, 0.125
+"""weights of a model that `gather = auto` takes whole on CPUs, and the share of a GPU that they may take with their gradients:
+as engines/sharded does"""
 LOGIT_ELEMENTS = {True: 1 << 23, False: 1 << 27}
 """most logits held at once, on a CPU and on a GPU"""
 USABLE = 0.92
@@ -44,8 +45,11 @@ class Training:
     reference: bool = False
     """a frozen copy of all weights is kept, for a KL penalty; adapters are their own reference"""
 
-    def by_layer(self, shape: ModelShape) -> bool:
-        return self.gather == "layer" or (self.gather == "auto" and shape.weights > WHOLE_UP_TO)
+    def by_layer(self, shape: ModelShape, device: Device) -> bool:
+        b, most = device.number_bytes, WHOLE_SHARE * device.memory
+        whole = (b if self.lora_rank else 2 * b + 8) * shape.weights
+        large = shape.weights > WHOLE_UP_TO if device.name == "cpu" else whole > most
+        return self.gather == "layer" or (self.gather == "auto" and large)
 
 
 def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training, samples: bool = False) -> dict[str, float]:
@@ -55,7 +59,7 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
     roots = b * shape.vocabulary * shape.width * (1 if shape.tied else 2)
     if training.lora_rank:
         adapters = shape.lora_weights(training.lora_rank)
-        gathered = 2 * b * shape.layer_weights + roots if training.by_layer(shape) else b * shape.weights
+        gathered = 2 * b * shape.layer_weights + roots if training.by_layer(shape, device) else b * shape.weights
         parts = {
             "weights": b * own + (b + 4) * adapters,
             "gradients": 4 * adapters,
@@ -66,12 +70,12 @@ def rank_state(shape: ModelShape, device: Device, ranks: int, training: Training
         layers = 2 * (b + 4) * shape.layer_weights + roots
         # On one rank nothing is gathered, but the weights in use are a copy of the float32 ones where b is 2.
         alone = (2 * b if b < 4 else 0.0) * shape.weights
-        whole = (2 * b + 4) * shape.weights if ranks > 1 else alone
+        whole = (2 * b + 8) * shape.weights if ranks > 1 else alone
         parts = {
             "weights": 4 * own,
             "gradients": 4 * own,
             "optimiser": 2 * m * own,
-            "gathered": layers if training.by_layer(shape) and ranks > 1 else whole,
+            "gathered": layers if training.by_layer(shape, device) and ranks > 1 else whole,
             "reference": 4 * own if training.reference else 0.0,
         }
     copy = b * shape.weights if samples and ranks > 1 else 0.0

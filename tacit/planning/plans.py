@@ -102,7 +102,7 @@ def divided(cluster: Cluster, work: Workload, ranks: int, servers: int, wide: in
     one = server(shape, device, cluster.reached, context, min(fitting, MOST_ROWS), per_server)
     rollout = rollout_s(work, one, servers)
     update = update_s(shape, device, cluster.reached, ranks, work, training, micro, cluster.network, cluster.scorings)
-    busy = together_s(update, training.by_layer(shape))
+    busy = together_s(update, training.by_layer(shape, device))
     push = push_s(shape, device, training, cluster.network, servers)
     overlap = cluster.overlap if servers else 0  # who samples beside a rank cannot do it while the rank learns
     return Plan(

@@ -125,8 +125,8 @@ def update_s(
     else:
         b, lora = device.number_bytes, training.lora_rank
         passes = max(1, math.ceil(work.tokens / (ranks * micro_tokens)))
-        gathers = 2 * passes if training.by_layer(shape) else 1
-        sums = 0 if lora else passes if training.by_layer(shape) else 1
+        gathers = 2 * passes if training.by_layer(shape, device) else 1
+        sums = 0 if lora else passes if training.by_layer(shape, device) else 1
         sent = gathers * b * shape.weights + sums * 4 * shape.weights + (8 * shape.lora_weights(lora) if lora else 0)
         sending = sent * (ranks - 1) / ranks / network.between(device, ranks)
     moved = shape.lora_weights(training.lora_rank) if training.lora_rank else shape.weights / ranks

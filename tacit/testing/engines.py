@@ -38,7 +38,8 @@ from tacit.core.engine import (
     ModelSource,
 )  # fmt: skip
 from tacit.core.errors import NonFiniteLoss, TacitError
-from tacit.core.protocols import Critic, Encoder, Learner, Policy, Request, Sampler, Sampling, Scorer, Tokenizer
+from tacit.core.protocols import Critic, DeskSampler, Encoder, Learner, Policy, Request, Sampler, Sampling, Scorer, Tokenizer
+from tacit.core.types import Completion
 from tacit.testing.plain import PlainModel
 
 WISHES = {
@@ -225,6 +226,41 @@ class EngineConformance:
             if stop:
                 cut = policy.sample([Request(rows[0][0], seed=4)], Sampling(max_tokens=24, stop=(stop,)))[0]
                 assert cut.finish == "stop" and stop in cut.text and text.startswith(cut.text)
+
+    def test_a_desk_writes_what_is_sampled(self, checkpoint, rows) -> None:
+        """Requests that come while others are under way, and one that is given up."""
+        self.need(SAMPLING)
+        requests, sampling = [Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(max_tokens=12)
+        with self.policy(checkpoint) as policy:
+            if not isinstance(policy, DeskSampler):
+                pytest.skip(f"engine {self.engine.name!r} has no desk: whoever rolls out hands it all that waits at once")
+            truth, found = policy.sample(requests, sampling), dict[int, Completion]()
+            with closing(policy.desk(sampling)) as left:
+                left.submit(requests[0])
+            with closing(policy.desk(sampling)) as desk:
+                assert desk.wait() == []
+                tickets = [desk.submit(request) for request in requests[:3]]
+                found.update(desk.wait())
+                tickets += [desk.submit(request) for request in requests[3:]]
+                while finished := desk.wait():
+                    assert not found.keys() & dict(finished).keys(), "nothing comes twice"
+                    found.update(finished)
+        assert len(set(tickets)) == len(requests) and found.keys() == set(tickets)
+        for ticket, expected in zip(tickets, truth, strict=True):
+            assert found[ticket].tokens.tolist() == expected.tokens.tolist()
+
+    def test_samples_are_of_the_newest_weights_and_say_so(self, checkpoint, batch, rows) -> None:
+        self.need(SAMPLING, SCORING, LEARNING)
+        with self.policy(checkpoint) as policy:
+            before = policy.sample([Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(max_tokens=6))
+            for _ in range(3):
+                policy.update(batch, [Weighted()], 10 * LR)
+            after = policy.sample([Request(p, seed=i) for i, p in enumerate(rows[0])], Sampling(max_tokens=6))
+            self.near([c.logprobs for c in after], policy.logprobs(rows[0], [c.tokens for c in after]), 10)
+            moved = policy.logprobs(rows[0], [c.tokens for c in before])
+        assert any(np.abs(c.logprobs - m).max(initial=0) > 1e-2 for c, m in zip(before, moved, strict=True))
+        versions = [{c.version for c in done} for done in (before, after)]
+        assert versions == [{0}, {0}] or max(versions[0]) < min(versions[1]), "kept, and then they grow, or left at 0"
 
     def test_hidden_states_come_with_samples(self, checkpoint, plain, rows) -> None:
         self.need(SAMPLING, HIDDEN_STATES)

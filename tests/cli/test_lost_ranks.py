@@ -14,7 +14,7 @@ from forked_ranks import forked_ranks
 import tacit
 from tacit.core.errors import EngineLost
 from tacit.engines.sharded.driver.group import RankGroup
-from tacit.runs.directory import read_summary
+from tacit.runs.directory import read_settings, read_summary
 from tacit.runs.metrics import read_metrics
 
 SMALL = {
@@ -71,3 +71,20 @@ def test_ranks_that_are_lost_again_and_again_end_it(tmp_path: Path, groups: list
     with pytest.raises(EngineLost, match=r"rank 0 of 1 .*SIGKILL.*--resume"):
         tacit.train(**{**SMALL, **alone}, out=tmp_path / "run", callbacks=always)
     assert len(groups) == 4
+
+
+def test_what_was_too_much_for_it_is_less_the_next_time(tmp_path: Path, groups: list[RankGroup]) -> None:
+    """As where memory runs out on ranks that cannot cut finer: they are lost, and the run goes on with half the tokens."""
+    lost: list[int] = []
+
+    def at_the_second(event: Any) -> None:
+        if event.kind == "step" and event.step == 2 and not lost:
+            lost.append(event.step)
+            error = EngineLost("rank 1 of 2 failed in 'update': out of GPU memory, say.")
+            error.settings = {"token_budget": 64}
+            raise error
+
+    tacit.train(**SMALL, out=tmp_path / "run", callbacks=at_the_second)
+    assert lost == [2] and len(groups) == 2
+    assert read_settings(tmp_path / "run")["engine"]["token_budget"] == 64
+    assert [m["step"] for m in read_metrics(tmp_path / "run" / "metrics.jsonl") if m["stage"] == "rl"] == [1, 2, 3]

@@ -62,19 +62,8 @@ def opened(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 
 @pytest.mark.parametrize("name", METHODS)
 def test_three_iterations_beside_the_local_engine(opened: Opened, tmp_path: Path, name: str) -> None:
-    many, one, place = opened
-    many.load(place / "many")
-    one.load(place / "one")
-    loops = []
-    for policy in (many, one):
-        told = get_method(name)(
-            **SMALL, **OWN.get(name, {}), schedule=Schedule(groups=4, group_size=4, iterations=ITERATIONS, lr=LR)
-        )
-        method = told.build(WORLD, Kit(policy, tmp_path / type(policy).__name__))
-        if "reference" in method.needs:
-            policy.freeze_reference()
-        ground = Playground(method, WORLD.tasks("train", 24, 0), InPlace(WORLD.make), 16, 4)
-        loops.append(Loop([ground], policy, 0, ITERATIONS))
+    many, one, _ = opened
+    loops = _loops(opened, tmp_path, name)
     credited = 0
     for number in range(1, ITERATIONS + 1):
         ours, theirs = (loop.collect(number) for loop in loops)
@@ -92,8 +81,50 @@ def test_three_iterations_beside_the_local_engine(opened: Opened, tmp_path: Path
         for a, b in zip(many.logprobs(*rows), one.logprobs(*rows), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-4)
     assert credited
-    began = load_file(place / "one" / "model" / "model.safetensors")
-    now, there = (_weights(policy, tmp_path / name) for policy, name in ((many, "many"), (one, "one")))
+    _check_weights(opened, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["opid", "reuserl"])
+def test_episodes_beside_learning_are_the_local_engines_in_that_order(opened: Opened, tmp_path: Path, name: str) -> None:
+    """Iteration n + 1 is played with the weights from before update n. One process has to do first the one and then the other;
+    companions that look back see the same, credits and weights are the same."""
+    beside, in_turn = _loops(opened, tmp_path, name)
+    beside.behind = True
+    done = [beside.iterate(number) for number in range(1, ITERATIONS + 1)]
+    ahead = in_turn.collect(1)
+    for number, ours in enumerate(done, start=1):
+        played, ahead = ahead, in_turn.collect(number + 1)
+        theirs = in_turn.learn(played)
+        for a, b in zip(ours.credits, theirs.credits, strict=True):
+            np.testing.assert_allclose(a.tokens_T, b.tokens_T, atol=1e-4)
+        assert ours.metrics["versions_behind"] == theirs.metrics["versions_behind"] == float(number > 1)
+        assert ours.metrics["behaviour_gap"] == pytest.approx(theirs.metrics["behaviour_gap"], abs=1e-4)
+    assert done[-1].metrics["behaviour_gap"] > 1e-3, "the ratios are against what was said an update ago"
+    _check_weights(opened, tmp_path)
+
+
+def _loops(opened: Opened, place: Path, name: str) -> list[Loop]:
+    """Of the sharded engine and of the local one, as they began."""
+    many, one, start = opened
+    many.load(start / "many")
+    one.load(start / "one")
+    loops = []
+    for policy in (many, one):
+        told = get_method(name)(
+            **SMALL, **OWN.get(name, {}), schedule=Schedule(groups=4, group_size=4, iterations=ITERATIONS, lr=LR)
+        )
+        method = told.build(WORLD, Kit(policy, place / type(policy).__name__))
+        if "reference" in method.needs:
+            policy.freeze_reference()
+        ground = Playground(method, WORLD.tasks("train", 24, 0), InPlace(WORLD.make), 16, 4)
+        loops.append(Loop([ground], policy, 0, ITERATIONS))
+    return loops
+
+
+def _check_weights(opened: Opened, place: Path) -> None:
+    many, one, start = opened
+    began = load_file(start / "one" / "model" / "model.safetensors")
+    now, there = (_weights(policy, place / name) for policy, name in ((many, "many"), (one, "one")))
     assert max(float((there[n] - began[n]).abs().max()) for n in began) > LR, "something was learned"
     assert max(float((now[n] - there[n]).abs().max()) for n in began) < 1e-4
 

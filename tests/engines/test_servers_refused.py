@@ -13,10 +13,13 @@ from forked_ranks import forked_ranks
 
 from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
+from tacit.engines.local.passes.models import load_pretrained
+from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded.driver import handover as handing_over
 from tacit.engines.sharded.driver import starting
 from tacit.engines.sharded.driver.handover import Handover
 from tacit.engines.sharded.driver.policy import load_policy
+from tacit.engines.sharded.driver.sampling import Replica
 from tacit.engines.sharded.ranks.handing import HandsOver
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
@@ -70,11 +73,9 @@ def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("ranks", "servers", "gpus", "share"), [(1, 1, 2, 0.85), (1, 1, 1, 0.3), (1, 2, 1, 0.15), (2, 2, 2, 0.3)]
 )
-def test_servers_leave_a_rank_room_on_its_gpu(
-    monkeypatch: pytest.MonkeyPatch, ranks: int, servers: int, gpus: int, share: float
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert starting.share_of(ShardedSettings(ranks=ranks, servers=servers)) == pytest.approx(share)
+def test_servers_leave_a_rank_room_on_its_gpu(ranks: int, servers: int, gpus: int, share: float) -> None:
+    assert ShardedSettings(ranks=ranks, servers=servers).server_share(gpus) == pytest.approx(share)
+    assert ShardedSettings(ranks=ranks, servers=servers, server_memory=0.4).server_share(gpus) == 0.4
 
 
 class _OneRank:
@@ -112,3 +113,10 @@ def test_memory_without_room_for_the_weights_is_not_taken(monkeypatch: pytest.Mo
     for free, place in ((9_999, Path(tempfile.gettempdir())), (10_000, handing_over.MEMORY)):
         monkeypatch.setattr(handing_over.shutil, "disk_usage", lambda _, free=free: type("Usage", (), {"free": free}))
         assert handing_over.place_for(replica) == place  # type: ignore[arg-type]
+
+
+def test_a_copy_that_only_servers_play_from_is_not_tried_out(tmp_path: Path) -> None:
+    """In bfloat16 that takes many a CPU minutes, and nothing is ever computed with it."""
+    hf, tokenizer = load_pretrained(str(small_checkpoint(tmp_path)), torch.device("cpu"), torch.float32)
+    made = [Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, plays) for plays in (True, False)]
+    assert [replica.model.lean is None for replica in made] == [False, True]

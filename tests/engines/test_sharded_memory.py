@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from forked_ranks import forked_ranks
+from torch.distributed.fsdp import FSDPModule
 
 from tacit.core.batch import Batch
 from tacit.core.engine import ModelSource
@@ -19,6 +23,7 @@ from tacit.engines.local import memory
 from tacit.engines.local.learning import planning
 from tacit.engines.local.passes import scoring
 from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.ranks.room import check_room
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -114,10 +119,14 @@ def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open) -> N
     assert lost.value.settings == {"token_budget": 1024}
 
 
+def _no_room(*_: Any, **__: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory, said the weights")
+
+
 @dataclass(frozen=True)
 class Rigged:
     """A loss of nothing that changes the process it is computed in: from then on its scoring passes have memory for few tokens,
-    or its GPU has room, on the second rank little."""
+    or none for whole weights, or its GPU has room, on the second rank little."""
 
     what: str
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -128,7 +137,9 @@ class Rigged:
             memory.room_and_whole = lambda device: (GIB, 100 * GIB)
             planning.free_bytes = lambda device: GIB if second else 100 * GIB
             planning.SLACK = 1e-9 if not second else 1e9
-        elif second:
+        elif self.what == "gather" and second:
+            FSDPModule.unshard = _no_room
+        elif self.what == "scoring" and second:
             scored = scoring.token_scores
 
             def short(model: Any, hidden_TD: torch.Tensor, *rest: Any) -> Any:
@@ -156,6 +167,15 @@ def test_a_scoring_pass_layer_by_layer_is_not_cut_by_one_rank(opened: Open) -> N
     assert lost.value.settings == {"token_budget": 1024}
 
 
+def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time(opened: Open) -> None:
+    """Nobody can gather without the rank that has no room: all are ended, soon and not at the limit of a piece of work."""
+    policy, batch = opened(timeout_s=600.0), a_batch()
+    policy.update(batch, [Rigged("gather")], 0.0)
+    with pytest.raises(EngineLost, match=r"rank 1 .*out of GPU memory for the whole weights.*--engine.gather") as lost:
+        policy.update(batch, [Short(99)], LR)
+    assert lost.value.settings == {"gather": "layer"}
+
+
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, gather: str) -> None:
     policy, batch = opened(gather=gather, token_budget=100_000), a_batch()
@@ -163,3 +183,23 @@ def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, ga
     planned = policy.update(batch, [Short(99)], 0.0)
     assert "token_budget" not in truth and planned["token_budget"] == planning.TRIED_TOKENS
     assert planned["loss"] == pytest.approx(truth["loss"]) and planned["grad_norm"] == pytest.approx(truth["grad_norm"])
+
+
+@pytest.mark.parametrize(("weights", "wished", "fits"), [(8, {}, False), (8, {"lora_rank": 16}, True), (1, {}, True)])
+def test_a_model_that_does_not_fit_is_refused_with_what_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: int, wished: dict[str, Any], fits: bool
+) -> None:
+    """8 billion weights on two GPUs of 80 GB, of which a server has 30%; nothing of the model is read but its sizes."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4 * weights, "num_attention_heads": 32}
+    told = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80e9))
+    check = partial(check_room, str(tmp_path), ShardedSettings(ranks=2, servers=1, **wished), torch.device("cuda"))
+    if fits:
+        check(torch.bfloat16)
+        return
+    with pytest.raises(
+        TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would: .*lora-rank 16.*ranks"
+    ):
+        check(torch.bfloat16)

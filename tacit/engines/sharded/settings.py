@@ -10,6 +10,8 @@ from tacit.engines.local.settings import EngineSettings
 
 MOST_LORA = 512
 """rank of an adapter that vLLM can hold"""
+ALONE, SHARED = 0.85, 0.3
+"""share of a GPU's memory that servers take, where it is theirs and where there is a rank on it too"""
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,13 @@ class ShardedSettings(EngineSettings):
             raise TacitError(f"engine setting gather = {self.gather!r} must be one of auto, layer, whole.")
         if self.compile:
             raise TacitError("engine setting compile is for the local engine; the sharded engine goes without.")
+
+    def server_share(self, gpus: int) -> float:
+        """Of a GPU's memory, for each server: as was said, or nearly all of its own, or its part of what a rank is not left."""
+        on_one = self.servers_beside_a_rank(gpus)
+        return self.server_memory or (SHARED / on_one if on_one else ALONE)
+
+    def servers_beside_a_rank(self, gpus: int) -> int:
+        """How many lie on one GPU, where they have none of their own."""
+        apart = bool(self.address) or self.ranks + self.servers <= max(1, gpus)
+        return 0 if apart else -(-self.servers // max(1, gpus))

@@ -31,12 +31,12 @@ class ShardedEngine:
         self.poolings: tuple[str, ...] = told["poolings"]
         alone = EngineSettings(**{f.name: getattr(settings, f.name) for f in fields(EngineSettings)})
         plays = replace(alone, value_head=False, gradient_checkpointing=False)
-        self.replica = Replica(hf, tokenizer, plays, seed, self.versions.__getitem__, self._fetch)
+        newest = self.versions.__getitem__
+        self.replica = Replica(hf, tokenizer, plays, seed, newest, self._fetch, plays=not settings.servers)
         self.device = resolve_device(settings)[0].type
         """of the ranks and the servers"""
         self.servers: Servers | None = None
         if settings.servers:
-            newest = self.versions.__getitem__
             self.servers = start_servers(checkpoint, settings, ranks, self.replica, newest, self._states)
         self.samplers: Samplers = self.servers or self.replica
         self.references: set[str] = set()

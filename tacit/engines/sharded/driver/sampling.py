@@ -11,6 +11,7 @@ from safetensors.torch import load as from_bytes
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.engine import LocalEngine
+from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.engines.local.settings import EngineSettings
 
@@ -38,8 +39,11 @@ class Replica(LocalEngine):
         seed: int,
         newest: Callable[[str], int],
         fetch: Callable[[str], bytes],
+        plays: bool = True,
     ):
-        """`newest`: the version of a member's weights on the ranks; `fetch`: those weights"""
+        """`newest`: the version of a member's weights on the ranks; `fetch`: those weights; `plays`: False where servers do, so
+        that what is here is only saved"""
+        self._plays = plays
         super().__init__(hf, tokenizer, settings, seed)
         self._newest, self._fetch = newest, fetch
 
@@ -54,6 +58,10 @@ class Replica(LocalEngine):
                 p.copy_(fetched[own])
         self.weights_changed()
         member.version = newest
+
+    def wrapped(self, hf: Any, lean: bool = True) -> LanguageModel:
+        # Many a CPU takes minutes for a few tokens in bfloat16: a copy that never computes is not tried out.
+        return super().wrapped(hf, lean and self._plays)
 
     @property
     def written_tokens(self) -> int:

@@ -22,9 +22,6 @@ from tacit.engines.sharded.servers.orders import Opening
 from tacit.engines.sharded.servers.serving import ENVIRONMENT
 from tacit.engines.sharded.settings import ShardedSettings
 
-ALONE, SHARED = 0.85, 0.3
-"""share of a GPU's memory that servers take, where it is theirs and where there is a rank on it too"""
-
 
 def start_ranks(settings: ShardedSettings) -> RankGroup:
     """The processes, without a model yet."""
@@ -72,7 +69,7 @@ def start_servers(
         max_batch=settings.max_batch,
         end_tokens=tuple(sorted(end_tokens(replica.model.hf, replica.tokenizer))),
         lora_rank=settings.lora_rank,
-        memory=settings.server_memory or share_of(settings),
+        memory=settings.server_share(torch.cuda.device_count()),
     )
     launcher = _launcher(role, settings)
     servers = [
@@ -87,13 +84,6 @@ def names_of_gpus(there: int) -> list[str]:
     """What the GPUs that this process sees are called outside of it: it may have been shown only some."""
     shown = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return shown[:there] if len(shown) >= there else [str(n) for n in range(there)]
-
-
-def share_of(settings: ShardedSettings) -> float:
-    """Of a GPU's memory, for each server: nearly all of its own, or its part of what it leaves a rank."""
-    if settings.address or settings.ranks + settings.servers <= (there := max(1, torch.cuda.device_count())):
-        return ALONE
-    return SHARED / -(-settings.servers // there)
 
 
 def _launcher(role: Role, settings: ShardedSettings) -> Launcher:

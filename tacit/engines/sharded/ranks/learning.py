@@ -23,7 +23,7 @@ from tacit.core.batch import Batch
 from tacit.core.errors import EngineLost
 from tacit.core.protocols import LossTerm
 from tacit.core.seeds import derive
-from tacit.engines.local.learning.planning import planned_budget
+from tacit.engines.local.learning.planning import kept_by, planned_budget
 from tacit.engines.local.learning.teaching import longest_read
 from tacit.engines.local.learning.update import Learning, Tally, training
 from tacit.engines.local.memory import Budget, give_back, ran_out
@@ -68,6 +68,14 @@ class ShardedLearning(Learning):
         if not all(from_all(self.budget.may_grow)):
             return
         make_room = partial(give_back, self.model.device)
+        rows = np.flatnonzero([len(completion) for completion in batch.completions])
+        if self.sharded.by_layer and len(rows):  # where not even this fits on one rank, the others wait for it in vain
+            try:
+                self.sharded.run(lambda: kept_by(self, batch, losses, rows))
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
+                raise short_of_memory("trying out an update of few rows, its token_budget {}", self.budget.now) from error
         with self.sharded.gradients_held():
             fits = self.sharded.run(lambda: planned_budget(self, batch, losses, make_room))
         self.sharded.let_go()

@@ -27,6 +27,7 @@ from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.sharded.ranks import saving
 from tacit.engines.sharded.ranks.handing import HandsOver
 from tacit.engines.sharded.ranks.learning import RigidBudget, ShardedLearning
+from tacit.engines.sharded.ranks.room import check_room
 from tacit.engines.sharded.ranks.shards import Sharded
 from tacit.engines.sharded.ranks.turns import budget_for, turns
 from tacit.engines.sharded.ranks.weights import ShardMember
@@ -70,6 +71,7 @@ class Rank(HandsOver):
         self.sharded = self.adapters = None
         self.checkpoint, self.settings, self.seed = checkpoint, settings, seed
         self.dtype = resolve_device(settings)[1]
+        check_room(checkpoint, settings, self.device, self.dtype)
         self.sharded = self._load()
         self.codec = codec_for(self.sharded.tokenizer, self.sharded.hf.config)
         self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]

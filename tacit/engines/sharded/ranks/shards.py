@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +16,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import EngineLost, TacitError
+from tacit.engines.local.memory import ran_out
 from tacit.engines.local.passes.models import LanguageModel, load_pretrained
 from tacit.engines.sharded.settings import ShardedSettings
 
@@ -78,7 +80,14 @@ class Sharded:
         of memory there can go on."""
         if self.by_layer:
             return self._root(work)
-        self._root.unshard()
+        try:
+            self._root.unshard()
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            lost = EngineLost("out of GPU memory for the whole weights at once (--engine.gather)")
+            lost.settings = {"gather": "layer"}
+            raise lost from error
         return work()
 
     def let_go(self) -> None:
@@ -107,17 +116,18 @@ class Sharded:
         del held
 
     def _reduce(self, between_ranks: bool) -> None:
-        """FSDP takes the gradients over at the end of a backward pass through its root: this one has nothing else in it, and
-        gives every trained weight a gradient, of zeros, on every rank."""
+        """FSDP takes the gradients over at the end of a backward pass through its root: this one has nothing else in it.
+        Between ranks it gives every trained weight a gradient, of zeros, so that all have them of the same."""
         self._root.set_requires_gradient_sync(between_ranks)
         self._root.set_reshard_after_backward(between_ranks)
-        nothing = self._root(self._nothing)
+        nothing = self._root(partial(self._nothing, between_ranks))
         if nothing.requires_grad:
             nothing.backward()
 
-    def _nothing(self) -> torch.Tensor:
+    def _nothing(self, of_all: bool) -> torch.Tensor:
         trained = [p for name, p in self.hf.named_parameters() if name in self.parameters and p.requires_grad]
-        return sum((p.flatten()[0] for p in trained), start=torch.zeros(())) * 0.0
+        touched = trained if of_all else sorted(trained, key=lambda p: p.numel())[:1]
+        return sum((p.flatten()[0] for p in touched), start=torch.zeros(())) * 0.0
 
     def _modules(self) -> Iterator[FSDPModule]:
         return (module for module in self._root.modules() if isinstance(module, FSDPModule))

@@ -1,0 +1,34 @@
+"""Whether a model fits the GPUs of the ranks, asked before anything of it is loaded; the plan says what would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from tacit.engines.models.sources import find_pretrained
+from tacit.engines.sharded.settings import ShardedSettings
+from tacit.planning.memory import Training
+from tacit.planning.remedies import refuse_unless_it_fits
+
+ROW = 512
+"""tokens of a row that must fit at least"""
+
+
+def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device, dtype: torch.dtype) -> None:
+    config = Path(find_pretrained(checkpoint)) / "config.json"
+    if device.type != "cuda" or not config.is_file():
+        return
+    gpus = torch.cuda.device_count()
+    servers = settings.servers_beside_a_rank(gpus) * settings.server_share(gpus) if settings.servers else 0.0
+    refuse_unless_it_fits(
+        json.loads(config.read_text()),
+        checkpoint,
+        settings.ranks,
+        (1.0 - servers) * torch.cuda.get_device_properties(device).total_memory,
+        Training(settings.lora_rank, settings.gradient_checkpointing, settings.gather),
+        ROW,
+        dtype.itemsize,
+        samples=not settings.servers,
+    )
