@@ -134,7 +134,7 @@ def gradients(policy: Any, place: Path) -> dict[str, torch.Tensor]:
     return {name.removeprefix("exp_avg/"): 10 * t for name, t in state.items() if name.startswith("exp_avg/")}
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("gather", ["whole", "layer"])
 @pytest.mark.parametrize("kept", [{}, {"lora_rank": 4}], ids=["all", "lora"])
 @pytest.mark.parametrize("rows", [11, 1])
