@@ -129,6 +129,14 @@ def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
         assert desk.ask("later").result(timeout=30) == "later", "and the desk goes on"
 
 
+def test_of_what_is_remembered_only_the_oldest_goes():
+    embed = Remembered(EMBED, most=3)
+    for text in "abcd":
+        embed([text])
+    embed(["b", "c", "d"])
+    assert embed.computed == 4 and len(embed(["a"])) == 1 and embed.computed == 5
+
+
 def test_readers_pass_over_what_goes_away_under_their_hands():
     """Entries are replaced without end while others search: before, a search met an entry that had just gone and failed."""
     bank, stop, wrong = bank_of(40), threading.Event(), []

@@ -164,6 +164,24 @@ def test_the_extractor_is_paid_what_critic_and_outcome_come_to(tmp_path):
     assert kept == pytest.approx({entry: np.mean(own) for entry, own in earned.items()})
 
 
+def test_the_critic_remembers_how_episodes_ended_also_when_it_is_found_again(tmp_path):
+    method, done, _, _ = play(tmp_path / "a", iterations=2, critic=True, extractor_batch=1000)
+    experience = method.companions[0]
+    ended = [t for d in done for g in d.groups for t in g.trajectories]
+    assert sum(played for _, played in experience.critic.wins.values()) == len(ended)
+    assert sum(won for won, _ in experience.critic.wins.values()) == sum(t.success for t in ended) > 0
+    (tmp_path / "saved").mkdir()
+    experience.save(tmp_path / "saved")
+    other, *_ = play(tmp_path / "b", iterations=0, critic=True, extractor_batch=1000)
+    again = other.companions[0]
+    again.load(tmp_path / "saved")
+    assert again.critic.wins == experience.critic.wins
+    waiting = [(s.entry, s.reward, s.episodes) for s in experience.manager.extractor.buffer]
+    assert waiting == [(s.entry, s.reward, s.episodes) for s in again.manager.extractor.buffer]
+    guided = [verdict_of(t.condition)[0] for t in ended if verdict_of(t.condition)]
+    assert {entry: count for entry, _, count in waiting} == {entry: guided.count(entry) for entry in guided}
+
+
 def test_without_a_critic_the_actor_is_asked_nothing(tmp_path):
     _, done, actor, _ = play(tmp_path)
     assert not any("accept, refine or reject:" in prompt for call in actor.asked for prompt, _ in call)
@@ -196,6 +214,18 @@ def test_guided_winners_are_imitated_without_their_note(tmp_path):
         assert "<note>" in step.prompt.text
         assert actor.decode(prompt) == step.prompt.with_notes("").text
     np.testing.assert_array_equal(batch.completions[0], won[0].steps[0].completion.tokens)
+
+
+def test_what_was_no_action_is_not_imitated(tmp_path):
+    def sometimes_mute(prompt: str, seed: int) -> str:
+        return "" if seed % 3 == 0 else acting(prompt, seed)
+
+    _, done, actor, _ = play(tmp_path, iterations=4, actor=ScriptedPolicy(sometimes_mute), internalise=3e-4)
+    batches = [batch for batch, losses, _ in actor.updates if losses == (Imitation(),)]
+    won = [[t for g in d.groups for t in winners(g)] for d in done]
+    steps = [step for each in won if each for t in each for step in t.steps]
+    assert not all(step.valid for step in steps), "some won all the same"
+    assert sum(map(len, batches)) == sum(step.valid for step in steps)
 
 
 def test_now_and_then_or_never_it_is_complementary(tmp_path):

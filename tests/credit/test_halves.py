@@ -21,7 +21,7 @@ from tacit.credit.halves import WithinConditions
 from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed
-from tacit.credit.step_relative import StepRelative
+from tacit.credit.step_relative import StepRelative, explain
 from tacit.environments import get_environment
 from tacit.methods import get_method
 
@@ -67,6 +67,16 @@ def test_histories_are_compared_within_a_half_and_who_has_none_keeps_no_label():
     got = values_of(applied(WithinConditions(HistoryHierarchy(2, std=None, gamma=1.0)), group, rewards)[0])
     # guided: x and y at ±5, y also after x. Free: y at ±5 by what is seen alone; x and z were seen once in that half
     assert got == [5.0, 5.0, -5.0, -5.0, 0.0, 5.0, 0.0, -5.0]
+
+
+def test_who_is_in_no_part_has_no_label_in_the_group_either():
+    group = told(seen("xy", "xy", "xy", "xy"), (0, 2))
+
+    def last_alone(groups, rewards, policy, moment):
+        return explain(groups, [np.zeros(4)] * 2, [np.array([-1, 0, -1, 1])] * 2, {}, {})
+
+    given_ = applied(WithinConditions(last_alone), group, outcomes(group, [1, 0, 1, 0]))
+    assert given_.marks[0]["part"] == [-1, 0, -1, 2, -1, 1, -1, 3]
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,11 @@ def test_clipped_weight_keeps_every_gradient(ratio, weight, advantage):
     assert loss == pytest.approx(-weight * advantage * math.log(ratio))
 
 
+def test_the_two_bounds_of_a_weight_are_its_own():
+    _, gradient = loss_and_gradient(ClippedWeight(0.3, 0.1), of_ratios([0.5, 2.0], [1.0, 1.0]))
+    assert gradient == pytest.approx([-0.7 / 2, -1.1 / 2])
+
+
 def test_reference_kl_by_hand():
     # d = log 2 and −log 2: exp(d) − d − 1
     seen = view([-1.0, -1.0], tokens={"reference": torch.tensor([-1.0 + math.log(2), -1.0 - math.log(2)])})

@@ -178,6 +178,57 @@ def test_prompts_of_those_that_went_are_kept_until_their_readers_were_paid_for(b
     experience.close()
 
 
+def test_eq_7_weighs_what_is_left_after_the_mean_by_hand():
+    """r̄ = 1, −1, 0.5, −0.5: mean 0. Trained 0, 3 and 3 times, the last of them in this very step: w = 1, ½, ½ and 0."""
+    policy = ScriptedPolicy(noting)
+    extractor = Extractor(lambda: policy, batch=4, decay=0.5, cooldown=1)
+    call = Call(np.array([1]), np.array([2, 3]), np.array([-0.5, -0.25], np.float32))
+    known = [Usage(), Usage(trained=3, last_trained=5), Usage(trained=3, last_trained=6), Usage(trained=3, last_trained=7)]
+    for entry, reward in enumerate((1.0, -1.0, 0.5, -0.5)):
+        extractor.earned(Sample(entry, reward, call))
+    told, trained = extractor.learn(lambda entry: known[entry], 7)
+    ((batch, _, _),) = policy.updates
+    assert [a.tolist() for a in batch.advantages] == [[1.0, 1.0], [-0.5, -0.5], [0.25, 0.25], [0.0, 0.0]]
+    assert trained == [0, 1, 2, 3] and told["experience/extractor_reward"] == 0.0
+    for entry, reward in enumerate((1.0, 1.0, 1.0, -1.0)):  # mean ½: what a heavy entry earned is no other's baseline
+        extractor.earned(Sample(entry, reward, call))
+    extractor.learn(lambda entry: known[entry], 9)
+    assert [a[0] for a in policy.updates[-1][0].advantages] == [0.5, 0.25, 0.25, -0.75]
+
+
+def test_what_is_said_of_the_extractor_is_what_it_has():
+    method, _ = make(extractor_decay=0.25, extractor_cooldown=3, extractor_clip=0.3, extractor_lr=1e-3, recency=4, candidates=5)
+    manager = method.companions[0].manager
+    own = manager.extractor
+    assert (own.decay, own.cooldown, own.clip, own.lr, own.batch, own.max_tokens) == (0.25, 3, 0.3, 1e-3, 4, 64)
+    assert (manager.diversity.recency, manager.diversity.candidates, manager.diversity.penalty) == (4, 5, 0.4)
+
+
+def test_what_was_handed_out_in_one_iteration_is_recent_in_it_alone():
+    method, _ = make(recency=1)
+    loop = loop_of(method)
+    (experience,) = method.companions
+    loop.iterate(1)
+    assert experience.step == 2, "what is played next"
+    task = WORLD.tasks("train", 1, 0)[0]
+    first, second = (c.entry for c in method.conditions.assign(task, 4, 0)[:2])
+    assert first != second, "the second comes when the first is recent"
+    experience.learn([], None, Moment(0, 2))
+    assert [c.entry for c in method.conditions.assign(task, 4, 0)[:2]] == [first, second], "by then it is not any more"
+
+
+def test_an_updated_entry_says_what_it_was_made_from():
+    method, _ = make()
+    loop = loop_of(method)
+    for number in (1, 2):
+        loop.iterate(number)
+    bank = method.companions[0].manager.bank
+    updated = [entry for entry in bank.entries.values() if entry.origin.operation == "update"]
+    replaced = [old for entry in updated for old in bank.explain(entry.id)["replaced"]]
+    assert updated and replaced and {old["retired"] for old in replaced} == {"updated"}
+    assert all(entry.id in bank.explain(old)["replaced_by"] for entry in updated for old in entry.origin.made_from)
+
+
 def test_an_entry_waits_in_the_buffer_once_however_often_it_guides():
     call = Call(np.array([1]), np.array([2]), np.array([-0.1], np.float32))
     extractor = Extractor(lambda: ScriptedPolicy(noting), "terse", batch=9)
@@ -245,6 +296,29 @@ def test_merging_carries_forward_and_keeps_what_stays():
     loop.iterate(1)
     done = loop.iterate(2)
     assert done.metrics["experience/merges"] == 1 and done.metrics["experience/entries"] == 1
+
+
+def test_what_is_carried_is_what_the_last_chunk_became():
+    """Twelve entries, five at a time, and none dropped: after the second chunk there are ten, of which the last five go on."""
+    read: list[list[str]] = []
+
+    def keeping(prompt: str, seed: int) -> str:
+        if not prompt.endswith("merged:"):
+            return f"add: {seed}"
+        read.append([line.removeprefix("entry: ") for line in prompt.splitlines()[:-1]])
+        return "\n".join(f"entry: {text}" for text in read[-1])
+
+    method, _ = make(ScriptedPolicy(keeping), merge_every=1)
+    loop_of(method).iterate(1)
+    texts = [entry.text for entry in method.companions[0].manager.bank.entries.values()]
+    assert len(texts) == 12 and read == [texts[:5], texts[:10], texts[5:12]]
+
+
+def test_a_merge_that_says_one_thing_twice_is_one_entry():
+    method, _ = make(ScriptedPolicy(lambda p, s: "entry: a\nentry: a" if p.endswith("merged:") else f"add: {s}"), merge_every=1)
+    done = loop_of(method).iterate(1)
+    assert done.metrics["experience/entries"] == 1
+    assert read_merged("entry: a\nentry: b", "terse", 1) is None, "a merge makes no more of them"
 
 
 def test_a_merge_that_says_nothing_loses_nothing():
