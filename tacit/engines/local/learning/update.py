@@ -22,7 +22,7 @@ from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.learning.teaching import compared, longest_read, taught_states
 from tacit.engines.local.learning.weights import TrainedWeights
-from tacit.engines.local.memory import Budget
+from tacit.engines.local.memory import Budget, patiently
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack
 from tacit.engines.local.passes.models import LanguageModel
@@ -75,6 +75,7 @@ class Learning:
                 )
                 failure.batch = batch
                 raise failure
+            patiently(self.weights.leave_the_grid, self.model.device, "taking the first step", self._make_room)
             self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
             raise NoRoom(

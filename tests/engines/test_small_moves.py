@@ -1,0 +1,74 @@
+"""Steps far below the spacing of bfloat16 move a model that came in bfloat16 as far as they would in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.losses.imitation import Imitation
+
+LR = 2e-5
+
+
+def a_batch() -> Batch:
+    rng = np.random.default_rng(0)
+    return Batch.imitation([rng.integers(2, 250, size=12) for _ in range(8)], [rng.integers(2, 250, size=6) for _ in range(8)])
+
+
+def rounded(policy, dtype: torch.dtype):
+    """The policy with weights of the size that large models have, and of bfloat16."""
+    weights = policy.engine.model.hf.state_dict()
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            tensor.copy_((tensor.float() * (4.0 if tensor.ndim > 1 else 1.0)).bfloat16().to(dtype))
+    policy.engine.weights_changed("default")
+    return policy
+
+
+def learned(policy, steps: int = 10) -> float:
+    """How far the loss has come down."""
+    batch = a_batch()
+    losses = [policy.update(batch, [Imitation()], LR)["loss"] for _ in range(steps)]
+    return losses[0] - losses[-1]
+
+
+@pytest.fixture
+def exact(make_policy):
+    return rounded(make_policy(dtype="float32"), torch.float32)
+
+
+@pytest.fixture
+def coarse(make_policy):
+    return rounded(make_policy(dtype="bfloat16"), torch.bfloat16)
+
+
+def test_a_model_in_bfloat16_learns_as_one_in_float32(exact, coarse, monkeypatch, make_policy):
+    expected, found = learned(exact), learned(coarse)
+    assert found == pytest.approx(expected, rel=0.15)
+    on_grid = rounded(make_policy(dtype="bfloat16"), torch.bfloat16)
+    monkeypatch.setattr(type(on_grid.engine.member("default").weights), "leave_the_grid", lambda self: None)
+    assert learned(on_grid) < 0.6 * expected, "and from the grid it would not"
+
+
+def test_masters_leave_the_grid_only_as_far_as_nobody_sees_and_only_once(coarse):
+    weights, before = coarse.engine.member("default").weights, coarse.digest()
+    on_grid = {name: p.detach().clone() for name, p in weights.live.items()}
+    weights.leave_the_grid()
+    first = {name: p.detach().clone() for name, p in weights.master.items()}
+    assert all(torch.equal(first[name].bfloat16(), on_grid[name]) for name in on_grid)
+    far = torch.cat([((first[n] - w.float()) / w.float())[w != 0].flatten() for n, w in on_grid.items()])
+    assert abs(float(far.mean())) < 1e-4 and float((far.abs() > 2**-10).float().mean()) > 0.5
+    weights.leave_the_grid()
+    assert all(torch.equal(p, first[name]) for name, p in weights.master.items())
+    coarse.update(a_batch(), [Imitation()], 0.0)
+    assert all(torch.equal(p, first[name]) for name, p in weights.master.items())
+    assert all(torch.equal(p, on_grid[name]) for name, p in weights.live.items())
+    assert coarse.engine.digest(masters=False) == before
+
+
+def test_a_policy_in_float32_has_nowhere_to_go(exact):
+    weights, before = exact.engine.member("default").weights, exact.digest()
+    weights.leave_the_grid()
+    assert exact.digest() == before
