@@ -199,6 +199,9 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would(
     if fits:
         check(torch.bfloat16)
         return
+    (tmp_path / "config.json").write_text(json.dumps({**told, "num_experts": 8}))
+    check(torch.bfloat16)  # of which a plan knows nothing
+    (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(
         TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would: .*lora-rank 16.*ranks"
     ):

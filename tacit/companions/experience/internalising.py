@@ -31,6 +31,7 @@ class Internalising:
 
     name = "internalising"
     remembers = False
+    read_in_play = False
 
     def __init__(self, context: Context, lr: float, every: int = 1) -> None:
         self.context, self.lr, self.every = context, lr, every

@@ -42,6 +42,10 @@ def short_of_memory(what: str, token_budget: int) -> EngineLost:
     return lost
 
 
+class AllShort(torch.OutOfMemoryError):
+    """Memory ran out on some rank, and all of them know it."""
+
+
 class RigidBudget(Budget):
     """Of passes over a model that is gathered layer by layer: one rank must not make two of one."""
 
@@ -86,7 +90,7 @@ class ShardedLearning(Learning):
             budget = self.budget.now
             try:
                 return gradient(budget)
-            except torch.OutOfMemoryError:
+            except AllShort:
                 if budget <= least:
                     raise
             # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
@@ -143,7 +147,7 @@ class ShardedLearning(Learning):
         self.sharded.add_up()  # also of what is thrown away: FSDP must not keep it
         if short:
             self.weights.clear()
-            raise torch.OutOfMemoryError(short)
+            raise AllShort(short)
 
     def _loss(self, batch: Batch, packed: Any, needs: frozenset[str], rows: int, tally: Tally) -> torch.Tensor:
         view = self._view(batch, packed, needs, rows)
