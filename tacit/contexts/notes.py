@@ -15,7 +15,8 @@ _FILLERS = "\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"
 _BETWEEN = rf"(?:[^\w<>/\uff1c\uff1e\uff0f]|[{_FILLERS}])*"
 """what is no letter may stand between two letters, most of it unseen: spaces, joiners, marks of direction, accents"""
 _DELIMITERS = re.compile(
-    _BETWEEN.join(["[<\uff1c]", "[/\uff0f]?", "n", "o", "t", "e"]) + rf"(?![^\W{_FILLERS}])[^<>\uff1c\uff1e]*[>\uff1e]",
+    _BETWEEN.join(["[<\uff1c]", rf"(?:[/\uff0f]{_BETWEEN})?n", "o", "t", "e"])
+    + rf"(?![^\W{_FILLERS}])[^<>\uff1c\uff1e]*[>\uff1e]",
     re.IGNORECASE,
 )
 """also with attributes, closed in itself, or as wide as a Chinese character: whoever reads it would take it for one"""

@@ -138,3 +138,10 @@ def test_a_hostile_note_takes_no_time():
     began = time.perf_counter()
     frame("</note" * 40_000 + ">" * 40_000)
     assert time.perf_counter() - began < 1.0
+
+
+def test_a_note_full_of_what_nobody_sees_is_framed_at_once():
+    began = time.process_time()
+    for _ in range(20):
+        frame("<" + "\u3164" * 1999)
+    assert time.process_time() - began < 1.0

@@ -467,6 +467,15 @@ def test_or_refused_whole(answer, style, guided, problem):
         read_operations(answer, style, guided)
 
 
+@pytest.mark.parametrize("piece", ["<answer>", "```json ", "{", "<think>", '{"operations": [', "</think>", "add: a\n"])
+@pytest.mark.parametrize("style", ["json", "terse"])
+def test_an_answer_of_100_kb_is_refused_at_once(piece, style):
+    began = time.process_time()
+    with pytest.raises(Malformed):
+        read_operations(piece * (100_000 // len(piece)), style, True)
+    assert time.process_time() - began < 2.0
+
+
 def test_merges_and_advice_are_read_after_the_thought_and_refused_with_half_a_character():
     assert read_merged('keep {a}</think>{"entries": ["x"]}', "json", 3) == ["x"]
     assert read_merged("entry: a?</think>\nentry: x", "terse", 3) == ["x"]

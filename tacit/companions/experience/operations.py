@@ -12,7 +12,6 @@ thought has said nothing.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,8 +22,6 @@ Kind = Literal["add", "update", "return"]
 Style = Literal["json", "terse"]
 KINDS: tuple[Kind, ...] = ("add", "update", "return")
 MOST = 3
-_FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class Malformed(Exception):
@@ -80,7 +77,8 @@ def _document(answer: str) -> object:
     """The object of an answer: all from its first brace to its last. Only where that is none, what is between tags or fences:
     an entry may quote those."""
     problem = f"no JSON object in {answer[:60]!r}"
-    for text in (answer, *_ANSWER.findall(answer), *_FENCE.findall(answer)):
+    between = (answer.partition(begin)[2].partition(end)[0] for begin, end in (("<answer>", "</answer>"), ("```", "```")))
+    for text in (answer, *between):
         first, last = text.find("{"), text.rfind("}")
         if 0 <= first < last:
             try:
