@@ -19,9 +19,8 @@ def a_batch() -> Batch:
 
 def rounded(policy, dtype: torch.dtype):
     """The policy with weights of the size that large models have, and of bfloat16."""
-    weights = policy.engine.model.hf.state_dict()
     with torch.no_grad():
-        for tensor in weights.values():
+        for tensor in policy.engine.model.hf.state_dict().values():
             tensor.copy_((tensor.float() * (4.0 if tensor.ndim > 1 else 1.0)).bfloat16().to(dtype))
     policy.engine.weights_changed("default")
     return policy

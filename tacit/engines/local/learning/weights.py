@@ -21,8 +21,8 @@ class TrainedWeights:
     steps taken in float32, and the model gets the rounded result. It stays one model, in the precision it samples with.
 
     A model that comes in bfloat16 lies on its grid, and there a master has half a spacing to go before its weight shows that it
-    moved: half of SmolLM2's have more than 2.4e-4, a hundred steps of the published 1e-6. So before the first step each master
-    goes to a place of its own among those that are rounded to its weight,
+    moved: half of SmolLM2's have 2.4e-4 or more, over two hundred steps of the published 1e-6. So before the first step each
+    master goes to a place of its own among those that are rounded to its weight,
 
         m = w + u · spacing(w) / 2        u uniform in (−1, 1)
 
