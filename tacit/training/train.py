@@ -326,4 +326,4 @@ class Trainer:
         write_directory(place / f"policy-{step:06d}", lambda path: self.policy.save(path / "policy"))
         if error.batch is not None:
             write_records(place / f"batch-{step:06d}.jsonl.gz", batch_records(error.batch))
-        return NonFiniteLoss(f"{error} The run stopped at iteration {step}, no weight moved; batch and policy are in {place}.")
+        return NonFiniteLoss(f"{error} The run stopped in iteration {step}; batch and policy are in {place}.")
