@@ -29,7 +29,7 @@ class EngineSettings:
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
     token_budget: int = 0
-    """most tokens in one pass; 0 is 2,048 on CPU, and on a GPU 65,536 or, in an update, what two fifths of the free memory hold"""
+    """most tokens in one pass; 0 is 2,048 on CPU, on a GPU 65,536 or, in an update, what two fifths of what is free hold"""
     max_batch: int = 256
     """most sequences sampled at once"""
     clip_norm: float = 1.0
