@@ -37,6 +37,10 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        if address == OWN:
+            raise TacitError(
+                f"Ray did not start on this machine: {first}. Where other work keeps it busy, try again when that is over."
+            ) from error
         raise TacitError(
             f"no Ray cluster answers at {address!r}: {first}. Start one with `ray start --head` and give its address, "
             f"or use {setting} {OWN} for one of this run's own."
