@@ -18,6 +18,7 @@ from forked_ranks import forked_ranks
 from random_models import make_model
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tacit.core.batch import Batch
 from tacit.core.engine import ModelSource
@@ -213,6 +214,23 @@ def test_in_bfloat16_steps_are_taken_in_float32(checkpoint: Path, open_on: Open,
     before, rounded = many.engine.digest(), many.engine.digest(masters=False)
     many.update(batch, [ClippedSurrogate()], 1e-8)
     assert many.engine.digest() != before != rounded
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_masters_of_a_model_in_bfloat16_leave_its_grid_as_the_local_engine_s_do(
+    checkpoint: Path, open_on: Open, tmp_path: Path, ranks: int
+) -> None:
+    """To the same places, whoever has which part of them; what is computed with does not change."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(tmp_path)
+    source, settings = ModelSource(str(tmp_path), seed=3), settings_for(ranks, dtype="bfloat16")
+    one, many = local(tmp_path, dtype="bfloat16"), load_policy(source, settings, open_on(ranks).engine.ranks)
+    before, rounded = many.digest(), many.engine.digest(masters=False)
+    for policy in (one, many):
+        policy.update(a_batch(), [ClippedSurrogate()], 0.0)
+    assert many.digest() == one.digest() != before
+    assert many.engine.digest(masters=False) == rounded
 
 
 def test_after_some_steps_it_is_where_the_local_engine_is(checkpoint: Path, open_on: Open) -> None:

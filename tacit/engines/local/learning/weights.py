@@ -70,13 +70,7 @@ class TrainedWeights:
         for name, weight in self.live.items():
             if (master := self.master[name]) is weight:
                 continue
-            place = torch.Generator(weight.device).manual_seed(derive(0, "place within its rounding", name))
-            uniform = torch.rand(weight.shape, generator=place, device=weight.device).mul_(2).sub_(1)
-            on_grid = weight.float()
-            # w = mantissa · 2^exponent with a mantissa of at least ½, so that half a spacing is 2^exponent · eps / 4
-            half = torch.finfo(weight.dtype).eps / 4
-            moved = torch.ldexp(uniform.mul_(half), torch.frexp(on_grid).exponent).add_(on_grid)
-            master.copy_(torch.where(moved.to(weight.dtype) == weight, moved, on_grid))
+            master.copy_(off_the_grid(weight.float(), places_of(name, weight.shape, weight.device), weight.dtype))
 
     def collect(self) -> None:
         """Add the gradients of one micro-batch to the masters'."""
@@ -128,6 +122,19 @@ class TrainedWeights:
     def clear(self) -> None:
         for p in (*self.live.values(), *self.master.values()):
             p.grad = None
+
+
+def places_of(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
+    """u of each weight of a parameter, uniform in (−1, 1): always the same."""
+    generator = torch.Generator(device).manual_seed(derive(0, "place within its rounding", name))
+    return torch.rand(shape, generator=generator, device=device).mul_(2).sub_(1)
+
+
+def off_the_grid(weights: torch.Tensor, places: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """w + u · spacing(w) / 2 of float32 weights that are numbers of `dtype`, where that is rounded to w. Others stay."""
+    # w = mantissa · 2^exponent with a mantissa of at least ½, so that half a spacing is 2^exponent · eps / 4
+    moved = torch.ldexp(places * (torch.finfo(dtype).eps / 4), torch.frexp(weights).exponent).add_(weights)
+    return torch.where(moved.to(dtype) == weights, moved, weights)
 
 
 @torch.no_grad()

@@ -93,7 +93,7 @@ class Rank(HandsOver):
         head = zero_head(self.sharded.model.width, self.device) if self.settings.value_head else None
         if head is not None:
             replicated |= {f"value_head.{n}": p for n, p in head.named_parameters()}
-        self.members[name] = ShardMember(sharded, replicated, head, self.settings)
+        self.members[name] = ShardMember(sharded, replicated, head, self.settings, self.dtype)
 
     def logprobs(self, who: tuple[str, bool], prompts: Any, completions: Any, temperature: float) -> Answers:
         return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.logprobs(own, theirs, temperature))

@@ -12,20 +12,37 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from tacit.engines.local.learning.weights import TrainedWeights
+from tacit.engines.local.learning.weights import TrainedWeights, off_the_grid, places_of
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded.ranks.shards import Sharded
 
 
 class ShardedWeights(TrainedWeights):
-    def __init__(self, sharded: Mapping[str, Any], replicated: Mapping[str, nn.Parameter], settings: EngineSettings):
-        """`sharded`: parameters that are DTensors"""
+    def __init__(
+        self,
+        sharded: Mapping[str, Any],
+        replicated: Mapping[str, nn.Parameter],
+        settings: EngineSettings,
+        dtype: torch.dtype = torch.float32,
+    ):
+        """`sharded`: parameters that are DTensors. `dtype`: what passes round them to"""
+        self._rounded = dtype
         self.sharded, self.replicated = dict(sorted(sharded.items())), dict(sorted(replicated.items()))
         # A shard of the model and the parameter that is stepped are one piece of memory.
         shards = {name: nn.Parameter(p.detach().to_local()) for name, p in self.sharded.items()}
         super().__init__({**shards, **self.replicated}, settings)
+
+    @torch.no_grad()
+    def leave_the_grid(self) -> None:
+        super().leave_the_grid()
+        if self.steps or self._rounded == torch.float32:
+            return
+        for name, p in self.sharded.items():
+            places = places_of(name, p.shape, p.device)  # of the whole, so that it does not matter who has which part
+            own = distribute_tensor(places, p.device_mesh, p.placements, src_data_rank=None).to_local()
+            self.master[name].copy_(off_the_grid(self.master[name], own, self._rounded))
 
     def add_up(self) -> None:
         """After the last backward pass: shards get their gradients, and those of what all ranks have are added up."""
@@ -73,6 +90,8 @@ class ShardMember:
     replicated: dict[str, nn.Parameter]
     value_head: nn.Linear | None
     settings: EngineSettings
+    dtype: torch.dtype = torch.float32
+    """what passes round the model to"""
     reference: Sharded | str | None = None
     """a frozen copy of the model, or the name of the frozen adapter"""
     _weights: ShardedWeights | None = field(default=None, repr=False)
@@ -81,7 +100,7 @@ class ShardMember:
     def weights(self) -> ShardedWeights:
         """Made on first use: a policy that only plays needs no optimiser."""
         if self._weights is None:
-            self._weights = ShardedWeights(self.sharded, self.replicated, self.settings)
+            self._weights = ShardedWeights(self.sharded, self.replicated, self.settings, self.dtype)
         return self._weights
 
     @property
