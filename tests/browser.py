@@ -58,6 +58,8 @@ class Browser:
         self.wait_for("Page.loadEventFired")
         self.send("Page.navigate", url=address)
         self.wait_for("Page.loadEventFired")
+        if address != "about:blank":  # the event may have been an earlier page's
+            self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     def evaluate(self, expression: str) -> Any:
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

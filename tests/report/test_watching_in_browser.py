@@ -71,6 +71,7 @@ def test_a_strip_leads_to_its_episode_and_runs_stand_side_by_side(browser, tmp_p
     grow(other, 11)
     with watching(one, other) as server:
         browser.open(f"{server.address}/", width)
+        browser.until("document.querySelectorAll('.beside h3').length === 2")
         assert browser.evaluate("[...document.querySelectorAll('.beside h3')].map(h => h.textContent)") == ["one", "other"]
         assert browser.evaluate(WIDTH) == width
         browser.screenshot(tmp_path / f"beside-{width}.png")
