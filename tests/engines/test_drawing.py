@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from interpreted import assert_interpreted
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling.drawing import draw, has_draw_kernel
 
-ROOT = Path(__file__).resolve().parents[2]
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
 
 
@@ -67,15 +62,11 @@ assert [int(token) for token, _ in drawn] == [0, 0, 2, 2, 3, 3], drawn
 torch.testing.assert_close(torch.cat([logprob for _, logprob in drawn]).exp(), torch.tensor([0.5, 0.5, 0.3, 0.3, 0.2, 0.2]))
 (token,), (logprob,) = drawing._launched(torch.full((1, 4), float("nan")), torch.tensor([0.5]), 1.0)
 assert 0 <= token < 4 and logprob.isnan()  # whoever samples refuses such numbers, but must be able to read them
-print("agrees")
 """
 
 
 def test_the_interpreted_kernel_draws_as_torch_does():
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.strip() == "agrees", done.stderr
+    assert_interpreted(INTERPRETED)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

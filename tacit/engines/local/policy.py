@@ -150,7 +150,10 @@ class LocalPolicy(Speaking):
     def save(self, directory: Path, optimizer: bool = True) -> None:
         """Without the optimiser, what is saved (and its digest) is the model as it samples, not its float32 masters."""
         engine = self.engine
-        saved = lambda: saving.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)  # noqa: E731
+
+        def saved() -> None:
+            saving.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
+
         patiently(saved, engine.device, "saving a checkpoint", engine.make_room)
 
     def load_adapter(self, directory: Path) -> None:

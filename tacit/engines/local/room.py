@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from tacit.core.errors import NoRoom
+from tacit.engines.local.learning.planning import LOGIT_COPIES
 from tacit.engines.local.memory import GIB, Budget, free_bytes, give_back
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.models import LOGIT_ELEMENTS
@@ -30,8 +31,8 @@ HEADER_BYTES = 8
 """a safetensors file begins with the length of its header"""
 JOINED = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 SUGGESTED_RANK = 64
-LOGIT_BYTES = 4 * 4 * LOGIT_ELEMENTS["cuda"]
-"""logits of one chunk, their softmax, and the gradients of both"""
+LOGIT_BYTES = 4 * LOGIT_COPIES * LOGIT_ELEMENTS["cuda"]
+"""of one chunk"""
 FEW_TOKENS = 512
 """of a pass: with fewer than these nobody would want to train"""
 

@@ -8,13 +8,13 @@ softmax as it goes. Torch's fused kernel reads a window common to all rows inste
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.memory import ran_out
+from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.ways import Ways
 
 LEAST = 16
 """the smallest side of a matrix product on the device; the query heads of a key head are padded to it"""
@@ -64,16 +64,8 @@ def attend_step(
 
 @cache
 def has_step_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """Whether the kernel runs here and is right: asked by running it once, beside torch's own attention."""
     fits = queries_per_kv <= LEAST and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    if device.type != "cuda" or not fits or importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        return _agrees(device, dtype, kv_heads, queries_per_kv, head_dim)
-    except Exception as error:
-        if ran_out(error):
-            raise
-        return False  # a compiler that is missing, or too old: torch's kernel does it then
+    return fits and holds(device, partial(_agrees, device, dtype, kv_heads, queries_per_kv, head_dim))
 
 
 def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
@@ -93,7 +85,7 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
     scale = head_dim**-0.5
     turns = torch.polar(torch.ones(capacity, head_dim // 2, device=device), random(capacity, head_dim // 2).float())
     found = attend_step(q, k, v, keys, values, positions, torch.view_as_real(turns), scale)
-    q, k = (_rotated(x, turns[positions, None]) for x in (q, k))
+    q, k = (Ways.rotated(x, turns[positions, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
         own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()
         close = torch.allclose(own_k[-1], k[row].float(), atol=2e-2, rtol=2e-2)
@@ -105,8 +97,3 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
         if not torch.allclose(found[row].float(), expected.flatten(), atol=2e-2, rtol=2e-2):
             return False
     return True
-
-
-def _rotated(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)

@@ -6,14 +6,13 @@ On a GPU a draw from all tokens is one launch (draw_kernel.py); in torch's own o
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
+from functools import cache, partial
 
 import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.engines.local.memory import ran_out
+from tacit.engines.local.passes.kernels import holds
 
 BLOCK = 4096
 """logits that the kernel has in hand at a time"""
@@ -98,15 +97,7 @@ def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: flo
 
 @cache
 def has_draw_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel runs here and is right: asked by running it once, beside torch's own operations."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        return _agrees(device, dtype)
-    except Exception as error:
-        if ran_out(error):
-            raise
-        return False  # a compiler that is missing, or too old
+    return holds(device, partial(_agrees, device, dtype))
 
 
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:

@@ -8,14 +8,12 @@ from pathlib import Path
 import torch
 
 from tacit.core.errors import TacitError
+from tacit.engines.local.room import FEW_TOKENS
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.planning.memory import Training
 from tacit.planning.remedies import refuse_unless_it_fits
 from tacit.planning.shapes import shape_of_config
-
-ROW = 512
-"""tokens of a row that must fit at least"""
 
 
 def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device, dtype: torch.dtype) -> None:
@@ -35,7 +33,7 @@ def check_room(checkpoint: str, settings: ShardedSettings, device: torch.device,
         settings.ranks,
         (1.0 - servers) * torch.cuda.get_device_properties(device).total_memory,
         Training(settings.lora_rank, settings.gradient_checkpointing, settings.gather),
-        ROW,
+        FEW_TOKENS,
         dtype.itemsize,
         samples=not settings.servers,
     )

@@ -1,0 +1,22 @@
+"""Kernels of our own: used where they run and are right, which is asked by running them once beside torch's own operations."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import torch
+
+from tacit.engines.local.memory import ran_out
+
+
+def holds(device: torch.device, agrees: Callable[[], bool]) -> bool:
+    """Whether a kernel of triton's can be used on this device; `agrees` runs it, and says whether what it computes is right."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        return agrees()
+    except Exception as error:
+        if ran_out(error):
+            raise
+        return False  # a compiler that is missing, or too old: torch's operations do it then

@@ -1,0 +1,20 @@
+"""Triton's interpreter, for kernels where there is no GPU: in a process of its own, since it is chosen at import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def assert_interpreted(program: str) -> None:
+    """The program ends without an error, its kernels interpreted. Skips where there is no triton."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
