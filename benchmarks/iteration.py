@@ -9,9 +9,11 @@ Episodes in groups of 8 are played through the rollout that training uses; promp
 group's first are alike, and lengths of completions vary by half around their mean. The worlds take no time. GRPO gives credit,
 and one clipped step is taken on all turns.
 
-Peers do the same turns: vLLM writes as many tokens to the same prompts, turn after turn, with log-probabilities; a plain
-transformers step pads rows into batches and computes all logits, with as many rows at once as fit. A peer that is missing or
-runs out of memory is reported as such, and the rest goes on.
+Before it is timed a quarter of the turns are played and learned from, which is the warm-up.
+
+Peers do the same turns: vLLM writes as many tokens to the same prompts, each episode at its own pace, with log-probabilities; a
+plain transformers step pads rows into batches and computes all logits, with as many rows at once as fit. A peer that is missing
+or runs out of memory is reported as such, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from train_step import LR, PlainStep, plain_model, synchronize, world_texts
-from vllm_peer import Wave, beside_vllm
+from vllm_peer import Work, beside_vllm
 
 from tacit.core.actions import BARE
 from tacit.core.batch import Batch
@@ -158,22 +160,15 @@ def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, f
     return dict(zip(("rollout", "credit", "update"), np.diff(marks).tolist(), strict=True)), groups, batch, metrics
 
 
-def waves_of(groups: Sequence[Group]) -> list[Wave]:
-    """Turn by turn, all episodes that come so far: the prompt, and how many tokens were written."""
+def turns_of(groups: Sequence[Group]) -> Work:
+    """Of each episode, turn by turn: the prompt, and how many tokens were written."""
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    return [
-        [
-            (episode.steps[turn].prompt_tokens.tolist(), len(episode.steps[turn].completion.tokens))
-            for episode in episodes
-            if turn < len(episode)
-        ]
-        for turn in range(max(len(episode) for episode in episodes))
-    ]
+    return [[(step.prompt_tokens.tolist(), len(step.completion.tokens)) for step in episode.steps] for episode in episodes]
 
 
 def measure(policy: LocalPolicy, shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
-    iterate(policy, shape, 0)
+    iterate(policy, replace(shape, turns=max(1, shape.turns // 4)), 0)
     warm_up_s = time.perf_counter() - began
     rounds = [iterate(policy, shape, 1 + number) for number in range(args.repeats)]
     phases = {name: statistics.median(seconds[name] for seconds, *_ in rounds) for name in rounds[0][0]}
@@ -213,7 +208,7 @@ def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: arg
         peers["transformers update"] = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
     if policy.engine.device.type == "cuda":
         torch.cuda.empty_cache()
-        found = beside_vllm(args.path, waves_of(groups), args.vllm, repeats=1)
+        found = beside_vllm(args.path, {"rollout": turns_of(groups)}, args.vllm, repeats=1)["rollout"]
         peers["vllm rollout"] = found if "failed" in found else {**found, "seconds": statistics.median(found["seconds"])}
     else:
         peers["vllm rollout"] = {"failed": "it is asked for on a GPU only"}

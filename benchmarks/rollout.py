@@ -13,8 +13,8 @@ The short and the ragged case are whole rollouts of several turns, in groups of 
 tokens as the actions of a tiny policy, 8 to 512 as those of a model that thinks. Each episode at its own pace beside all in
 lockstep, which is the same rollout with one batch per turn. The worlds take no time.
 
-vLLM runs in a process of its own, is asked for log-probabilities too, and writes the same number of tokens to the same prompts;
-in whole rollouts turn after turn. Where it is missing or fails, that is reported, and the rest goes on.
+vLLM runs in a process of its own, after us. It is asked for log-probabilities too, and writes the same number of tokens to the
+same prompts; in whole rollouts each episode at its own pace. Where it is missing or fails, that is reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
-from vllm_peer import Wave, beside_vllm
+from vllm_peer import Work, beside_vllm
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.sampling.sampler import LocalSampler
@@ -144,11 +144,7 @@ def compare(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray,
             methods["generate_static_compiled"] = generate(
                 model, device, prompts, args.new_tokens, cache_implementation="static"
             )
-    speeds = measure(methods, args.repeats, device)
-    if args.peer == "vllm":
-        sampler.release()
-        speeds["vllm"] = vllm_speed([[(prompt.tolist(), args.new_tokens) for prompt in prompts]], args)
-    return {"tokens_per_s": speeds, "ratio": ratios(speeds)}
+    return {"tokens_per_s": measure(methods, args.repeats, device)}
 
 
 def ratios(speeds: dict[str, float | None]) -> dict[str, float]:
@@ -156,40 +152,38 @@ def ratios(speeds: dict[str, float | None]) -> dict[str, float]:
     return {name: mine / speed for name, speed in speeds.items() if name != "tacit" and mine and speed}
 
 
-def vllm_speed(waves: list[Wave], args: argparse.Namespace) -> float | None:
-    """New tokens per second of vLLM at the same work, or None where it does not run."""
+def beside(works: dict[str, Work], result: dict[str, Any], args: argparse.Namespace) -> None:
+    """Adds vLLM's new tokens per second at the same works, None where it does not run."""
     if args.model is None or args.device != "cuda":
-        print("vllm does not run here: it needs a GPU, and a checkpoint directory as --model")
-        return None
-    found = beside_vllm(find_checkpoint(args.model), waves, args.vllm, args.repeats)
-    if "failed" in found:
-        print(f"vllm does not run here: {found['failed']}")
-        return None
-    return found["tokens"] / statistics.median(found["seconds"])
+        found = {name: {"failed": "it needs a GPU, and a checkpoint directory as --model"} for name in works}
+    else:
+        found = beside_vllm(find_checkpoint(args.model), works, args.vllm, args.repeats)
+    for name, peer in found.items():
+        if "failed" in peer:
+            print(f"vllm does not run here ({name}): {peer['failed']}")
+        speed = None if "failed" in peer else peer["tokens"] / statistics.median(peer["seconds"])
+        result[name]["tokens_per_s"]["vllm"] = speed
 
 
-def compare_paces(case: str, vocabulary: int, sampler: LocalSampler, args: argparse.Namespace) -> dict[str, Any]:
+def paced(case: str, vocabulary: int, sampler: LocalSampler, args: argparse.Namespace) -> tuple[Ragged, int]:
+    """(who writes, how many episodes)"""
     policy = Ragged(sampler, vocabulary, args.prompt_tokens, LENGTHS[case])
-    episodes = args.episodes if case == "ragged" else args.batch
+    return policy, args.episodes if case == "ragged" else args.batch
+
+
+def compare_paces(case: str, policy: Ragged, episodes: int, args: argparse.Namespace) -> dict[str, Any]:
     methods = {
         "tacit": whole_rollout(policy, episodes, GROUP, args.turns, lockstep=False),
         "lockstep": whole_rollout(policy, episodes, GROUP, args.turns, lockstep=True),
     }
-    speeds = measure(methods, args.repeats, args.device)
-    if args.peer == "vllm":
-        sampler.release()
-        speeds["vllm"] = vllm_speed(turn_by_turn(policy, episodes, args.turns), args)
     about = {"episodes": episodes, "turns": args.turns, "completion_tokens": LENGTHS[case]}
-    return {**about, "tokens_per_s": speeds, "ratio": ratios(speeds)}
+    return {**about, "tokens_per_s": measure(methods, args.repeats, args.device)}
 
 
-def turn_by_turn(policy: Ragged, episodes: int, turns: int) -> list[Wave]:
+def turns_of(policy: Ragged, episodes: int, turns: int) -> Work:
     """The prompts and lengths of a whole rollout, as it is played."""
-    waves: list[Wave] = [[] for _ in range(turns)]
-    for trajectory in play(policy, episodes, GROUP, turns):
-        for wave, step in zip(waves, trajectory.steps, strict=True):
-            wave.append((step.prompt_tokens.tolist(), len(step.completion.tokens)))
-    return waves
+    played = play(policy, episodes, GROUP, turns)
+    return [[(step.prompt_tokens.tolist(), len(step.completion.tokens)) for step in one.steps] for one in played]
 
 
 @torch.inference_mode()
@@ -202,6 +196,14 @@ def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.nd
     plain = logits.log_softmax(-1).gather(2, tokens[..., None])[..., 0].cpu().numpy()
     error = np.abs(plain - np.stack([c.logprobs for c in completions]))
     return {"mean": float(error.mean()), "max": float(error.max())}
+
+
+def show(case: str, speeds: dict[str, float | None], only: str | None = None) -> None:
+    found = ratios(speeds)
+    for name, speed in speeds.items():
+        if speed is not None and only in (None, name):
+            note = f"  tacit is {found[name]:.2f}×" if name in found else ""
+            print(f"  {case:9s} {name:25s} {speed:10,.0f} tokens/s{note}", flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -253,16 +255,23 @@ def main() -> None:
     result["logprob_error"] = logprob_error(model, sampler, args.device, distinct[:16], args.new_tokens)
     print("  log-probabilities against a plain forward pass: mean {mean:.1e}, max {max:.1e}".format(**result["logprob_error"]))
     prompts = {"distinct": distinct, "grouped": grouped}
+    works: dict[str, Work] = {}
     for case in args.only.split(","):
         if case in prompts:
             result[case] = compare(model, sampler, args.device, prompts[case], args)
+            works[case] = [[(prompt.tolist(), args.new_tokens)] for prompt in prompts[case]]
         else:
-            result[case] = compare_paces(case, model.config.vocab_size, sampler, args)
-        for name, speed in result[case]["tokens_per_s"].items():
-            if speed is not None:
-                ratio = result[case]["ratio"].get(name)
-                note = f"  tacit is {ratio:.2f}×" if ratio else ""
-                print(f"  {case:9s} {name:25s} {speed:10,.0f} tokens/s{note}")
+            policy, episodes = paced(case, model.config.vocab_size, sampler, args)
+            result[case] = compare_paces(case, policy, episodes, args)
+            works[case] = turns_of(policy, episodes, args.turns) if args.peer else []
+        show(case, result[case]["tokens_per_s"])
+    if args.peer == "vllm":
+        sampler.release()
+        beside(works, result, args)
+        for case in works:
+            show(case, result[case]["tokens_per_s"], only="vllm")
+    for case in works:
+        result[case]["ratio"] = ratios(result[case]["tokens_per_s"])
     if args.json:
         print(json.dumps(result))
 

@@ -1,9 +1,10 @@
 """vLLM at the same work, in a process of its own: it brings its own versions of much, and may not start at all.
 
-    PYTHONPATH=DIRECTORY python benchmarks/vllm_peer.py WORK.json
+    PYTHONPATH=DIRECTORY python benchmarks/vllm_peer.py WORKS.json
 
-The work is a list of waves, each of (prompt, tokens to write) pairs; a wave begins when the one before it is over, as the turns
-of episodes do. Prints one JSON object last: seconds of each repeat, without what it takes to start.
+A work is a list of episodes, each a list of (prompt, tokens to write) pairs, its turns. All are played at once, each at
+its own pace: a turn is asked for as soon as the one before it is written, as our rollout does. Several works are done by one
+vLLM, one after the other. Prints one JSON object last: for each work the seconds of each repeat, without the start.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-Wave = list[tuple[list[int], int]]
+Work = list[list[tuple[list[int], int]]]
 
 QUIET = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -30,77 +32,104 @@ QUIET = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
 }
-START_S = 300
+LIMIT_S = 900
+"""for starting and for everything that is asked for"""
 
 
-def beside_vllm(model: str, waves: list[Wave], directory: str | None, repeats: int, logprobs: bool = True) -> dict[str, Any]:
-    """{"seconds": [...], "tokens": n, "version": "0.26.0"}, or {"failed": why}. `directory` is where vLLM lies, where it is not
-    installed beside Tacit."""
+def beside_vllm(model: str, works: Mapping[str, Work], directory: str | None, repeats: int) -> dict[str, dict[str, Any]]:
+    """{name of a work: {"seconds": [...], "tokens": n, "version": "0.26.0", "started_s": s} or {"failed": why}}. `directory` is
+    where vLLM lies, where it is not installed beside Tacit."""
+    try:
+        return _asked(model, works, directory, repeats)
+    except Failed as failed:
+        return {name: {"failed": str(failed)} for name in works}
+
+
+class Failed(Exception):
+    pass
+
+
+def _asked(model: str, works: Mapping[str, Work], directory: str | None, repeats: int) -> dict[str, dict[str, Any]]:
     environment = {**os.environ, **QUIET}
     if directory:
         if not Path(directory).expanduser().is_dir():
-            return {"failed": f"there is no directory {directory}"}
+            raise Failed(f"there is no directory {directory}")
         environment["PYTHONPATH"] = str(Path(directory).expanduser())
-    most = max(len(prompt) + new for wave in waves for prompt, new in wave)
-    work = {"model": model, "waves": waves, "repeats": repeats, "logprobs": logprobs, "most": most}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "work.json"
-        path.write_text(json.dumps(work))
+        path = Path(folder) / "works.json"
+        path.write_text(json.dumps({"model": model, "works": works, "repeats": repeats}))
+        words = [sys.executable, __file__, str(path)]
         try:
-            done = subprocess.run(
-                [sys.executable, __file__, str(path)], capture_output=True, text=True, env=environment, timeout=START_S
-            )
+            done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            return {"failed": f"no answer within {START_S} s"}
+            raise Failed(f"no answer within {LIMIT_S} s") from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         said = [line for line in (done.stderr or "").strip().splitlines() if line.strip()]
-        return {"failed": said[-1][:300] if said else f"exit code {done.returncode}"}
+        raise Failed(said[-1][:300] if said else f"exit code {done.returncode}")
     try:
         return json.loads(lines[-1])
     except ValueError:
-        return {"failed": f"it said {lines[-1][:200]!r}"}
+        raise Failed(f"it said {lines[-1][:200]!r}") from None
 
 
 def main() -> None:
     from vllm import LLM, SamplingParams, __version__
+    from vllm.sampling_params import RequestOutputKind
 
-    work = json.loads(Path(sys.argv[1]).read_text())
-    rows = max(len(wave) for wave in work["waves"])
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    works = asked["works"].values()
     began = time.perf_counter()
     llm = LLM(
-        model=work["model"],
+        model=asked["model"],
         dtype="bfloat16",
         enable_prefix_caching=True,
         gpu_memory_utilization=0.5,
-        max_model_len=work["most"] + 8,
-        max_num_seqs=rows,
+        max_model_len=8 + max(len(prompt) + new for work in works for episode in work for prompt, new in episode),
+        max_num_seqs=max(len(work) for work in works),
         skip_tokenizer_init=True,
         seed=0,
     )
     started_s = time.perf_counter() - began
+    engine = llm.llm_engine
 
-    def play() -> int:
+    def play(work: Work) -> int:
+        """Tokens written."""
         written = 0
-        for wave in work["waves"]:
-            prompts = [{"prompt_token_ids": prompt} for prompt, _ in wave]
-            asked = [
+
+        def ask(number: int, turn: int) -> None:
+            prompt, new = work[number][turn]
+            engine.add_request(
+                f"{number} {turn}",
+                {"prompt_token_ids": prompt},
                 SamplingParams(
-                    temperature=1.0, max_tokens=new, ignore_eos=True, detokenize=False, logprobs=0 if work["logprobs"] else None
-                )
-                for _, new in wave
-            ]
-            written += sum(len(out.outputs[0].token_ids) for out in llm.generate(prompts, asked, use_tqdm=False))
+                    temperature=1.0, max_tokens=new, ignore_eos=True, detokenize=False, logprobs=0,
+                    output_kind=RequestOutputKind.FINAL_ONLY,
+                ),
+            )  # fmt: skip
+
+        for number in range(len(work)):
+            ask(number, 0)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    written += len(output.outputs[0].token_ids)
+                    number, turn = map(int, output.request_id.split())
+                    if turn + 1 < len(work[number]):
+                        ask(number, turn + 1)
         return written
 
-    seconds = []
-    for repeat in range(work["repeats"] + 1):  # the first warms up
-        llm.reset_prefix_cache()
-        began = time.perf_counter()
-        tokens = play()
-        if repeat:
-            seconds.append(time.perf_counter() - began)
-    print(json.dumps({"seconds": seconds, "tokens": tokens, "version": __version__, "started_s": started_s}))
+    found = {}
+    for name, work in asked["works"].items():
+        seconds = []
+        for repeat in range(asked["repeats"] + 1):  # the first warms up
+            llm.reset_prefix_cache()
+            began = time.perf_counter()
+            tokens = play(work)
+            if repeat:
+                seconds.append(time.perf_counter() - began)
+        found[name] = {"seconds": seconds, "tokens": tokens, "version": __version__, "started_s": started_s}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -40,8 +40,54 @@ def test_a_missing_vllm_is_reported(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from vllm_peer import beside_vllm
 
-    waves = [[([1, 2, 3], 2)]]
-    assert beside_vllm("model", waves, str(tmp_path / "nowhere"), 1)["failed"].startswith("there is no directory")
-    assert "No module named 'vllm'" in beside_vllm("model", waves, None, 1)["failed"]
+    def why(directory: Path | None) -> str:
+        return beside_vllm("model", {"work": [[([1, 2, 3], 2)]]}, str(directory) if directory else None, 1)["work"]["failed"]
+
+    assert why(tmp_path / "nowhere").startswith("there is no directory")
+    assert "No module named 'vllm'" in why(None)
     (tmp_path / "vllm.py").write_text("raise RuntimeError('CUDA out of memory')")
-    assert "CUDA out of memory" in beside_vllm("model", waves, str(tmp_path), 1)["failed"]
+    assert "CUDA out of memory" in why(tmp_path)
+
+
+def test_vllm_is_asked_for_every_turn_at_each_episodes_own_pace(monkeypatch, tmp_path):
+    """One engine for all works; a turn is asked for when the one before it is written, whatever the other episodes do."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from vllm_peer import beside_vllm
+
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "sampling_params.py").write_text("class RequestOutputKind: FINAL_ONLY = 2")
+    (tmp_path / "vllm" / "__init__.py").write_text(WRITES_A_TOKEN_A_STEP.format(log=str(tmp_path / "log")))
+    works = {"one turn": [[([1], 2)], [([2], 3)]], "episodes": [[([3], 1), ([4], 1), ([5], 1)], [([6], 4)]]}
+    found = beside_vllm("model", works, str(tmp_path), repeats=2)
+    assert [len(found[name]["seconds"]) for name in works] == [2, 2]
+    assert [found[name]["tokens"] for name in works] == [5, 7]
+    asked = (tmp_path / "log").read_text().split()
+    assert asked[0] == "made:13:2"  # room for the longest prompt with what follows it, and for all episodes
+    assert asked[1:] == 3 * ["1@0", "2@0"] + 3 * ["3@0", "6@0", "4@1", "5@2"]  # prompt@step
+
+
+WRITES_A_TOKEN_A_STEP = """
+from types import SimpleNamespace as New
+__version__ = "0"
+log = open({log!r}, "a")
+SamplingParams = lambda **settings: New(**settings)
+class LLM:
+    def __init__(self, **settings):
+        print("made", settings["max_model_len"], settings["max_num_seqs"], sep=":", file=log)
+        self.llm_engine, self.working, self.steps = self, [], 0
+    def reset_prefix_cache(self):
+        self.steps = 0
+    def add_request(self, request_id, prompt, params):
+        print(*prompt["prompt_token_ids"], self.steps, sep="@", file=log, flush=True)
+        self.working.append(New(request_id=request_id, params=params, outputs=[New(token_ids=[])], finished=False))
+    def has_unfinished_requests(self):
+        return bool(self.working)
+    def step(self):
+        self.steps += 1
+        for one in self.working:
+            one.outputs[0].token_ids.append(7)
+            one.finished = len(one.outputs[0].token_ids) == one.params.max_tokens
+        over = [one for one in self.working if one.finished]
+        self.working = [one for one in self.working if not one.finished]
+        return over
+"""
