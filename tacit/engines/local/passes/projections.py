@@ -140,14 +140,11 @@ class _Matrix:
         self.lora_B: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = linear(x, self.weight, self.bias)
-        if self.lora_A is None or self.lora_B is None:
-            return y
-        return y + linear(linear(x, self.lora_A), self.lora_B)
+        return add_adapter(linear(x, self.weight, self.bias), x, self.lora_A, self.lora_B)
 
     def onto(self, h: torch.Tensor, x: torch.Tensor) -> None:
         if self.bias is not None or self.lora_A is not None:
-            h += self(x)
+            h += self(x)  # h is larger than y, and would round a small adapter away
         else:
             h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
 
@@ -191,9 +188,15 @@ class _Slice:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         whole, start = self._whole, self._start
         y = linear(x, whole.weight[start:], None if whole.bias is None else whole.bias[start:])
-        if whole.lora_A is None or whole.lora_B is None:
-            return y
-        return y + linear(linear(x, whole.lora_A), whole.lora_B[start:])
+        return add_adapter(y, x, whole.lora_A, None if whole.lora_B is None else whole.lora_B[start:])
+
+
+def add_adapter(y: torch.Tensor, x: torch.Tensor, lora_A: torch.Tensor | None, lora_B: torch.Tensor | None) -> torch.Tensor:
+    """y becomes y + (x Aᵀ) Bᵀ where it lies, B with its scale: the second product adds to it as it is computed, so that nothing
+    is read or rounded in between."""
+    if lora_A is not None and lora_B is not None:
+        y.view(-1, y.shape[-1]).addmm_(linear(x, lora_A).flatten(0, -2), lora_B.t())
+    return y
 
 
 def _wants_input_major(weights: Sequence[torch.Tensor]) -> bool:

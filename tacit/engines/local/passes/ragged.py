@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 from tacit.engines.local.passes.flat import Attention, FlatPack
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.pieces import COMPILED, PLAIN, WORTH_COMPILING, Pieces, can_compile
-from tacit.engines.local.passes.projections import NotPlain, parts_of
+from tacit.engines.local.passes.projections import NotPlain, add_adapter, parts_of
 from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
 
 
@@ -149,8 +149,7 @@ def joint(x: torch.Tensor, *modules: Any) -> torch.Tensor:
     if not any(adapters for _, _, adapters in parts):
         return y
     blocks = [adapters[0][1] * adapters[0][2] if adapters else w.new_zeros(len(w), 0) for w, _, adapters in parts]
-    down = linear(x, _end_to_end([a for _, _, adapters in parts for a, _, _ in adapters]))
-    return torch.addmm(y, down, torch.block_diag(*blocks).t())
+    return add_adapter(y, x, _end_to_end([a for _, _, adapters in parts for a, _, _ in adapters]), torch.block_diag(*blocks))
 
 
 def _drops_out(modules: Sequence[Any]) -> bool:
