@@ -17,7 +17,7 @@ from tacit.engines.local.learning import saving
 from tacit.engines.local.learning.adapters import FROZEN, MAIN
 from tacit.engines.local.learning.planning import planned_budget
 from tacit.engines.local.memory import patiently
-from tacit.engines.local.passes.models import LanguageModel, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.passes.models import LanguageModel, keep_order, load_pretrained, resolve_device, set_threads
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.local.room import check_room
 from tacit.engines.local.settings import EngineSettings
@@ -46,6 +46,8 @@ def load_policy(
     settings = settings or EngineSettings()
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
+    if settings.repeatable:
+        keep_order(device)
     source = find_checkpoint(model, seed, world_texts, tiny)
     check_room(source, device, dtype, settings)
     hf, tokenizer = load_pretrained(source, device, dtype)

@@ -42,6 +42,8 @@ class EngineSettings:
     """add a linear value head on the last hidden state of the prompt, as PPO needs"""
     compile: bool = False
     """compile the whole decoder of an architecture that has no lean pass here (torch.compile): minutes of warm-up"""
+    repeatable: bool = False
+    """on a GPU: sums in a fixed order, so that a run again has the same bits there; give token_budget too. Some slower"""
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass: less memory, about a third more time"""
 

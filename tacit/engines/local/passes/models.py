@@ -175,6 +175,15 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads or usable_cpus())
 
 
+def keep_order(device: torch.device) -> None:
+    """From here on this process adds up in a fixed order on a GPU, which by itself does not: gradients of keys that several
+    queries read, say, come in whatever order they are ready. An operation that cannot is named in a warning."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it unwritten
+
+
 def usable_cpus() -> int:
     """CPUs in the affinity mask, or the container's quota where that is smaller."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -21,7 +21,7 @@ from tacit.engines.local.engine import DEFAULT_BUDGET, hash_into, zero_head
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
 from tacit.engines.local.memory import Budget, give_back
 from tacit.engines.local.passes.codec import codec_for
-from tacit.engines.local.passes.models import resolve_device
+from tacit.engines.local.passes.models import keep_order, resolve_device
 from tacit.engines.local.passes.packing import buckets, input_lengths
 from tacit.engines.local.passes.scoring import ModelScorer
 from tacit.engines.sharded.ranks import saving
@@ -72,6 +72,8 @@ class Rank(HandsOver):
         self.checkpoint, self.settings, self.seed = checkpoint, settings, seed
         self.dtype = resolve_device(settings)[1]
         check_room(checkpoint, settings, self.device, self.dtype)
+        if settings.repeatable:
+            keep_order(self.device)
         self.sharded = self._load()
         self.codec = codec_for(self.sharded.tokenizer, self.sharded.hf.config)
         self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
