@@ -1,9 +1,10 @@
 """Room on a GPU, which several runs may share.
 
 Torch keeps what it has freed, for itself: no other process can have it. And a sampler keeps a cache and recorded graphs from
-use to use. Both are given back when there is no room. What then still does not fit is cut finer: neither a gradient, nor a
-score, nor a completion depends on how a batch is cut. For the same reason it is cut less finely again once there is more room.
-And what cannot be cut any finer waits, where others have the memory: a minute later they may be at something else.
+use to use. Both are given back when there is no room, by every sampler of this process: a run may have two models. What then
+still does not fit is cut finer: neither a gradient, nor a score, nor a completion depends on how a batch is cut. For the same
+reason it is cut less finely again once there is more room. And what cannot be cut any finer waits, where others have the
+memory: a minute later they may be at something else.
 
     room = what is free + what torch holds here          all that this process can have; the rest of the GPU is others'
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 import re
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -43,6 +45,31 @@ def give_back(device: torch.device) -> None:
     """Let other processes have the memory that torch keeps and nothing uses."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+class Keeper(Protocol):
+    """Keeps on a GPU what it can make again."""
+
+    device: torch.device
+
+    def release(self) -> None:
+        """Give it up, unless it is in use at this moment: another thread may be asking."""
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def may_be_asked(keeper: Keeper) -> None:
+    """To give up what it keeps, whoever in this process is short of memory."""
+    _keepers.add(keeper)
+
+
+def make_room(device: torch.device) -> None:
+    """Give up whatever this process can make again."""
+    for keeper in list(_keepers):
+        if keeper.device.type == device.type:
+            keeper.release()
+    give_back(device)
 
 
 def is_crowded(device: torch.device) -> bool:
@@ -155,19 +182,16 @@ class Budget:
             time.sleep(waits.pop(0))
 
 
-def patiently(
-    work: Callable[[], Result], device: torch.device, what: str, make_room: Callable[[], None] | None = None
-) -> Result:
+def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Result:
     """`work()`, which cannot be cut: tried again once room has been made, and for a minute where others have the memory."""
-    make_room = make_room or partial(give_back, device)
     try:
         return work()
     except RuntimeError as error:
         if not ran_out(error):
             raise
-    make_room()
+    make_room(device)
     try:
-        return Budget(1, device).fit(lambda _: work(), 1, make_room, what)
+        return Budget(1, device).fit(lambda _: work(), 1, partial(make_room, device), what)
     except torch.OutOfMemoryError as error:
         raise NoRoom(
             f"out of GPU memory in {what}; take a smaller model, train adapters (--engine.lora-rank), or let fewer runs share "

@@ -99,7 +99,7 @@ class LocalPolicy(Speaking):
         engine.enter("learning")
         learning, budget = engine.learning(self.name), engine.learning_budget
         if budget.may_grow:
-            budget.settle(planned_budget(learning, batch, losses, engine.make_room))
+            budget.settle(planned_budget(learning, batch, losses))
         metrics = learning.update(batch, losses, lr)
         engine.weights_changed(self.name)
         return metrics | ({"token_budget": float(budget.now)} if budget.now < budget.chosen else {})
@@ -154,7 +154,7 @@ class LocalPolicy(Speaking):
         def saved() -> None:
             saving.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
 
-        patiently(saved, engine.device, "saving a checkpoint", engine.make_room)
+        patiently(saved, engine.device, "saving a checkpoint")
 
     def load_adapter(self, directory: Path) -> None:
         """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
@@ -162,6 +162,6 @@ class LocalPolicy(Speaking):
 
     def load(self, directory: Path) -> None:
         loaded = partial(saving.load, self.engine, Path(directory))
-        expected = patiently(loaded, self.engine.device, "loading a checkpoint", self.engine.make_room)
+        expected = patiently(loaded, self.engine.device, "loading a checkpoint")
         if self.engine.digest() != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")

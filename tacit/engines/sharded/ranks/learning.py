@@ -71,7 +71,6 @@ class ShardedLearning(Learning):
         """Settle for a token budget that fits on every rank: where none has looked yet, or all have clearly more room."""
         if not all(from_all(self.budget.may_grow)):
             return
-        make_room = partial(give_back, self.model.device)
         rows = np.flatnonzero([len(completion) for completion in batch.completions])
         if self.sharded.by_layer and len(rows):  # where not even this fits on one rank, the others wait for it in vain
             try:
@@ -81,7 +80,7 @@ class ShardedLearning(Learning):
                     raise
                 raise short_of_memory("trying out an update of few rows, its token_budget {}", self.budget.now) from error
         with self.sharded.gradients_held():
-            fits = self.sharded.run(lambda: planned_budget(self, batch, losses, make_room))
+            fits = self.sharded.run(lambda: planned_budget(self, batch, losses))
         self.sharded.let_go()
         self.budget.settle(min(from_all(fits)))
 
