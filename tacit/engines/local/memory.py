@@ -126,6 +126,26 @@ def _is_usable() -> bool:
     return True
 
 
+class Patience:
+    """How long memory is waited for that other processes hold: as long as they hold it, and a minute at most."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._waits = device, list(WAITS_S)
+
+    @property
+    def may_help(self) -> bool:
+        room, whole = room_and_whole(self._device)
+        return bool(self._waits) and whole - room > CROWDED * whole
+
+    def wait(self, said: str = "") -> None:
+        """`said` is told once, and how much others hold."""
+        if said and len(self._waits) == len(WAITS_S):
+            room, whole = room_and_whole(self._device)
+            others = f"other processes hold {(whole - room) / GIB:.1f} of this GPU's {whole / GIB:.1f} GiB"
+            warnings.warn(f"{said}: {others}. It waits for them, up to {sum(WAITS_S):.0f} s", stacklevel=4)
+        time.sleep(self._waits.pop(0))
+
+
 class Budget:
     """How much is done at once: as chosen, or less since memory ran short, and then more again once there is room."""
 
@@ -154,7 +174,7 @@ class Budget:
         `what` says it in words, with the budget as {}; `most` is what there is to do."""
         budget = min(self.chosen, 2 * self.now) if self.now < self.chosen and self.may_grow else self.now
         budget = budget if most is None else min(budget, most)
-        waits = list(WAITS_S)
+        patience = Patience(self._device)
         while True:
             try:
                 result = work(budget)
@@ -162,9 +182,8 @@ class Budget:
                 if not ran_out(error):
                     raise
                 smaller = max(least, budget // 2)
-                room, whole = room_and_whole(self._device)
-                self.now, self._room = min(self.now, smaller), room
-                if budget <= least and not (waits and whole - room > CROWDED * whole):
+                self.settle(min(self.now, smaller))
+                if budget <= least and not patience.may_help:
                     raise torch.OutOfMemoryError(str(error)) from error
             else:
                 self.now = max(self.now, budget)
@@ -175,11 +194,8 @@ class Budget:
             if budget > least:
                 warnings.warn(f"{said}; it goes on with {smaller}, more slowly", stacklevel=3)
                 budget = smaller
-                continue
-            if len(waits) == len(WAITS_S):
-                others = f"other processes hold {(whole - room) / GIB:.1f} of this GPU's {whole / GIB:.1f} GiB"
-                warnings.warn(f"{said}: {others}. It waits for them, up to {sum(WAITS_S):.0f} s", stacklevel=3)
-            time.sleep(waits.pop(0))
+            else:
+                patience.wait(said)
 
 
 def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Result:
