@@ -224,7 +224,10 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         ],
     )
     if measured and summary["settings"].get("model") not in AGENTS:
-        say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")
+        worlds = summary["evaluations"][-1].get("worlds", ())
+        here = f" --world {next(iter(worlds))}" if worlds else ""
+        again = "repeats the last number" + (f" of one world; the others are {', '.join(list(worlds)[1:])}" if worlds else "")
+        say(console, f"\nNext: tacit eval {path}{here}        {again}\n      tacit play --policy {path}{here}")
 
 
 def measured_where(score: Mapping[str, Any]) -> str:
