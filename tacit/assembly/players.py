@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from tacit.evaluation.rules import Rules
 from tacit.methods import get_method
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.fitting import check_talk
+from tacit.rollout.worlds import PunctualExpert
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, runs_below, saved_checkpoints, what_is_there
 from tacit.training.practice import Practice, completion_limit, evaluation_sampling
@@ -232,7 +234,7 @@ def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Ta
     world = open_world(recipe.world)
     check_values(recipe)
     recipe = with_split(recipe, world)
-    context = Advised(actor or world.expert())
+    context = Advised(actor or partial(PunctualExpert, world.expert(), recipe.train.world_timeout_s))
     identity = f"expert of {world.name}: {next(iter(world.experts), '')}" if actor is None else name
     sampling = Sampling(temperature=0.0)
     return Target(name, recipe, world, context, Echo(), sampling, recipe.train.seed, identity=identity)
@@ -257,7 +259,7 @@ def _open_reader(said: dict[tuple[str, ...], Any]) -> Target:
 def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
     """The expert or the reader in the place of a policy that a run trains: it can be measured there, and that is all."""
     if name == EXPERT:
-        advised = Advised(practice.world.expert())
+        advised = Advised(partial(PunctualExpert, practice.world.expert(), practice.settings.world_timeout_s))
         return cast(Policy, Echo()), replace(practice, method=replace(practice.method, context=advised))
     assert practice.world.reader is not None, "refused before"
     return cast(Policy, ByRule(practice.world.reader)), practice
