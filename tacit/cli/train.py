@@ -30,6 +30,7 @@ from tacit.assembly.recipe import (
 )
 from tacit.assembly.recipes import run_recipe
 from tacit.assembly.resuming import MAY_CHANGE, is_finished
+from tacit.cli.stopping import exit_status
 from tacit.core.amounts import duration, number_of
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN
@@ -147,10 +148,10 @@ def carry_out(prepared: Prepared, resume: bool) -> int:
     begun = [resume]
     try:
         summary = running.carry_out(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         remedy = f"Continue with `tacit train --resume {recipe.out}`." if any(begun) else "Nothing was written yet."
         print(f"\nstopped. {remedy}", file=sys.stderr)
-        return 130
+        return exit_status(stop)
     show_summary(console, summary, recipe.out)
     return 0
 
