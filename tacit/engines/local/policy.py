@@ -93,7 +93,7 @@ class LocalPolicy(Speaking):
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One AdamW step on the whole batch. Where that does not fit in memory, as planned before the first or found out later,
         it is cut finer, until there is more room, and the metrics say how finely (`token_budget`). The gradient is the same
-        however it is cut, so the cut may change from update to update."""
+        however it is cut (where there is dropout, in expectation), so the cut may change from update to update."""
         engine = self.engine
         engine.activate(self.name)
         engine.enter("learning")

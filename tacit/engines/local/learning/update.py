@@ -1,6 +1,7 @@
 """Learning: one AdamW step on a whole batch, however it has to be cut up to fit.
 
-Every loss term divides by totals of the whole batch, so micro-batch gradients simply add up to the gradient of the batch.
+Every loss term divides by totals of the whole batch, so micro-batch gradients simply add up to the gradient of the batch. With
+LoRA dropout they do so in expectation: masks are drawn pass by pass, in the order in which the parts are computed.
 """
 
 from __future__ import annotations
