@@ -11,22 +11,17 @@ from typing import TYPE_CHECKING, Any
 from tacit.assembly import running
 from tacit.assembly.checks import AGENTS, Prepared, check_new_run, prepare
 from tacit.assembly.flags import Option, Parser
+from tacit.assembly.options import RUN_OPTION, TOP_OPTIONS, method_options, methods_with, section_options, train_options
 from tacit.assembly.recipe import (
     DEFAULT_ENGINE,
     DEFAULT_MODEL,
-    RUN_OPTION,
-    TOP_OPTIONS,
     Document,
     Recipe,
     Said,
     engine_name,
     method_name,
-    method_options,
-    methods_with,
     override,
     read_document,
-    section_options,
-    train_options,
 )
 from tacit.assembly.recipes import run_recipe
 from tacit.assembly.resuming import MAY_CHANGE, is_finished
