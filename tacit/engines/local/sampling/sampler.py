@@ -13,7 +13,7 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.memory import Budget, may_be_asked
+from tacit.engines.local.memory import Budget, give_back, may_be_asked
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.projections import NotPlain
 from tacit.engines.local.sampling.decoding import Decoder
@@ -109,6 +109,7 @@ class LocalSampler:
             self._lean = None
             for desk in self._desks:
                 desk.let_go()
+            give_back(self.device)
         finally:
             self.in_use.release()
 
