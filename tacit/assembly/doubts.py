@@ -22,13 +22,8 @@ def doubts(recipe: Recipe) -> tuple[str, ...]:
             f"sft.lr = {recipe.train.sft.lr:g} is meant for policies of a million parameters; a language model may lose what "
             "it knows by it; try --sft.lr 1e-4"
         )
-    if imitates and recipe.train.sft.entries and getattr(recipe.settings, "extractor_style", "terse") == "json":
-        found.append(
-            "sft.entries shows entries written in lines, and the extractor is asked for JSON, which it is not shown; add "
-            "--extractor-style terse"
-        )
-    if imitates and recipe.train.sft.entries and "extractor" in recipe.policies:
-        found.append("sft.entries shows entries to the actor; the extractor of [policies.extractor] begins as it is")
+    if imitates and recipe.train.sft.entries:
+        found += recipe.settings.doubts_of_entries(frozenset(recipe.policies))
     if not schedule.iterations:
         return tuple(found)
     if (recipe.model in TINY_SIZES or base_named(recipe.model)) and not imitates:

@@ -22,7 +22,7 @@ from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.evaluation.evaluate import play_panel
 from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import PANEL_SEED, Panel
-from tacit.evaluation.scores import PanelScore, score_panel
+from tacit.evaluation.scores import PanelScore, in_world, score_panel
 from tacit.evaluation.token_plot import plot_tokens
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
 from tacit.rollout.crashes import refuse_if_all_crashed
@@ -183,15 +183,19 @@ def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
 def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
     if target.run is None:
         return None
-    own = Recipe.from_json(read_settings(target.run))
-    steps = own.train.evaluation.max_steps or target.world.max_steps
-    if (own.settings, steps) != (target.recipe.settings, target.rules.max_steps):
+    own, world = Recipe.from_json(read_settings(target.run)), target.recipe.world
+    if world not in [place.world for place in own.places]:
+        return None
+    there = own.at(world)
+    steps = there.train.evaluation.max_steps or target.world.max_steps
+    if (there.settings, steps) != (target.recipe.settings, target.rules.max_steps):
         return None
     said = find_summary(target.run) or (target.checkpoint.state() if target.checkpoint else {"evaluations": []})
     stage, step = (target.checkpoint.stage, target.checkpoint.step) if target.checkpoint else (UNTRAINED, 0)
     now = {"stage": stage, "step": step, **json.loads(json.dumps(score.to_json()))}
     alike = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
-    return next((e for e in said["evaluations"] if all(e[name] == now[name] for name in alike)), None)
+    measured = (in_world(e, world) for e in said["evaluations"])
+    return next((e for e in measured if all(e.get(name) == now[name] for name in alike)), None)
 
 
 def _same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:

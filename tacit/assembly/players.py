@@ -3,26 +3,22 @@ keyboard. All play through one rollout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from tacit.assembly.anchoring import anchored_name
 from tacit.assembly.checks import AGENTS, EXPERT, READER, check_sampling, check_values, open_world, open_worlds, with_split
 from tacit.assembly.recipe import Document, PolicyRecipe, Recipe, Said, override
+from tacit.assembly.stand_ins import Advised, ByRule, Echo, advised_by_expert
 from tacit.assembly.toolbox import load_policy
 from tacit.assembly.values import to_data
-from tacit.core.actions import BARE, ActionFormat
-from tacit.core.chat import Chat
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, Reader
-from tacit.core.protocols import Policy, Request, Sampling
-from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
+from tacit.core.method import Context
+from tacit.core.protocols import Policy, Sampling
+from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
-from tacit.engines.chat.byte_tokens import ByteTokens
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.evaluation.evaluate import Alone, Route
@@ -32,7 +28,7 @@ from tacit.rollout.episodes import SamplingPolicy
 from tacit.rollout.fitting import check_talk
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, runs_below, saved_checkpoints, what_is_there
-from tacit.training.practice import Practice, completion_limit, evaluation_sampling
+from tacit.training.practice import completion_limit, evaluation_sampling
 
 HUMAN = "human"
 READS = {"name": "constant_context", "wording": "terse"}
@@ -232,7 +228,7 @@ def _open_actor(name: str, said: dict[tuple[str, ...], Any], actor: Callable[[Ta
     world = open_world(recipe.world)
     check_values(recipe)
     recipe = with_split(recipe, world)
-    context = Advised(actor or world.expert())
+    context = Advised(actor) if actor else advised_by_expert(world, recipe.train.world_timeout_s)
     identity = f"expert of {world.name}: {next(iter(world.experts), '')}" if actor is None else name
     sampling = Sampling(temperature=0.0)
     return Target(name, recipe, world, context, Echo(), sampling, recipe.train.seed, identity=identity)
@@ -254,15 +250,6 @@ def _open_reader(said: dict[tuple[str, ...], Any]) -> Target:
     )
 
 
-def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
-    """The expert or the reader in the place of a policy that a run trains: it can be measured there, and that is all."""
-    if name == EXPERT:
-        advised = Advised(practice.world.expert())
-        return cast(Policy, Echo()), replace(practice, method=replace(practice.method, context=advised))
-    assert practice.world.reader is not None, "refused before"
-    return cast(Policy, ByRule(practice.world.reader)), practice
-
-
 def _needs_world(name: str, said: Said, place: bool = False) -> None:
     """`place`: it may be the name of a run that is not there"""
     if ("world",) not in said:
@@ -273,65 +260,3 @@ def _needs_world(name: str, said: Said, place: bool = False) -> None:
         here = f" Runs here: {', '.join(runs)}." if not Path(name).is_dir() and (runs := runs_below(Path())) else ""
         model = "A model needs a world: add --world (see `tacit list worlds`)."
         raise TacitError(f"{name!r} is no run directory: {there} {model}{here}")
-
-
-@dataclass(frozen=True)
-class Advised:
-    """A context for one who acts on observations, not on prompts: the prompt *is* the action, and `Echo` repeats it. So the
-    expert and a person play through the same rollout and are scored by the same code as a policy."""
-
-    make: Callable[[Task], Expert]
-    style: ActionStyle = "bare"
-    format: ActionFormat = BARE
-
-    def begin(self, task: Task, condition: Condition) -> Reader:
-        actor = self.make(task)
-        if not hasattr(actor, "act"):
-            raise TacitError(
-                f"{self.make!r} made {actor!r} of a task, which cannot play: it must be a class, or a function of a task, "
-                "whose object has `act(observation)`."
-            )
-        return _Adviser(actor)
-
-
-class _Adviser:
-    def __init__(self, actor: Expert) -> None:
-        self._actor = actor
-
-    def read(self, observation: Observation) -> Prompt:
-        action = self._actor.act(observation)
-        if not isinstance(action, str):
-            raise TacitError(f"{self._actor!r} acted with {action!r}; an action is text.")
-        return Prompt(task="", now=action)
-
-    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
-        return {}
-
-
-class Echo(ByteTokens):
-    """Says what it reads."""
-
-    def digest(self) -> str:
-        return EXPERT
-
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        nothing = np.zeros(0, np.int64)
-        return [Completion(nothing, np.zeros(0, np.float32), self.decode(r.prompt), "stop") for r in requests]
-
-
-class ByRule(ByteTokens):
-    """Answers each prompt as a rule says, and knows nothing but its text; of a conversation what its messages say."""
-
-    def __init__(self, rule: Callable[[str], str]) -> None:
-        self._rule = rule
-
-    def digest(self) -> str:
-        return READER
-
-    def encode_chat(self, chat: Chat) -> np.ndarray:
-        return self.encode_prompt("\n".join(message.content for message in chat.messages if message.content))
-
-    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
-        answers = [self._rule(self.decode(request.prompt)) for request in requests]
-        tokens = [self.encode_completion(answer) for answer in answers]
-        return [Completion(t, np.zeros(len(t), np.float32), a, "stop") for t, a in zip(tokens, answers, strict=True)]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tacit.assembly.checks import AGENTS, Prepared, prepare
-from tacit.assembly.players import seated
 from tacit.assembly.recipe import Recipe
+from tacit.assembly.stand_ins import seated
 from tacit.core.amounts import duration
 from tacit.core.errors import EngineLost
 from tacit.core.protocols import Policy

@@ -15,6 +15,7 @@ from rich.console import Console
 from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.assembly.recipe import read_document
 from tacit.assembly.recipes import comparison_recipe
+from tacit.cli.stopping import exit_status
 from tacit.cli.terminal import make_console, percent, say, say_pairs, table
 from tacit.comparison.carry_out import LOG, Happening, check_stored, status_of
 from tacit.comparison.pages import cells_of, columns, grid_text, missing_runs
@@ -59,9 +60,9 @@ def run(argv: Sequence[str]) -> int:
     processes = Processes(partial(main, again=shlex.join(command)), arguments.jobs)
     try:
         failed, found, drawn = results.carry_out(wanted, processes, partial(show_event, console))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(f"\nstopped. The same command goes on; what there is lies in {directory}.", file=sys.stderr)
-        return 130
+        return exit_status(stop)
     show_tables(console, plan, found)
     say(console, f"table: {directory}/table.md, table.csv   everything: comparison.json   plots: {len(drawn)} in plots/")
     if failed:

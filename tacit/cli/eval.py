@@ -18,6 +18,7 @@ from tacit.assembly.values import from_text
 from tacit.cli.eval_progress import EvalProgress
 from tacit.cli.eval_view import show, show_tokens
 from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
+from tacit.cli.stopping import exit_status
 from tacit.cli.terminal import make_console, say
 from tacit.core.amounts import duration
 from tacit.core.errors import TacitError
@@ -50,10 +51,10 @@ def run(argv: Sequence[str]) -> int:
     progress = EvalProgress(console, sitting.episodes, sitting.rules.max_steps, target.policy)
     try:
         measured = sitting.play(arguments.batch, progress, progress.begun)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         kept = f" What was played is in {sitting.journal.path}; the same command goes on from there." if sitting.journal else ""
         print(f"\nstopped.{kept}", file=sys.stderr)
-        return 130
+        return exit_status(stop)
     finally:
         progress.close()
     for note in sitting.journal.notes if sitting.journal else ():

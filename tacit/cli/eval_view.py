@@ -12,7 +12,7 @@ from tacit.assembly.players import Target
 from tacit.cli.terminal import interval, percent, say, say_pairs, table
 from tacit.core.amounts import after, number_of
 from tacit.evaluation.behaviour import Behaviour, ending_in_words
-from tacit.evaluation.scores import PanelScore, final_and_peak
+from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
 from tacit.rollout.crashes import first_crash
 from tacit.rollout.tally import describe_completion
@@ -156,7 +156,7 @@ def _the_run(target: Target, measured: Measured) -> Pairs:
     if summary is None:
         why = "summary.json is damaged" if (target.run / SUMMARY).exists() else "the run has not ended"
         return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}` goes on with it")]
-    final, peak = final_and_peak(summary["evaluations"])
+    final, peak = final_and_peak([in_world(e, target.recipe.world) for e in summary["evaluations"]])
     pairs += [("its final", f"{percent(final['success'])} {after(final)}")]
     return [*pairs, ("its peak", f"{percent(peak['success'])} {after(peak)}")]
 

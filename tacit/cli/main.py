@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tacit
+from tacit.cli.stopping import exit_status, stopping_as_interrupts
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.files import DiskError
 
@@ -41,22 +42,23 @@ USAGE = """usage: tacit COMMAND ...
   tacit train --world countdown --model tiny --sft.steps 300 --iterations 20 --lr 3e-4
   tacit play --world countdown --policy expert"""
 
-MISTAKE, INTERRUPTED = 2, 130
+MISTAKE = 2
 
 
 def main(argv: Sequence[str] | None = None, again: str = "") -> int:
     """`again` is the command that was typed, where this one is only a part of it: the one to give again if a disk refuses."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
+        with stopping_as_interrupts():
+            return _dispatch(words)
     except TacitError as error:
         if os.environ.get("TACIT_DEBUG"):
             raise
         _complain(str(error.naming(again or _going_on(words, error.path)) if isinstance(error, DiskError) else error))
         return MISTAKE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("\nstopped.", file=sys.stderr)
-        return INTERRUPTED
+        return exit_status(stop)
     except BrokenPipeError:
         # `tacit list | head`: whoever read has read enough. Python would complain once more while closing stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tacit.assembly.flags import Parser, check_at_least_one, options_of
-from tacit.assembly.recipe import section_options
+from tacit.assembly.options import section_options
 from tacit.cli.player_flags import add_panel_options
 from tacit.cli.terminal import interval, make_console, percent, say, table
 from tacit.core.errors import TacitError

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tacit.assembly.flags import Parser, check_at_least_one
-from tacit.assembly.recipe import section_options
+from tacit.assembly.options import section_options
 from tacit.cli.terminal import ask_yes, make_console, say
 from tacit.core.errors import TacitError
 from tacit.modules.carrying import Carried

@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from tacit.assembly.flags import Parser, options_of
-from tacit.assembly.recipe import DEFAULT_METHOD, TOP_OPTIONS, Recipe, Said, method_options, override
+from tacit.assembly.options import TOP_OPTIONS, method_options
+from tacit.assembly.recipe import DEFAULT_METHOD, Recipe, Said, override
 from tacit.cli.terminal import make_console
 from tacit.core.errors import TacitError
 from tacit.planning.plans import best_division

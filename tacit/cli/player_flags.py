@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from tacit.assembly.checks import READER
 from tacit.assembly.flags import Parser, options_of
+from tacit.assembly.options import TOP_OPTIONS, method_options, section_options
 from tacit.assembly.panel_choice import run_of
 from tacit.assembly.players import READS
-from tacit.assembly.recipe import DEFAULT_METHOD, TOP_OPTIONS, method_name, method_options, section_options
+from tacit.assembly.recipe import DEFAULT_METHOD, method_name
 from tacit.runs.directory import read_settings
 from tacit.training.settings import EvaluationSettings, TrainSettings
 

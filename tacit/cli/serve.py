@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit.assembly.flags import Parser, options_of
-from tacit.assembly.recipe import section_options
+from tacit.assembly.options import section_options
 from tacit.cli.terminal import make_console, say
 from tacit.core.errors import TacitError, install
 from tacit.engines.local.settings import EngineSettings

@@ -11,25 +11,21 @@ from typing import TYPE_CHECKING, Any
 from tacit.assembly import running
 from tacit.assembly.checks import AGENTS, Prepared, check_new_run, prepare
 from tacit.assembly.flags import Option, Parser
+from tacit.assembly.options import RUN_OPTION, TOP_OPTIONS, method_options, methods_with, section_options, train_options
 from tacit.assembly.recipe import (
     DEFAULT_ENGINE,
     DEFAULT_MODEL,
-    RUN_OPTION,
-    TOP_OPTIONS,
     Document,
     Recipe,
     Said,
     engine_name,
     method_name,
-    method_options,
-    methods_with,
     override,
     read_document,
-    section_options,
-    train_options,
 )
 from tacit.assembly.recipes import run_recipe
 from tacit.assembly.resuming import MAY_CHANGE, is_finished
+from tacit.cli.stopping import exit_status
 from tacit.core.amounts import duration, number_of
 from tacit.core.errors import TacitError
 from tacit.core.types import PLAIN
@@ -147,10 +143,10 @@ def carry_out(prepared: Prepared, resume: bool) -> int:
     begun = [resume]
     try:
         summary = running.carry_out(prepared, resume, lambda: make_reporter(console), begun=lambda: begun.append(True))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         remedy = f"Continue with `tacit train --resume {recipe.out}`." if any(begun) else "Nothing was written yet."
         print(f"\nstopped. {remedy}", file=sys.stderr)
-        return 130
+        return exit_status(stop)
     show_summary(console, summary, recipe.out)
     return 0
 
@@ -224,7 +220,10 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         ],
     )
     if measured and summary["settings"].get("model") not in AGENTS:
-        say(console, f"\nNext: tacit eval {path}        repeats the last number\n      tacit play --policy {path}")
+        worlds = summary["evaluations"][-1].get("worlds", ())
+        here = f" --world {next(iter(worlds))}" if worlds else ""
+        again = "repeats the last number" + (f" of one world; the others are {', '.join(list(worlds)[1:])}" if worlds else "")
+        say(console, f"\nNext: tacit eval {path}{here}        {again}\n      tacit play --policy {path}{here}")
 
 
 def measured_where(score: Mapping[str, Any]) -> str:

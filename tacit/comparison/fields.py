@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tacit.assembly.recipe import Document, method_options
+from tacit.assembly.options import method_options
+from tacit.assembly.recipe import Document
 from tacit.core.errors import TacitError, unknown
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")

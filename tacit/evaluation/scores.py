@@ -199,5 +199,10 @@ def over_worlds(scores: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def in_world(score: dict[str, Any], world: str) -> dict[str, Any]:
+    """An evaluation as it was in one of its worlds; one that was in a single world is that."""
+    return score.get("worlds", {}).get(world, score)
+
+
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if len(values) else 0.0

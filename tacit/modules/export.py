@@ -18,6 +18,7 @@ from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.world import Environment
 from tacit.engines.models.fingerprint import hash_file
+from tacit.evaluation.scores import in_world
 from tacit.modules.base import Base
 from tacit.modules.carrying import Carried, carried_by, make_known
 from tacit.modules.drafting.tracker import FencedDraft
@@ -135,7 +136,7 @@ def _name_base(file: Path, model: str) -> None:
 def _scores(checkpoint: Checkpoint, world: str) -> dict[str, dict[str, Any]]:
     """The last evaluation of each earlier stage, and this checkpoint's own: practice measured at another step is not its. Of a
     run in several worlds, what was measured in this one."""
-    evaluations = [e.get("worlds", {}).get(world, e) for e in checkpoint.state()["evaluations"]]
+    evaluations = [in_world(e, world) for e in checkpoint.state()["evaluations"]]
     last = {e["stage"]: e for e in evaluations if e["stage"] != checkpoint.stage or e["step"] == checkpoint.step}
     return {stage: last[stage] for stage in ("untrained", "sft", "rl") if stage in last}
 

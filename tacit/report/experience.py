@@ -37,7 +37,7 @@ def experience_charts(found: dict[str, list[Series]], word: str) -> list[Markup]
     worlds = list(dict.fromkeys(line.name for lines in halves.values() for line in lines))
     for world in worlds:
         own = {name: line for name, lines in halves.items() for line in lines if line.name == world}
-        title = "Success with an entry and without" + ("" if len(worlds) == 1 else f", {world}")
+        title = "Success with an entry and without" if len(worlds) == 1 else f"Success guided and free, {world}"
         charts.append(
             draw(title, [replace(s, name=name, colour=i) for i, (name, s) in enumerate(own.items())], word, share=True)
         )
@@ -59,11 +59,15 @@ def standing_out(run: Path, notices: list[str]) -> dict[str, Sequence[tuple[Any,
         return None
     try:
         orders: dict[str, Order] = {"Most useful entries": "useful", "Most harmful entries": "harmful"}
-        return {title: [_row(*pair) for pair in ranked(bank, order)[:MOST_ENTRIES]] for title, order in orders.items()}
+        several = len({entry.origin.world for entry in bank.entries.values()} - {""}) > 1
+        return {title: [_row(*pair, several) for pair in ranked(bank, order)[:MOST_ENTRIES]] for title, order in orders.items()}
     finally:
         bank.close()
 
 
-def _row(entry: Any, usage: Any) -> tuple[Any, ...]:
+def _row(entry: Any, usage: Any, several: bool) -> tuple[Any, ...]:
+    """A task's name need not say its world, which is said where the bank has entries from several."""
+    world, place = entry.origin.world, entry.origin.task or entry.origin.operation
+    place = f"{world}: {place.removeprefix(f'{world}/')}" if several and world else place
     text = entry.text if len(entry.text) <= LONGEST else f"{entry.text[: LONGEST - 1]}…"
-    return entry.id, usage.wins, usage.losses, entry.origin.task or entry.origin.operation, text
+    return entry.id, usage.wins, usage.losses, place, text

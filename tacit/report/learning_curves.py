@@ -61,9 +61,9 @@ def stages_of(metrics: Sequence[Record], panels: Sequence[Panel]) -> list[dict[s
 
 def panel_chart(panels: Sequence[Panel]) -> Markup | None:
     """Success on each panel over practice; the last measurement before it stands at iteration 0."""
-    lines = []
-    for colour, panel in enumerate(panels):
-        lines.append(Series(panel.name, measured_points(panel), colour))
+    whole, apart = [panel for panel in panels if panel.worlds], [panel for panel in panels if not panel.worlds]
+    lines = [Series(panel.name, measured_points(panel), colour) for colour, panel in enumerate(apart)]
+    lines += [Series(ALL, measured_points(panel), LAST) for panel in whole]
     if max((len(line.points) for line in lines), default=0) < 2:
         return None
     return draw("Success on the panel", lines, share=True, note="band: 95% interval", marks=True)

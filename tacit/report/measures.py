@@ -25,7 +25,14 @@ class Panel:
     @property
     def name(self) -> str:
         """The world where evaluations say it, else the panel's own name."""
+        if self.worlds:
+            return "mean of the worlds"
         return str(self.scores[-1].get("world") or self.scores[-1].get("panel", "?"))
+
+    @property
+    def worlds(self) -> list[str]:
+        """those that this is the mean of, each of which has a panel of its own; none where it is one's own"""
+        return list(dict.fromkeys(world for e in self.scores for world in table_of(e.get("worlds"))))
 
     @property
     def tries(self) -> list[tuple[str, str, str]]:
@@ -39,7 +46,7 @@ class Panel:
 
 
 def panels_of(run: RunFiles) -> list[Panel]:
-    """The run's own panel first: one, or one for each of its worlds."""
+    """The run's own panel first: one, or the mean over its worlds and one for each of them."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for e in [*run.evaluations, *run.further, *run.later]:
         groups.setdefault((str(e.get("world", "")), conditions_of(e)), []).append(e)
@@ -61,6 +68,8 @@ def moment(score: Record) -> str:
 
 def conditions_of(score: Record) -> str:
     """What was measured on, and how."""
+    if worlds := table_of(score.get("worlds")):
+        return f"Mean of {len(worlds)} worlds, each of which counts the same"
     sampling = [
         (name.replace("_", " "), v) for name, v in table_of(score.get("sampling")).items() if isinstance(v, int | float)
     ]
@@ -69,17 +78,23 @@ def conditions_of(score: Record) -> str:
         f"hash {score.get('panel_hash', '?')}",
         *(f"{name} {v}" for name, v in sampling),
     ]
+    return ", ".join([*told, *condition_of(score)])
+
+
+def condition_of(score: Record) -> list[str]:
+    """In words, where it is another than none."""
     condition = str(table_of(score.get("condition")).get("name", PLAIN.name))
-    told += [f"under condition {condition}"] if condition != PLAIN.name else []
-    return ", ".join(told)
+    return [f"under condition {condition}"] if condition != PLAIN.name else []
 
 
 def headline(panels: Sequence[Panel]) -> list[tuple[str, str, str]]:
-    """(label, number, what goes with it) for the top of the page."""
+    """(label, number, what goes with it) for the top of the page. Where there is a mean over worlds its peak is the run's: the
+    worlds have theirs at other moments, and each at the cost of the others."""
     own, told = [panel for panel in panels if panel.training], []
     for panel in own:
         last = ("final success", panel.final) if panel.final else ("latest success, not final", panel.training[-1])
-        for label, e in (last, ("peak success", panel.peak)):
+        apart = panel.worlds or not any(other.worlds for other in own)
+        for label, e in (last, ("peak success", panel.peak if apart else None)):
             name = f"{label}, {panel.name}" if len(own) > 1 else label
             told += [(name, percent(e["success"]), f"{interval(e['interval'])} {moment(e)}")] if e else []
     return told

@@ -59,7 +59,7 @@ class RunFiles:
     versions: Record
     metrics: Sequence[Record]
     evaluations: Sequence[Record]
-    """in the order they were made"""
+    """in the order they were made; one in several worlds is followed by those in each of them"""
     further: Sequence[Record]
     """on panels that are measured after each stage only"""
     later: Sequence[Record]
@@ -179,11 +179,14 @@ def _parsed(line: str) -> Any:
 
 
 def _scores(said: Any, notices: list[str]) -> list[Record]:
-    """Those that say how often they succeeded, out of how many, and how sure that is."""
-    found, sound = said if isinstance(said, list) else [], []
+    """Those that say how often they succeeded, out of how many, and how sure that is; of one that is the mean over worlds the
+    worlds say how often."""
+    told, sound = said if isinstance(said, list) else [], []
+    found = [own for e in told for own in (e, *table_of(table_of(e).get("worlds")).values())]
     for e in found:
         ends = e["interval"] if has(e, {"interval": list}) else []
-        if len(ends) == 2 and all(map(is_number, [*ends, *(e.get(name) for name in ("success", "successes", "episodes"))])):
+        counts = ("success", "episodes") if has(e, {"worlds": dict}) else ("success", "successes", "episodes")
+        if len(ends) == 2 and all(map(is_number, [*ends, *(e.get(name) for name in counts)])):
             sound.append(e)
     if len(sound) < len(found):
         notices.append(f"{len(found) - len(sound)} evaluations lack successes, episodes or an interval: left out.")

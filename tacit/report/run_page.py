@@ -10,7 +10,7 @@ from tacit.report.conduct import by_world, conduct, reading_load
 from tacit.report.experience import standing_out
 from tacit.report.known import known_of
 from tacit.report.learning_curves import stages_of
-from tacit.report.measures import conditions_of, headline, moment, panels_of
+from tacit.report.measures import condition_of, conditions_of, headline, moment, panels_of
 from tacit.report.numbers import counted, duration
 from tacit.report.page import Live, render
 from tacit.report.phrases import phrases_of
@@ -45,14 +45,14 @@ def run_page(
         **provenance(run, known.defaults),
     }
     method, world, model = (name_of(run.settings, key) for key in ("method", "world", "model"))
-    what = f"{method} in {world}, model {model}, seed {run.settings.get('seed')}"
+    what = f"{method} in {', '.join(world.split(','))}, model {model}, seed {run.settings.get('seed')}"
     spent, done = run.summary, (run.ending, run.finished)
     told = [
         ("practised", counted(spent.get("episodes"), "episode"), counted(spent.get("generated_tokens"), "token")),
         ("time", duration(spent.get("wall_s")), counted(spent.get("turns"), "turn")),
     ]
     top = [*headline(panels), *(told if run.finished else [])]
-    functions = {"conditions_of": conditions_of, "moment": moment}
+    functions = {"conditions_of": conditions_of, "condition_of": condition_of, "moment": moment}
     told_too = {"name": path.resolve().name, "what": what, "done": done, "headline": top, **parts, **functions, **more}
     return render("run", notices, live, **told_too)
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tacit.core.amounts import number_of
 from tacit.evaluation.behaviour import ending_in_words
 from tacit.report.known import Known, Scene
-from tacit.report.numbers import count, is_number
+from tacit.report.numbers import count, is_number, short
 from tacit.report.page import clean
 from tacit.report.prompts import prompts_of
 from tacit.report.run_files import Episodes, Record
@@ -36,7 +36,7 @@ def viewer(found: Sequence[Episodes], known: Known, most: int) -> dict[str, Any]
     chosen = choose(found, most)
     if not chosen:
         return {"lead": f"No trajectories were asked for; {count(total)} can be read."}
-    sources = " and ".join(f"{count(len(e.records))} of {e.title}" for e in found)
+    sources = ("; " if len(found) > 2 else " and ").join(f"{count(len(e.records))} of {e.title}" for e in found)
     lead = Markup("{}, chosen from {}").format(number_of(len(chosen), "episode"), sources)
     if total > len(chosen):
         more = Markup(': the other {} are not on this page; <code class="whole">--trajectories N</code> embeds more')
@@ -66,7 +66,7 @@ def embedded(chosen: Sequence[Chosen]) -> dict[str, Any]:
         prompts, source = prompts_of(record, scene)
         turns: list[dict[str, Any]] = [
             {
-                name: v if is_number(v) or isinstance(v, bool) else _clipped(v)
+                name: v if is_number(v) or isinstance(v, bool) else _clipped(_listed(v) if isinstance(v, dict) else v)
                 for name, v in turn.items()
                 if name not in TOLD_APART
             }
@@ -98,6 +98,11 @@ def _preferred(found: Sequence[Episodes]) -> Iterator[tuple[str, Record]]:
         yield from (entry for own in groups for entry in [e for e in own if e[1]["success"] is success][:1])
     yield from (max(own, key=lambda entry: len(entry[1]["turns"])) for own in groups)
     yield from (entry for column in zip_longest(*groups) for entry in column if entry is not None)
+
+
+def _listed(values: dict[str, Any]) -> str:
+    """What a world measured on a step, and the like: progress 0.02, error 0"""
+    return ", ".join(f"{name} {short(value) if is_number(value) else value}" for name, value in values.items())
 
 
 def _clipped(text: Any) -> str:

@@ -1,7 +1,7 @@
 """Many worlds at once, and none of them able to take the run down.
 
-A world that raises, or that does not answer in time, ends its own episode and no other. Fast worlds run in place; slow ones
-in worker processes. Both pools answer in the same words.
+A world that raises, or that does not answer in time, ends its own episode and no other; so does an expert that plays there.
+Fast worlds run in place; slow ones in worker processes. Both pools answer in the same words.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from tacit.core.amounts import duration
 from tacit.core.answers import as_observation, as_transition
 from tacit.core.errors import told_of
 from tacit.core.simulator import START_S, close_simulator, start_simulator
 from tacit.core.types import Observation, StopReason, Task, Transition
-from tacit.core.world import World
+from tacit.core.world import Adviser, Expert, World
 
 T = TypeVar("T")
 
@@ -177,17 +177,34 @@ class Punctual:
         self.close = self._world.close
 
     def reset(self, task: Task) -> Observation:
-        return self._in_time(lambda: self._world.reset(task))
+        return in_time(self._timeout_s, lambda: self._world.reset(task))
 
     def step(self, action: str) -> Transition:
-        return self._in_time(lambda: self._world.step(action))
+        return in_time(self._timeout_s, lambda: self._world.step(action))
 
-    def _in_time(self, call: Callable[[], T]) -> T:
-        try:
-            with alarm(self._timeout_s):
-                return call()
-        except Hang:
-            raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+
+class PunctualExpert:
+    """An expert that raises TimeoutError where it does not say in time what it would do; an `Adviser` where it is one."""
+
+    def __init__(self, make: Callable[[Task], Expert], timeout_s: float, task: Task) -> None:
+        self._expert, self._timeout_s = in_time(timeout_s, lambda: make(task), "of the expert"), timeout_s
+        if isinstance(self._expert, Adviser):
+            self.happened = self._happened
+
+    def act(self, observation: Observation) -> str:
+        return in_time(self._timeout_s, lambda: self._expert.act(observation), "of the expert")
+
+    def _happened(self, action: str) -> None:
+        in_time(self._timeout_s, lambda: cast(Adviser, self._expert).happened(action), "of the expert")
+
+
+def in_time(seconds: float, call: Callable[[], T], whose: str = "") -> T:
+    """`call()`, or TimeoutError."""
+    try:
+        with alarm(seconds):
+            return call()
+    except Hang:
+        raise TimeoutError(f"no answer{' ' + whose if whose else ''} within {seconds:g} s") from None
 
 
 class Hang(BaseException):

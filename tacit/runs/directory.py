@@ -27,6 +27,8 @@ from tacit.runs.metrics import Metrics
 
 STAGES = ("sft", "rl")
 SETTINGS, SUMMARY = "settings.json", "summary.json"
+NEWBORN = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}
+"""what a run may have before it has settings"""
 
 
 class Run:
@@ -81,8 +83,11 @@ def what_is_there(path: Path) -> str:
         return "it is a file."
     if not path.is_dir():
         return "there is nothing of that name."
-    inside = runs_below(path)
-    return f"it holds runs, though: {', '.join(inside)}; name one of them." if inside else f"it has no {SETTINGS}."
+    if inside := runs_below(path):
+        return f"it holds runs, though: {', '.join(inside)}; name one of them."
+    there = {own.name for own in path.iterdir()}
+    stopped = " A run was stopped here before it had begun: give the command that began it again."
+    return f"it has no {SETTINGS}.{stopped if there and there <= NEWBORN else ''}"
 
 
 def runs_below(path: Path) -> list[str]:

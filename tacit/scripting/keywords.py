@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tacit.assembly.flags import ELSEWHERE
-from tacit.assembly.recipe import method_options, methods_with, section_options, train_options
+from tacit.assembly.options import method_options, methods_with, section_options, train_options
 from tacit.core.errors import TacitError
 
 SECTIONS = ("schedule", *section_options())

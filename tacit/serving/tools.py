@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
 
 import tacit
@@ -55,9 +57,12 @@ class Tools:
 
     def __init__(self, service: Service) -> None:
         self._service, self._changed, self._players = service, InMemorySubscriptionBus(), list[str]()
+        self._greeted: list[ServerSession] = []
+        """clients that began with a handshake: they are told without having asked"""
         self.server: MCPServer[Any] = MCPServer(
-            "tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING", subscriptions=self._changed
-        )
+            "tacit", instructions=INSTRUCTIONS, version=tacit.__version__, log_level="WARNING", subscriptions=self._changed,
+            middleware=[self._greet],
+        )  # fmt: skip
         for tool in (_begin(service), _observe(service), _end(service)):
             self.server.add_tool(tool)
         self.server.add_tool(self.refresh)
@@ -73,7 +78,22 @@ class Tools:
         if changes.added or changes.replaced or changes.removed:
             self._renew()
             await self._changed.publish(ToolsListChanged())
+            for client in tuple(self._greeted):
+                try:
+                    await client.send_tool_list_changed()
+                except Exception:  # it has gone
+                    self._greeted.remove(client)
         return changes
+
+    async def _greet(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Whoever begins with a handshake is promised in it to hear of other tools, and known from its end on."""
+        answer = await call_next(ctx)
+        if ctx.method == "initialize" and isinstance(answer, dict):
+            tools = {**answer["capabilities"].get("tools", {}), "listChanged": True}
+            return {**answer, "capabilities": {**answer["capabilities"], "tools": tools}}
+        if ctx.method == "notifications/initialized":
+            self._greeted.append(ctx.session)
+        return answer
 
     def _renew(self) -> None:
         while self._players:

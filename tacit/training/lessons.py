@@ -11,7 +11,7 @@ from typing import Any
 from tacit.core.amounts import number_of
 from tacit.core.protocols import Policy, Sampling, Tokenizer
 from tacit.core.seeds import derive
-from tacit.rollout.worlds import Punctual
+from tacit.rollout.worlds import Punctual, PunctualExpert
 from tacit.runs.directory import Run
 from tacit.runs.records import write_records
 from tacit.training.demonstrations import Demonstrations, demonstrate
@@ -38,8 +38,9 @@ def demonstrated(
             say(f"imitation: {note}")
         say(f"imitation: {shown}")
         return shown
-    tasks = practice.course.tasks[: settings.tasks]
-    world = replace(world, make=partial(Punctual, world.make, practice.settings.world_timeout_s))
+    tasks, limit_s = practice.course.tasks[: settings.tasks], practice.settings.world_timeout_s
+    experts = {name: partial(PunctualExpert, make, limit_s) for name, make in world.experts.items()}
+    world = replace(world, make=partial(Punctual, world.make, limit_s), experts=experts)
     say(f"imitation: the expert plays {number_of(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")
@@ -89,4 +90,4 @@ class Rounds:
         onlooker = Played(f"round {number}", len(tasks), ground.max_steps, self.policy)
         self.reporter.going_on(onlooker.line)
         played = play_round(tasks, seed, context, ground.worlds, self.policy, sampling, ground.max_steps, onlooker)
-        return relabel(practice.world, played, chosen.expert)
+        return relabel(practice.world, played, chosen.expert, practice.settings.world_timeout_s)

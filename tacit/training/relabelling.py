@@ -27,10 +27,11 @@ from tacit.rollout.crashes import describe_crashes, refuse_if_all_crashed
 from tacit.rollout.episodes import EpisodePlan, SamplingPolicy, rollout
 from tacit.rollout.fitting import encode_action
 from tacit.rollout.onlookers import NOBODY, Onlooker
-from tacit.rollout.worlds import WorldPool
+from tacit.rollout.worlds import PunctualExpert, WorldPool
 from tacit.runs.files import disk_errors
 from tacit.runs.trajectories import trajectory_record
-from tacit.training.demonstrations import Demonstrations
+from tacit.training.demonstrations import HOPELESS, Demonstrations
+from tacit.training.settings import TrainSettings
 
 BATCH = 256
 """episodes played side by side"""
@@ -91,13 +92,17 @@ def check_adviser(world: Environment, expert: str) -> None:
         raise _no_adviser(world, expert)
 
 
-def relabel(world: Environment, played: Sequence[Trajectory], expert: str = "") -> Relabelled:
-    """Ask the expert at every turn of episodes that somebody else played."""
+def relabel(
+    world: Environment, played: Sequence[Trajectory], expert: str = "", timeout_s: float = TrainSettings.world_timeout_s
+) -> Relabelled:
+    """Ask the expert at every turn of episodes that somebody else played; it is given up where it never answers at all."""
     make, found = world.expert(expert or None), Relabelled()
     for trajectory in played:
+        if len(found.broken) == HOPELESS and not any(found.advice):
+            break
         told: list[str] = []
         try:
-            adviser = make(trajectory.task)
+            adviser = PunctualExpert(make, timeout_s, trajectory.task)
             if not isinstance(adviser, Adviser):
                 raise _no_adviser(world, expert)
             for step in trajectory.steps:

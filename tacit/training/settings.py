@@ -124,7 +124,7 @@ class TrainSettings:
     """where these processes run: empty for this machine, local for a Ray of its own, auto or ray://HOST:PORT for a Ray cluster
     that is there"""
     world_timeout_s: Positive = 60.0
-    """a world that does not answer for this long ends its episode"""
+    """a world, or its expert, that does not answer for this long ends its episode"""
     overlap: Annotated[int, Bound(lambda v: v in (0, 1), "must be 0 or 1")] = 0
     """iterations that episodes may be behind the weights: 1 plays the next ones while these are learned from, on an engine
     with sampling servers"""

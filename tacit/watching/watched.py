@@ -10,7 +10,7 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.report.comparison_files import COMPARISON
 from tacit.report.writing import neither
-from tacit.runs.directory import SETTINGS
+from tacit.runs.directory import NEWBORN, SETTINGS
 
 READ = (
     "*.json",
@@ -21,8 +21,6 @@ READ = (
     "experience/bank.sqlite*",
 )
 """what pages are made of"""
-NEWBORN = {".lock", "versions.json", "metrics.jsonl", "tensorboard", "checkpoints"}
-"""what a run may have before it has settings"""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ def test_an_extractor_that_is_shown_lines_and_asked_for_json():
     assert "add --extractor-style terse" in doubts("--model", "owner/language-model", *shown, method="complementary")
     said = doubts("--model", "owner/language-model", *shown, "--extractor-style", "terse", method="complementary")
     assert "lines" not in said + doubts("--model", "tiny-base", *shown, method="complementary")
+    both = (*shown[2:], "--method", "reuserl+complementary", "--invalid-penalty", "0.1")
+    said = doubts("--model", "owner/language-model", *both, method="reuserl+complementary")
+    assert said.count("add --extractor-style terse") == 1, "it is said by whom it concerns, and once"
 
 
 def test_settings_that_learn_are_not_doubted():

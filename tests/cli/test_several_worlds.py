@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tacit.cli.main import main
+from tacit.cli.train import show_summary
 from tacit.modules.module import read_module
 from tacit.runs.directory import read_summary
 from tacit.runs.files import write_json
@@ -56,6 +58,19 @@ def test_a_module_is_for_one_of_them_and_has_its_score(run, tmp_path, capsys):
     assert module.scores["rl"] == read_summary(run)["final"]["worlds"]["countdown"]
     assert main(["modules", "list", str(tmp_path)]) == 0 and "countdown/test/3" in capsys.readouterr().out
     assert main(["eval", str(tmp_path / "unified"), "--tasks", "3", "--out", str(tmp_path / "measured")]) == 0
+
+
+@pytest.mark.parametrize("world", ["alfworld", "countdown"])
+def test_the_last_number_of_a_world_is_repeated_as_the_end_of_the_run_says(run, world, tmp_path, capsys):
+    words = ["eval", str(run), "--world", world, "--out", str(tmp_path)]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    final = read_summary(run)["final"]
+    assert found["equals_run"] is True and found["run_success"] == final["worlds"][world]["success"]
+    show_summary(Console(), read_summary(run), run)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"tacit eval {run} --world alfworld repeats the last number of one world; the others are countdown" in said
+    assert f"tacit play --policy {run} --world alfworld" in said
 
 
 def test_words_of_several_worlds_are_no_base_of_a_module(tmp_path, capsys):

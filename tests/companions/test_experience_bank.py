@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -204,6 +205,25 @@ def test_it_goes_back_to_a_copy(tmp_path):
     assert len(bank_of(tmp_path / "bank.sqlite")) == 3
 
 
+def test_a_copy_that_is_refused_leaves_the_bank_as_it_was(tmp_path):
+    """One of another embedding, and one that is a bank until it is read."""
+    bank = bank_of(tmp_path / "bank.sqlite", ["one", "two"])
+    Bank(tmp_path / "theirs.sqlite", "another", EMBED.dimensions).close()
+    bank.save_to(tmp_path / "damaged.sqlite")
+    with sqlite3.connect(tmp_path / "damaged.sqlite") as base:
+        base.execute("UPDATE entries SET origin = 'no JSON' WHERE id = 2")
+    before = hashlib.sha256((tmp_path / "theirs.sqlite").read_bytes()).hexdigest()
+    with pytest.raises(TacitError, match=r"theirs\.sqlite was made with embedder 'another'"):
+        bank.restore_from(tmp_path / "theirs.sqlite")
+    with pytest.raises(ValueError, match="Expecting value"):
+        bank.restore_from(tmp_path / "damaged.sqlite")
+    assert [e.text for e in bank.entries.values()] == ["one", "two"]
+    assert bank.add("three", EMBED(["three"])[0], Origin()).id == 3
+    bank.close()
+    assert len(bank_of(tmp_path / "bank.sqlite")) == 3, "it is still a bank of its own embedding"
+    assert hashlib.sha256((tmp_path / "theirs.sqlite").read_bytes()).hexdigest() == before
+
+
 def test_readers_never_see_half_a_change():
     """While pairs of entries are exchanged for other pairs, every read sees whole pairs."""
     bank = Bank(None, "numbers", 4, capacity=10_000)
@@ -282,7 +302,7 @@ def test_killed_while_it_says_what_it_is_a_bank_can_be_opened_all_the_same(tmp_p
     child = os.fork()
     if not child:
         try:
-            Disk(tmp_path / "bank.sqlite").check_meta(Deadly(format="1", embedder=EMBED.name))
+            Disk(tmp_path / "bank.sqlite").sign(Deadly(format="1", embedder=EMBED.name))
         finally:
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL

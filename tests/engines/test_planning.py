@@ -42,7 +42,8 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     learning = policy.engine.learning("default")
     there = {"free": 10**12}
     monkeypatch.setattr(planning, "free_bytes", lambda device: there["free"])
-    plan = lambda: planned_budget(learning, batch, [Imitation()], lambda: rooms.append(1))  # noqa: E731
+    monkeypatch.setattr(planning, "make_room", lambda device: rooms.append(1))
+    plan = lambda: planned_budget(learning, batch, [Imitation()])  # noqa: E731
     assert plan() == 500 and not rooms
     anyway = needed_anyway(learning.weights) + 16 * batch.total_tokens * policy.engine.model.vocabulary
     fixed, per_token = kept_by(learning, batch, [Imitation()], np.arange(8))
@@ -67,7 +68,7 @@ def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_p
     _, per_token = kept_by(left_open, batch, [Imitation()], np.arange(8))
     for learning, plenty, expected in ((left_open, 100, 100), (left_open, 5, 60), (left_open, 9999, 2048), (chosen, 100, 2000)):
         monkeypatch.setattr(planning, "SHARE", (plenty + 0.5) * per_token / 10**12)
-        assert planned_budget(learning, batch, [Imitation()], lambda: None) == expected
+        assert planned_budget(learning, batch, [Imitation()]) == expected
 
 
 def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_as_few(make_policy, rows, monkeypatch) -> None:
@@ -78,5 +79,6 @@ def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_a
         raise torch.OutOfMemoryError("CUDA out of memory: others have it")
 
     monkeypatch.setattr(planning, "kept_by", too_much)
+    monkeypatch.setattr(planning, "make_room", lambda device: rooms.append(1))
     batch = Batch.imitation(*rows)
-    assert planned_budget(learning, batch, [Imitation()], lambda: rooms.append(1)) == planning.TRIED_TOKENS and rooms == [1]
+    assert planned_budget(learning, batch, [Imitation()]) == planning.TRIED_TOKENS and rooms == [1]

@@ -111,6 +111,43 @@ def test_what_cannot_be_cut_is_refused_and_the_ranks_go_on(opened: Open) -> None
     assert policy.update(batch, [Short(1)], LR)["token_budget"] == 19
 
 
+SLEPT: list[float] = []
+"""in the process of a rank"""
+
+
+@dataclass(frozen=True)
+class ShortForAWhile:
+    """Has no memory for anything on the second rank until that has waited so often; others hold most of the GPU of one rank."""
+
+    waits: int
+    crowded: int = 1
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        rank = torch.distributed.get_rank()
+        memory.room_and_whole = lambda device: ((10 if rank == self.crowded else 90) * GIB, 100 * GIB)
+        planning.free_bytes = lambda device: 100 * GIB
+        memory.time = SimpleNamespace(sleep=SLEPT.append)
+        if rank == 1 and len(SLEPT) < self.waits:
+            raise torch.OutOfMemoryError("CUDA out of memory, said the loss")
+        return -view.logprobs_T.sum() / view.total_tokens, {"slept_max": float(len(SLEPT))}
+
+
+def test_the_longest_row_alone_waits_for_others_on_the_gpu(opened: Open) -> None:
+    policy, plain, batch = opened(token_budget=19), opened(token_budget=19), a_batch()
+    waited, expected = policy.update(batch, [ShortForAWhile(3)], LR), plain.update(batch, [ShortForAWhile(0)], LR)
+    assert waited["slept_max"] == 3 and expected["slept_max"] == 0
+    assert waited["loss"] == expected["loss"] and policy.digest() == plain.digest()
+
+
+@pytest.mark.parametrize(("crowded", "waits"), [(1, len(memory.WAITS_S)), (0, 0)], ids=["a minute", "a need of its own"])
+def test_nobody_waits_for_longer_or_for_what_others_do_not_hold(opened: Open, crowded: int, waits: int) -> None:
+    policy, batch = opened(token_budget=19), a_batch()
+    with pytest.raises(TacitError, match="cut as finely as its longest row of 19 tokens"):
+        policy.update(batch, [ShortForAWhile(99, crowded)], LR)
+    assert policy.update(batch, [ShortForAWhile(0)], LR)["slept_max"] == waits
+
+
 def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open) -> None:
     """The others wait for its layers: nobody can go on, and a run begins again with half of it."""
     policy = opened(gather="layer")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_modules import write_recipe
 
-from tacit.assembly.recipe import method_options
+from tacit.assembly.options import method_options
 from tacit.assembly.values import from_text
 from tacit.cli.main import main
 from tacit.companions.reference import ReferencePenalty

@@ -12,6 +12,7 @@ from written import HOSTILE, episode, evaluation, write_run
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
+from tacit.evaluation.scores import over_worlds
 from tacit.report.run_page import run_page
 from tacit.runs.records import write_records
 
@@ -52,22 +53,31 @@ def test_a_run_that_was_stopped_does_not_pass_for_one_that_went_to_its_end(tmp_p
     assert "seed 3 stopped early, as it got no better" in Page(run_page(run)).text
 
 
-def test_several_panels_have_a_table_a_line_and_a_headline_each(tmp_path):
+def test_a_run_in_several_worlds_has_their_mean_and_a_table_a_line_and_a_headline_for_each(tmp_path):
+    """As a run writes it: the mean over its worlds, and what was measured in each of them in that."""
     run = write_run(tmp_path / "run")
-    other = {"world": "words", "panel": "words/test/20", "panel_hash": "fedcba9876543210"}
-    scores = [evaluation("untrained", 0, 2), evaluation("rl", 5, 31), evaluation("rl", 10, 23)]
-    scores = [e for own in scores for e in ({**own, "world": "letters"}, {**own, **other, "successes": 10, "success": 0.25})]
+    other = {"panel": "words/test/20", "panel_hash": "fedcba9876543210", "successes": 10, "success": 0.25}
+    alone = [evaluation("untrained", 0, 2), evaluation("rl", 5, 31), evaluation("rl", 10, 23)]
+    scores = [over_worlds([{**own, "world": "letters"}, {**own, **other, "world": "words"}]) for own in alone]
     families = {name: {"episodes": 10, "successes": 1, "success": 0.1, "interval": [0.018, 0.404]} for name in "ab"}
-    further = [{**evaluation("rl", 10, 4), "panel": "letters/hard/40", "families": families}]
+    hard = {**evaluation("rl", 10, 4), "panel": "letters/hard/40", "families": families}
+    further = [hard, {**hard, "world": "letters", "condition": {"name": "told"}}]
+    rewrite(run, "settings.json", world="letters,words")
     rewrite(run, "summary.json", evaluations=scores, further=further)
     page = Page(run_page(run))
+    assert "left out" not in page.text and "mine in letters, words, model" in page.text
+    assert "Mean of 2 worlds, each of which counts the same" in page.text
+    ends = ", ".join(f"{100 * end:.1f}" for end in scores[-1]["interval"])
+    assert f"after rl 10 final 41.2% [{ends}] 57.5% 25.0%" in page.text, "the mean, its interval, and each world's"
     assert page.text.count("untrained 5.0%") == 1 and page.text.count("after rl 10 final 57.5%") == 1
-    assert "By family, after rl 10, letters/hard/40" in page.text, "of one world there may be several panels"
     assert "Panel words/test/20, hash fedcba9876543210" in page.text and "Panel letters/hard/40" in page.text
-    assert "final success, letters 57.5%" in page.text and "peak success, words 25.0%" in page.text
+    assert "final success, mean of the worlds 41.2%" in page.text and "peak success, mean of the worlds 51.2%" in page.text
+    assert "final success, letters 57.5%" in page.text and "peak success, letters" not in page.text
+    of_families = "By family, after rl 10, letters/hard/40"
+    assert page.text.count(of_families) == 2 and f"{of_families}, under condition told" in page.text
     told = [str(svg["aria-label"]) for svg in page.all("svg")]
-    line = "letters: 5.0% at iteration 0, 57.5% at 10; words: 25.0% at iteration 0, 25.0% at 10."
-    assert any(t.startswith(f"Success on the panel. {line}") for t in told)
+    lines = "letters: 5.0% at iteration 0, 57.5% at 10; words: 25.0% at iteration 0, 25.0% at 10; all: 15.0% at iteration 0, "
+    assert any(t.startswith(f"Success on the panel. {lines}41.2% at 10.") for t in told), told
 
 
 def test_metrics_of_several_worlds_are_lines_of_one_chart(tmp_path):
@@ -171,6 +181,13 @@ def test_trajectories_are_chosen_by_family_and_outcome_and_capped(tmp_path):
     everything = Page(run_page(run, most_trajectories=99))
     assert len(everything.blocks["episodes"]["episodes"]) == 15 and "are not on this page" not in everything.text
     assert "No trajectories were asked for; 15 can be read" in Page(run_page(run, most_trajectories=0)).text
+
+
+def test_what_the_world_measured_on_a_step_is_told_in_words(tmp_path):
+    told = episode(1, True)
+    told["turns"][0]["signals"] = {"progress": 0.02, "error": 0.0}
+    turns = Page(run_page(write_run(tmp_path / "run", episodes=[told]))).blocks["episodes"]["episodes"][0]["turns"]
+    assert turns[0]["signals"] == "progress 0.02, error 0"
 
 
 def test_long_texts_are_cut_and_say_so(tmp_path):

@@ -134,8 +134,6 @@ def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_p
         service = Service([tmp_path], ServingSettings(), EngineSettings(device="cpu"))
         async with service.running(), asyncio.timeout(120):
             tools = Tools(service)
-            async with Client(tools.server, mode="legacy") as client:
-                assert not client.server_capabilities.tools.list_changed, "nobody tells those who began with a handshake"
             async with Client(tools.server) as client, client.listen(tools_list_changed=True) as heard:
                 assert client.server_capabilities.tools.list_changed
                 await client.call_tool("refresh", {})
@@ -145,6 +143,32 @@ def test_who_is_promised_to_hear_of_new_tools_hears_of_them(modules: Path, tmp_p
                 shutil.copytree(modules / "pick", tmp_path / "pick")
                 await client.call_tool("refresh", {})
                 assert isinstance(await anext(heard), ToolsListChanged) and "alfworld_pick" in await listed(client)
+
+    asyncio.run(run())
+
+
+def test_who_began_with_a_handshake_hears_of_them_too(modules: Path, tmp_path: Path) -> None:
+    shutil.copytree(modules / "heat", tmp_path / "heat")
+    told: list[str] = []
+
+    async def hear(message: object) -> None:
+        told.append(type(message).__name__)
+
+    async def run() -> None:
+        service = Service([tmp_path], ServingSettings(), EngineSettings(device="cpu"))
+        async with service.running(), asyncio.timeout(120):
+            tools = Tools(service)
+            async with Client(tools.server, mode="legacy"):
+                pass  # one that has gone is in nobody's way
+            async with Client(tools.server, mode="legacy", message_handler=hear) as client:
+                assert client.server_capabilities.tools.list_changed
+                await client.call_tool("refresh", {})
+                assert not told, "nothing is new"
+                shutil.copytree(modules / "pick", tmp_path / "pick")
+                await tools.look()
+                while not told:
+                    await asyncio.sleep(0.02)
+                assert told == ["ToolListChangedNotification"] and "alfworld_pick" in await listed(client)
 
     asyncio.run(run())
 

@@ -11,17 +11,21 @@ import pytest
 from guessing import SAME, Say
 from scripted import ScriptedPolicy
 
+from tacit.assembly.players import open_target
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
+from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, Transition
 from tacit.methods.grpo import GRPO
+from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace
 from tacit.runs.directory import Run
 from tacit.runs.watching import read_alarms
-from tacit.training.demonstrations import demonstrate
+from tacit.training.demonstrations import HOPELESS, demonstrate
 from tacit.training.lessons import demonstrated
 from tacit.training.practice import Practice
+from tacit.training.relabelling import relabel, samples
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -142,6 +146,51 @@ def test_a_world_that_hangs_while_the_expert_plays_is_given_up(tmp_path):
         TacitError, match=r"won none of 2 tasks .*2 broke; the first: TimeoutError: no answer within 0.1 s, in task"
     ):
         demonstrated(Practice.of(world, method, settings), ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
+
+
+class Pondering:
+    """An expert that never says what it would do."""
+
+    def __init__(self, task):
+        pass
+
+    def act(self, observation):
+        time.sleep(60)
+
+    def happened(self, action):
+        pass
+
+
+PONDERED = replace(SAME, experts={"pondering": Pondering})
+LATE = "TimeoutError: no answer of the expert within 0.05 s"
+
+
+def test_an_expert_that_hangs_is_given_up_in_imitation():
+    settings = TrainSettings(tasks=8, sft=SupervisedSettings(steps=1, tasks=2), world_timeout_s=0.05)
+    method = GRPO(wording="terse", style="bare", admissible=False).build(PONDERED)
+    practice = Practice.of(PONDERED, method, settings)
+    with pytest.raises(TacitError, match=f"won none of 2 tasks .*2 broke; the first: {LATE}, in task"):
+        demonstrated(practice, ScriptedPolicy(lambda prompt, seed: ""), 0, False, lambda text: None)
+
+
+def test_an_expert_that_hangs_is_given_up_in_relabelling():
+    """Once it is clear that it never answers; and what is then said names it."""
+    policy, context = ScriptedPolicy(lambda prompt, seed: "a"), GRPO(wording="terse", style="bare").context(PONDERED)
+    plans = [EpisodePlan(task, 0) for task in PONDERED.tasks("train", HOPELESS + 4, 0)]
+    played = rollout(plans, context, InPlace(PONDERED.make), policy, Sampling(), 2)
+    found = relabel(PONDERED, played, timeout_s=0.05)
+    assert len(found.broken) == HOPELESS == len(found.played) and found.broken[0].startswith(LATE)
+    with pytest.raises(TacitError, match=f"nothing was relabelled: .*in 8 the expert broke, the first: {LATE}"):
+        samples(found, context, policy)
+
+
+def test_an_expert_that_hangs_is_given_up_where_it_is_measured(monkeypatch):
+    monkeypatch.setattr("tacit.assembly.players.open_world", lambda name: PONDERED)
+    target = open_target("expert", {("world",): "same", ("world_timeout_s",): 0.05})
+    (episode,) = rollout(
+        [EpisodePlan(PONDERED.tasks("train", 1, 0)[0], 0)], target.context, InPlace(PONDERED.make), target.policy, Sampling(), 2
+    )
+    assert episode.stop.crashed and episode.detail.startswith(f"writing the prompt: {LATE}")
 
 
 def make_gym():

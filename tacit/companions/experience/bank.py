@@ -7,10 +7,11 @@ and see every change whole or not at all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +41,9 @@ class Bank:
         self.usage: dict[int, Usage] = {}
         self._departed: list[int] = []
         """gone since calls were last let go"""
-        self._read()
+        self._told = {"format": FORMAT, "embedder": embedder, "dimensions": str(dimensions)}
+        self._disk.sign(self._told)
+        self._hold(self._read(self._disk))
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -99,7 +102,7 @@ class Bank:
                 for event in events:
                     self._disk.note(event)
             for event in events:
-                self._count(event)
+                _count(event, self.usage)
 
     def call(self, entry: int) -> Call | None:
         """What the extractor read and wrote when it made the entry; None where it was made otherwise, or has been let go."""
@@ -131,7 +134,7 @@ class Bank:
         with self._writing:
             with self._disk.transaction():
                 self._disk.clear()
-            self._read()
+            self._hold(self._read(self._disk))
 
     def save_to(self, path: Path) -> None:
         """A copy of it all, as it is now."""
@@ -139,21 +142,24 @@ class Bank:
             self._disk.save_to(path)
 
     def restore_from(self, path: Path) -> None:
-        """Go back to such a copy."""
-        with self._writing:
-            self._disk.restore_from(path)
-            self._read()
+        """Go back to such a copy. One of another embedding, or that cannot be read, is refused with nothing changed here."""
+        with self._writing, closing(Disk(path, only_read=True)) as copy:
+            self._read(copy)
+            self._disk.restore_from(copy)
+            self._hold(self._read(self._disk))  # once more: a run may be writing into what is copied
 
-    def _read(self) -> None:
-        """What is on disk, and nothing else."""
-        self._disk.check_meta({"format": FORMAT, "embedder": self.embedder, "dimensions": str(self.dimensions)})
-        living, matrix = list(self._disk.living()), Matrix(self.dimensions)
+    def _read(self, disk: Disk) -> _Known:
+        """What is there, and nothing else."""
+        disk.check(self._told)
+        living, matrix = list(disk.living()), Matrix(self.dimensions)
         matrix.now = matrix.changed(set(), living)
-        self.usage = {entry.id: Usage() for entry, _ in living}
-        for event in self._disk.events():
-            self._count(event)
-        self._departed = self._disk.retired_with_call()
-        self.entries, self._matrix = {entry.id: entry for entry, _ in living}, matrix
+        usage = {entry.id: Usage() for entry, _ in living}
+        for event in disk.events():
+            _count(event, usage)
+        return _Known({entry.id: entry for entry, _ in living}, usage, disk.retired_with_call(), matrix)
+
+    def _hold(self, known: _Known) -> None:
+        self.entries, self.usage, self._departed, self._matrix = known
 
     def _publish(self, made: Sequence[tuple[Entry, np.ndarray]], gone: set[int]) -> None:
         new = [(entry, vector_D) for entry, vector_D in made if entry.id not in gone]
@@ -166,17 +172,6 @@ class Bank:
             self.entries.pop(number, None)
             self.usage.pop(number, None)
 
-    def _count(self, event: Happened) -> None:
-        usage = self.usage.get(event.entry)
-        if usage is None:  # it has gone since; what happened to it is still on disk
-            return
-        if event.kind == "retrieved":
-            usage.retrieved, usage.last_retrieved = usage.retrieved + 1, event.step
-        elif event.kind == "trained":
-            usage.trained, usage.last_trained = usage.trained + 1, event.step
-        elif event.kind == "guided":
-            usage.wins, usage.losses = usage.wins + bool(event.success), usage.losses + (not event.success)
-
     def _checked_vector(self, vector_D: np.ndarray) -> np.ndarray:
         vector_D = np.asarray(vector_D, np.float32)
         if vector_D.shape != (self.dimensions,) or not np.isfinite(vector_D).all():
@@ -185,6 +180,27 @@ class Bank:
                 f"({self.embedder})."
             )
         return normalised(vector_D)
+
+
+class _Known(NamedTuple):
+    """What a bank has in memory of what is on disk."""
+
+    entries: dict[int, Entry]
+    usage: dict[int, Usage]
+    departed: list[int]
+    matrix: Matrix
+
+
+def _count(event: Happened, usages: Mapping[int, Usage]) -> None:
+    usage = usages.get(event.entry)
+    if usage is None:  # it has gone since; what happened to it is still on disk
+        return
+    if event.kind == "retrieved":
+        usage.retrieved, usage.last_retrieved = usage.retrieved + 1, event.step
+    elif event.kind == "trained":
+        usage.trained, usage.last_trained = usage.trained + 1, event.step
+    elif event.kind == "guided":
+        usage.wins, usage.losses = usage.wins + bool(event.success), usage.losses + (not event.success)
 
 
 def checked(text: str) -> str:

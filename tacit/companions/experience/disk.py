@@ -42,10 +42,13 @@ class Happened(NamedTuple):
 
 
 class Disk:
-    """`path` None keeps it in memory."""
+    """`path` None keeps it in memory; one that is only read is left as it is, and needs one."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, only_read: bool = False) -> None:
         self.path = path
+        if path is not None and only_read:
+            self._base = read_only(path)
+            return
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -153,13 +156,15 @@ class Disk:
             "events": [dict(zip(("kind", "step", "task", "success"), event, strict=True)) for event in events],
         }
 
-    def check_meta(self, wanted: Mapping[str, str]) -> None:
-        """What the bank says of itself: written where it is new, else it has to be the same."""
-        found = self._meta()
-        if not found:
+    def sign(self, told: Mapping[str, str]) -> None:
+        """A new bank says of itself what it is."""
+        if not self._meta():
             with self.transaction():  # whoever is killed halfway has made no bank; whoever comes second reads the first one's
-                self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", wanted.items())
-            found = self._meta()
+                self._base.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", told.items())
+
+    def check(self, wanted: Mapping[str, str]) -> None:
+        """Whether it is what it is taken for."""
+        found = self._meta()
         for key, value in wanted.items():
             if found.get(key) != value:
                 raise TacitError(
@@ -183,16 +188,13 @@ class Disk:
                 f"cannot write the experience bank into {path} ({error}). Is there room, and may one write there?"
             ) from error
 
-    def restore_from(self, path: Path) -> None:
-        source = read_only(path)
+    def restore_from(self, copy: Disk) -> None:
         try:
-            source.backup(self._base)
+            copy._base.backup(self._base)
         except sqlite3.OperationalError as error:
             raise TacitError(
-                f"cannot copy the experience bank {path} to {self.path} ({error}). Is there room, and may one write there?"
+                f"cannot copy the experience bank {copy.path} to {self.path} ({error}). Is there room, and may one write there?"
             ) from error
-        finally:
-            source.close()
 
     def _add_call(self, call: Call) -> int:
         row = (

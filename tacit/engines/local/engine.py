@@ -18,7 +18,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
 from tacit.engines.local.learning.update import Learning
 from tacit.engines.local.learning.weights import TrainedWeights
-from tacit.engines.local.memory import Budget, give_back, is_crowded, is_in_pieces, patiently
+from tacit.engines.local.memory import Budget, give_back, is_crowded, is_in_pieces, make_room, patiently
 from tacit.engines.local.passes.codec import codec_for
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.scoring import ModelScorer
@@ -105,12 +105,12 @@ class LocalEngine:
     def wrapped(self, hf: Any, lean: bool = True) -> LanguageModel:
         """The model as it is used here. It is tried out at once, and that takes memory."""
         made = partial(LanguageModel, hf, compiled=self.settings.compile, lean=lean)
-        return patiently(made, self.device, "trying out the model", self.make_room)
+        return patiently(made, self.device, "trying out the model")
 
     def frozen_copy(self) -> Any:
         """Of the model, for reference."""
         copied = partial(copy.deepcopy, self.model.hf)
-        return patiently(copied, self.device, "copying the model for reference", self.make_room).requires_grad_(False)
+        return patiently(copied, self.device, "copying the model for reference").requires_grad_(False)
 
     def member(self, name: str) -> Member:
         if name in self.members:
@@ -153,10 +153,8 @@ class LocalEngine:
         self._phase = phase
 
     def make_room(self) -> None:
-        """Give up whatever can be made again."""
-        if self.sampler is not None:
-            self.sampler.release()
-        give_back(self.device)
+        """Give up whatever can be made again, of this model and of others in this process."""
+        make_room(self.device)
 
     def desk(self, name: str, sampling: Sampling, layer: int | None) -> LocalDesk:
         return self._sampling().desk(sampling, layer, partial(self._play, name))
@@ -189,8 +187,8 @@ class LocalEngine:
     def learning(self, name: str) -> Learning:
         member, budget = self.member(name), self.learning_budget
         what = "making float32 copies of the weights that are trained"
-        weights = patiently(lambda: member.weights, self.device, what, self.make_room)
-        return Learning(self.model, self.codec, weights, self.settings, budget, self.seed, member.value_head, self.make_room)
+        weights = patiently(lambda: member.weights, self.device, what)
+        return Learning(self.model, self.codec, weights, self.settings, budget, self.seed, member.value_head)
 
     def weights_changed(self, *names: str) -> None:
         """The weights of these members moved or, where none is named, another adapter is active. The sampler keeps copies."""

@@ -1,9 +1,10 @@
 """Room on a GPU, which several runs may share.
 
 Torch keeps what it has freed, for itself: no other process can have it. And a sampler keeps a cache and recorded graphs from
-use to use. Both are given back when there is no room. What then still does not fit is cut finer: neither a gradient, nor a
-score, nor a completion depends on how a batch is cut. For the same reason it is cut less finely again once there is more room.
-And what cannot be cut any finer waits, where others have the memory: a minute later they may be at something else.
+use to use. Both are given back when there is no room, by every sampler of this process: a run may have two models. What then
+still does not fit is cut finer: neither a gradient, nor a score, nor a completion depends on how a batch is cut. For the same
+reason it is cut less finely again once there is more room. And what cannot be cut any finer waits, where others have the
+memory: a minute later they may be at something else.
 
     room = what is free + what torch holds here          all that this process can have; the rest of the GPU is others'
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 import re
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -43,6 +45,31 @@ def give_back(device: torch.device) -> None:
     """Let other processes have the memory that torch keeps and nothing uses."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+class Keeper(Protocol):
+    """Keeps on a GPU what it can make again."""
+
+    device: torch.device
+
+    def release(self) -> None:
+        """Give it up, unless it is in use at this moment: another thread may be asking."""
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def may_be_asked(keeper: Keeper) -> None:
+    """To give up what it keeps, whoever in this process is short of memory."""
+    _keepers.add(keeper)
+
+
+def make_room(device: torch.device) -> None:
+    """Give up whatever this process can make again."""
+    for keeper in list(_keepers):
+        if keeper.device.type == device.type:
+            keeper.release()
+    give_back(device)
 
 
 def is_crowded(device: torch.device) -> bool:
@@ -99,6 +126,26 @@ def _is_usable() -> bool:
     return True
 
 
+class Patience:
+    """How long memory is waited for that other processes hold: as long as they hold it, and a minute at most."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._waits = device, list(WAITS_S)
+
+    @property
+    def may_help(self) -> bool:
+        room, whole = room_and_whole(self._device)
+        return bool(self._waits) and whole - room > CROWDED * whole
+
+    def wait(self, said: str = "") -> None:
+        """`said` is told once, and how much others hold."""
+        if said and len(self._waits) == len(WAITS_S):
+            room, whole = room_and_whole(self._device)
+            others = f"other processes hold {(whole - room) / GIB:.1f} of this GPU's {whole / GIB:.1f} GiB"
+            warnings.warn(f"{said}: {others}. It waits for them, up to {sum(WAITS_S):.0f} s", stacklevel=4)
+        time.sleep(self._waits.pop(0))
+
+
 class Budget:
     """How much is done at once: as chosen, or less since memory ran short, and then more again once there is room."""
 
@@ -127,7 +174,7 @@ class Budget:
         `what` says it in words, with the budget as {}; `most` is what there is to do."""
         budget = min(self.chosen, 2 * self.now) if self.now < self.chosen and self.may_grow else self.now
         budget = budget if most is None else min(budget, most)
-        waits = list(WAITS_S)
+        patience = Patience(self._device)
         while True:
             try:
                 result = work(budget)
@@ -135,9 +182,8 @@ class Budget:
                 if not ran_out(error):
                     raise
                 smaller = max(least, budget // 2)
-                room, whole = room_and_whole(self._device)
-                self.now, self._room = min(self.now, smaller), room
-                if budget <= least and not (waits and whole - room > CROWDED * whole):
+                self.settle(min(self.now, smaller))
+                if budget <= least and not patience.may_help:
                     raise torch.OutOfMemoryError(str(error)) from error
             else:
                 self.now = max(self.now, budget)
@@ -148,26 +194,20 @@ class Budget:
             if budget > least:
                 warnings.warn(f"{said}; it goes on with {smaller}, more slowly", stacklevel=3)
                 budget = smaller
-                continue
-            if len(waits) == len(WAITS_S):
-                others = f"other processes hold {(whole - room) / GIB:.1f} of this GPU's {whole / GIB:.1f} GiB"
-                warnings.warn(f"{said}: {others}. It waits for them, up to {sum(WAITS_S):.0f} s", stacklevel=3)
-            time.sleep(waits.pop(0))
+            else:
+                patience.wait(said)
 
 
-def patiently(
-    work: Callable[[], Result], device: torch.device, what: str, make_room: Callable[[], None] | None = None
-) -> Result:
+def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Result:
     """`work()`, which cannot be cut: tried again once room has been made, and for a minute where others have the memory."""
-    make_room = make_room or partial(give_back, device)
     try:
         return work()
     except RuntimeError as error:
         if not ran_out(error):
             raise
-    make_room()
+    make_room(device)
     try:
-        return Budget(1, device).fit(lambda _: work(), 1, make_room, what)
+        return Budget(1, device).fit(lambda _: work(), 1, partial(make_room, device), what)
     except torch.OutOfMemoryError as error:
         raise NoRoom(
             f"out of GPU memory in {what}; take a smaller model, train adapters (--engine.lora-rank), or let fewer runs share "

@@ -95,13 +95,13 @@ class LocalPolicy(Speaking):
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One AdamW step on the whole batch. Where that does not fit in memory, as planned before the first or found out later,
         it is cut finer, until there is more room, and the metrics say how finely (`token_budget`). The gradient is the same
-        however it is cut, so the cut may change from update to update."""
+        however it is cut (where there is dropout, in expectation), so the cut may change from update to update."""
         engine = self.engine
         engine.activate(self.name)
         engine.enter("learning")
         learning, budget = engine.learning(self.name), engine.learning_budget
         if budget.may_grow:
-            budget.settle(planned_budget(learning, batch, losses, engine.make_room))
+            budget.settle(planned_budget(learning, batch, losses))
         metrics = learning.update(batch, losses, lr)
         engine.weights_changed(self.name)
         return metrics | ({"token_budget": float(budget.now)} if budget.now < budget.chosen else {})
@@ -156,7 +156,7 @@ class LocalPolicy(Speaking):
         def saved() -> None:
             saving.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
 
-        patiently(saved, engine.device, "saving a checkpoint", engine.make_room)
+        patiently(saved, engine.device, "saving a checkpoint")
 
     def load_adapter(self, directory: Path) -> None:
         """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
@@ -164,6 +164,6 @@ class LocalPolicy(Speaking):
 
     def load(self, directory: Path) -> None:
         loaded = partial(saving.load, self.engine, Path(directory))
-        expected = patiently(loaded, self.engine.device, "loading a checkpoint", self.engine.make_room)
+        expected = patiently(loaded, self.engine.device, "loading a checkpoint")
         if self.engine.digest() != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")

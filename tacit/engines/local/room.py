@@ -22,7 +22,7 @@ import torch
 
 from tacit.core.errors import NoRoom
 from tacit.engines.local.learning.planning import LOGIT_COPIES
-from tacit.engines.local.memory import GIB, Budget, free_bytes, give_back
+from tacit.engines.local.memory import GIB, Budget, free_bytes, make_room
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.models import LOGIT_ELEMENTS
 from tacit.engines.local.settings import EngineSettings
@@ -107,7 +107,7 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
         return free
 
     try:
-        free = Budget(1, device).fit(enough, 1, partial(give_back, device), "loading the model")
+        free = Budget(1, device).fit(enough, 1, partial(make_room, device), "loading the model")
     except torch.OutOfMemoryError as error:
         raise NoRoom(str(error)) from None
     asked = _Way(found, dtype, settings)

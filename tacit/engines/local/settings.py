@@ -25,7 +25,8 @@ class EngineSettings:
     lora_alpha: float = 0.0
     """scale of the LoRA adapters; 0 is twice the rank"""
     lora_dropout: float = 0.0
-    """dropout on the LoRA input while imitating; off in practice, where ratios are taken against what the sampler saw"""
+    """dropout on the LoRA input while imitating; off in practice, where ratios are taken against what the sampler saw. Its
+    masks are drawn pass by pass: above 0, and only then, a gradient depends on how its batch is cut (token_budget, ranks)"""
     lora_targets: tuple[str, ...] = PROJECTIONS
     """modules that get a LoRA adapter"""
     token_budget: int = 0

@@ -21,7 +21,7 @@ from tacit.core.batch import Batch
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.learning.update import Learning, Tally, training
 from tacit.engines.local.learning.weights import TrainedWeights
-from tacit.engines.local.memory import free_bytes, ran_out
+from tacit.engines.local.memory import free_bytes, make_room, ran_out
 from tacit.engines.local.passes.pieces import WORTH_COMPILING
 
 TRIED_TOKENS = WORTH_COMPILING
@@ -36,7 +36,7 @@ tokens of SmolLM2-135M (0.78 MB each, 48 GiB). A pass of a third of that compute
 launches as much for each pass, is then slower than the GPU"""
 
 
-def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm], make_room: Callable[[], None]) -> int:
+def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm]) -> int:
     """The token budget that was chosen, or less where so much does not fit or is not needed. Room is made before it is lowered
     for want of it, and never to less than has been tried: the update itself cuts finer where it must."""
     model, budget = learning.model, learning.budget.chosen
@@ -50,7 +50,7 @@ def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm],
             raise
         fixed = per_token = 0.0
     if not per_token:  # others have the GPU and even a few rows are too many now: begin with as few, and cut finer
-        make_room()
+        make_room(model.device)
         return min(budget, TRIED_TOKENS)
     if not learning.settings.token_budget:
         budget = min(budget, max(TRIED_TOKENS, int(SHARE * free_bytes(model.device) / per_token)))
@@ -60,7 +60,7 @@ def planned_budget(learning: Learning, batch: Batch, losses: Sequence[LossTerm],
         return int((free_bytes(model.device) - needed_anyway(learning.weights) - logits - fixed) / (SLACK * per_token))
 
     if fits() < budget:
-        make_room()
+        make_room(model.device)
     return min(budget, max(fits(), TRIED_TOKENS))
 
 

@@ -1,6 +1,7 @@
 """Learning: one AdamW step on a whole batch, however it has to be cut up to fit.
 
-Every loss term divides by totals of the whole batch, so micro-batch gradients simply add up to the gradient of the batch.
+Every loss term divides by totals of the whole batch, so micro-batch gradients simply add up to the gradient of the batch. With
+LoRA dropout they do so in expectation: masks are drawn pass by pass, in the order in which the parts are computed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.learning.teaching import compared, longest_read, taught_states
 from tacit.engines.local.learning.weights import TrainedWeights
-from tacit.engines.local.memory import Budget, patiently
+from tacit.engines.local.memory import Budget, make_room, patiently
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack
 from tacit.engines.local.passes.models import LanguageModel
@@ -43,11 +44,9 @@ class Learning:
         budget: Budget,
         seed: int,
         value_head: nn.Linear | None = None,
-        make_room: Callable[[], None] = lambda: None,
     ):
         self.model, self.codec, self.weights, self.settings = model, codec, weights, settings
         self.budget, self.seed, self.value_head = budget, seed, value_head
-        self._make_room = make_room
 
     def update(self, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
         """One step on the whole batch. Rows without completion tokens have nothing to learn from and are left out.
@@ -75,7 +74,7 @@ class Learning:
                 )
                 failure.batch = batch
                 raise failure
-            patiently(self.weights.leave_the_grid, self.model.device, "taking the first step", self._make_room)
+            patiently(self.weights.leave_the_grid, self.model.device, "taking the first step")
             self.weights.step(lr, metrics["grad_norm"])
         except torch.OutOfMemoryError as error:
             raise NoRoom(
@@ -92,11 +91,11 @@ class Learning:
     def _fitting(self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int) -> tuple[dict[str, float], int]:
         """The gradient, of a batch cut as finely as memory asks for."""
 
-        def make_room() -> None:
+        def let_go() -> None:
             self.weights.clear()  # nobody waits with half a gradient in his hands
-            self._make_room()
+            make_room(self.model.device)
 
-        return self.budget.fit(gradient, least, make_room, "an update with a token_budget of {}")
+        return self.budget.fit(gradient, least, let_go, "an update with a token_budget of {}")
 
     def _gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int

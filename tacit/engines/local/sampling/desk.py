@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
+from tacit.engines.local.memory import make_room
 from tacit.engines.local.sampling.decoding import Newcomers, Table, Written
 from tacit.engines.local.sampling.rows import Job, NotFinite, Over, Rows
 
@@ -70,20 +72,10 @@ class LocalDesk:
 
     @torch.inference_mode()
     def wait(self) -> list[tuple[int, Completion]]:
-        sampler = self._sampler
-        if asked := len(self._waiting) + self._rows.under_way:
-            try:
-                sampler.places.fit(self._go_on, 1, sampler.release, "sampling with a max_batch of {}", most=asked)
-            except torch.OutOfMemoryError as error:
-                self.let_go()
-                raise TacitError(
-                    "out of GPU memory while sampling one completion at a time, of "
-                    f"{len(self._waiting[0].prompt)} prompt tokens; shorten the prompts, or let fewer runs share the GPU."
-                ) from error
-            except NotFinite:
-                self.let_go()  # what lies in the cache would spread
-                raise
-        finished, self._finished = self._finished, []
+        with self._sampler.in_use:
+            if asked := len(self._waiting) + self._rows.under_way:
+                self._go_on_as_room_allows(asked)
+            finished, self._finished = self._finished, []
         return finished
 
     def begin_again(self) -> None:
@@ -97,11 +89,28 @@ class LocalDesk:
         self._table = None
 
     def close(self) -> None:
-        if self._table is not None:
-            self._table.decoder.put_back(self._table)
-        self._table, self._rows = None, Rows(0)
-        self._waiting.clear()
-        self._finished.clear()
+        with self._sampler.in_use:
+            if self._table is not None:
+                self._table.decoder.put_back(self._table)
+            self._table, self._rows = None, Rows(0)
+            self._waiting.clear()
+            self._finished.clear()
+
+    def _go_on_as_room_allows(self, asked: int) -> None:
+        sampler = self._sampler
+        try:
+            sampler.places.fit(
+                self._go_on, 1, partial(make_room, sampler.device), "sampling with a max_batch of {}", most=asked
+            )
+        except torch.OutOfMemoryError as error:
+            self.let_go()
+            raise TacitError(
+                "out of GPU memory while sampling one completion at a time, of "
+                f"{len(self._waiting[0].prompt)} prompt tokens; shorten the prompts, or let fewer runs share the GPU."
+            ) from error
+        except NotFinite:
+            self.let_go()  # what lies in the cache would spread
+            raise
 
     def _go_on(self, places: int) -> None:
         self._stand()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.memory import Budget, give_back
+from tacit.engines.local.memory import Budget, give_back, may_be_asked
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.projections import NotPlain
 from tacit.engines.local.sampling.decoding import Decoder
@@ -45,8 +46,10 @@ class LocalSampler:
         for the device). `lean=False` decodes every model through its own forward pass."""
         if max_batch < 1:
             raise TacitError(f"max_batch is {max_batch}; it must be at least 1.")
-        self._device = torch.device(device)
-        self.places = Budget(max_batch, self._device)
+        self.device = torch.device(device)
+        self.in_use = threading.RLock()
+        """held by whoever samples: what is needed at this moment is not given up because another thread is short of memory"""
+        self.places = Budget(max_batch, self.device)
         """rows decoded together"""
         self.prefilled_tokens = 0
         """prompt tokens computed since the sampler was made; identical prompts that joined together count once"""
@@ -65,6 +68,7 @@ class LocalSampler:
         self._try_lean = lean and text_config.model_type in FAMILY
         self._stale = False
         self._desks: weakref.WeakSet[LocalDesk] = weakref.WeakSet()
+        may_be_asked(self)
 
     def desk(self, sampling: Sampling, layer: int | None = None, version: Callable[[], int] = lambda: 0) -> LocalDesk:
         """`version` is asked whenever work goes on: it makes the right weights the active ones and says which they are."""
@@ -99,16 +103,22 @@ class LocalSampler:
 
     def release(self) -> None:
         """Give up caches, graphs and copies of weights; whoever samples next makes them anew."""
-        self._lean = None
-        for desk in self._desks:
-            desk.let_go()
-        give_back(self._device)
+        if not self.in_use.acquire(blocking=False):
+            return
+        try:
+            self._lean = None
+            for desk in self._desks:
+                desk.let_go()
+            give_back(self.device)
+        finally:
+            self.in_use.release()
 
     @property
     def mixes(self) -> bool:
         """whether one desk can have rows of several adapters"""
-        self.refresh()
-        return self._lean is not None and self._lean.mixes
+        with self.in_use:
+            self.refresh()
+            return self._lean is not None and self._lean.mixes
 
     def refresh(self, whose: Collection[str | None] = (None,)) -> None:
         """Be ready to sample from the weights as they are now, with these adapters; None: with the active one."""
@@ -127,10 +137,11 @@ class LocalSampler:
 
     def forget(self, whose: str) -> None:
         """Give up what was copied of an adapter; rows that it writes begin again, and had better not."""
-        for desk in self._desks:
-            desk.let_go()
-        if self._lean is not None:
-            self._lean.forget(whose)
+        with self.in_use:
+            for desk in self._desks:
+                desk.let_go()
+            if self._lean is not None:
+                self._lean.forget(whose)
 
     def decoder(self, longest: int) -> Decoder:
         """The lean decoder where the model and the length allow it."""

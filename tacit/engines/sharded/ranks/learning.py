@@ -4,9 +4,10 @@ Every loss term divides by totals of the whole batch, so the gradients of the ra
 to the gradient of the batch. What is not finite anywhere is known everywhere, before any weight moves.
 
 Nor does a rank cut a batch finer alone. Over whole weights it computes without the others: where its memory runs out all learn
-of it when they have been through their shares, throw their gradients away, and begin again with half the token budget. Layer by
-layer the others would wait for it in the middle of a pass: so memory is only planned beforehand, and where that was not enough
-the ranks are lost, and a run goes on from its last checkpoint with half the budget.
+of it when they have been through their shares, throw their gradients away, and begin again with half the token budget; with the
+longest row alone they wait together, where other processes have the memory of whoever is short. Layer by layer the others would
+wait for it in the middle of a pass: so memory is only planned beforehand, and where that was not enough the ranks are lost, and
+a run goes on from its last checkpoint with half the budget.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tacit.core.seeds import derive
 from tacit.engines.local.learning.planning import kept_by, planned_budget
 from tacit.engines.local.learning.teaching import longest_read
 from tacit.engines.local.learning.update import Learning, Tally, training
-from tacit.engines.local.memory import Budget, give_back, ran_out
+from tacit.engines.local.memory import Budget, Patience, give_back, ran_out
 from tacit.engines.local.passes.packing import input_lengths
 from tacit.engines.sharded.ranks.shards import Sharded
 from tacit.engines.sharded.ranks.turns import budget_for, turns
@@ -66,12 +67,13 @@ class ShardedLearning(Learning):
         self.sharded = sharded
         self._cut = 0
         """tokens in one micro-batch of the last attempt"""
+        self._is_short = False
+        """whether it was this rank that had no memory for it"""
 
     def plan(self, batch: Batch, losses: Sequence[LossTerm]) -> None:
         """Settle for a token budget that fits on every rank: where none has looked yet, or all have clearly more room."""
         if not all(from_all(self.budget.may_grow)):
             return
-        make_room = partial(give_back, self.model.device)
         rows = np.flatnonzero([len(completion) for completion in batch.completions])
         if self.sharded.by_layer and len(rows):  # where not even this fits on one rank, the others wait for it in vain
             try:
@@ -81,21 +83,25 @@ class ShardedLearning(Learning):
                     raise
                 raise short_of_memory("trying out an update of few rows, its token_budget {}", self.budget.now) from error
         with self.sharded.gradients_held():
-            fits = self.sharded.run(lambda: planned_budget(self, batch, losses, make_room))
+            fits = self.sharded.run(lambda: planned_budget(self, batch, losses))
         self.sharded.let_go()
         self.budget.settle(min(from_all(fits)))
 
     def _fitting(self, gradient: Callable[[int], Found], least: int) -> Found:
+        patience = Patience(self.model.device)
         while True:
             budget = self.budget.now
             try:
                 return gradient(budget)
             except AllShort:
-                if budget <= least:
+                if budget <= least and not all(from_all(patience.may_help or not self._is_short)):
                     raise
             # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
             give_back(self.model.device)
-            self.budget.settle(max(least, min(budget, self._cut) // 2))
+            if budget > least:
+                self.budget.settle(max(least, min(budget, self._cut) // 2))
+            else:
+                patience.wait("out of GPU memory in an update, of its longest row alone" if self._is_short else "")
 
     def _gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int
@@ -141,6 +147,7 @@ class ShardedLearning(Learning):
             short = str(error) or "out of GPU memory"
             if self.sharded.by_layer:
                 raise short_of_memory("an update with a token_budget of {}", token_budget) from error
+        self._is_short = bool(short)
         short = next(filter(None, from_all(short)), "")
         if short:
             give_back(self.model.device)

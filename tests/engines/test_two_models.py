@@ -1,0 +1,109 @@
+"""Two models in one process, as an actor and its extractor are: where one is short of memory, the other's sampler gives up what
+it can make again. The shortage is a fake one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.core.batch import Batch
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local import room
+from tacit.engines.local.memory import make_room, patiently
+from tacit.engines.local.sampling.llama_decoding import LlamaTable
+from tacit.engines.local.settings import EngineSettings
+from tacit.losses.imitation import Imitation
+
+pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
+REQUESTS, SAMPLING = [Request(np.arange(5, 15), seed=3)], Sampling(max_tokens=6)
+
+
+def words(policy) -> list[int]:
+    return policy.sample(REQUESTS, SAMPLING)[0].tokens.tolist()
+
+
+class ShortOnce:
+    """Whatever is done with it, the first attempt finds no room."""
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.tried = 0
+
+    def __call__(self, view=None):
+        self.tried += 1
+        if self.tried == 1:
+            raise torch.OutOfMemoryError("no room")
+        return Imitation()(view) if view is not None else None
+
+
+def updates(policy, rows, monkeypatch) -> None:
+    policy.update(Batch.imitation(*rows), [ShortOnce()], 0.0)
+
+
+def scores(policy, rows, monkeypatch) -> None:
+    short, predicting = ShortOnce(), policy.engine.model.predicting
+    monkeypatch.setattr(policy.engine.model, "predicting", lambda packed: (short(), predicting(packed))[1])
+    policy.logprobs(*rows)
+
+
+def samples(policy, rows, monkeypatch) -> None:
+    short, advance = ShortOnce(), LlamaTable.advance
+    monkeypatch.setattr(LlamaTable, "advance", lambda *given: (short(), advance(*given))[1])
+    policy.sample(REQUESTS * 2, SAMPLING)
+
+
+def saves(policy, rows, monkeypatch) -> None:
+    patiently(ShortOnce(), policy.engine.device, "a test")
+
+
+@pytest.mark.parametrize("work", [updates, scores, samples, saves])
+def test_whoever_is_short_of_memory_gets_what_another_models_sampler_keeps(make_policy, rows, monkeypatch, work: Callable):
+    actor, extractor = make_policy(), make_policy(seed=1)
+    before = words(extractor)
+    assert extractor.engine.sampler._lean is not None
+    work(actor, rows, monkeypatch)
+    assert extractor.engine.sampler._lean is None
+    assert words(extractor) == before
+
+
+def test_a_model_that_is_to_be_loaded_gets_it_too(make_policy, tmp_path, monkeypatch):
+    actor = make_policy()
+    words(actor)
+    sampler = actor.engine.sampler
+    actor.engine.model.hf.save_pretrained(tmp_path)
+    sampler.device = torch.device("cuda", 0)  # as it would say on a GPU, of which only the numbers are asked for
+    monkeypatch.setattr("tacit.engines.local.memory.room_and_whole", lambda device: (10, 100))
+    monkeypatch.setattr("tacit.engines.local.memory.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(room, "free_bytes", lambda device: 0 if sampler._lean is not None else 10**12)
+    room.check_room(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
+    assert sampler._lean is None
+
+
+def test_a_sampler_at_work_in_another_thread_keeps_what_it_needs(make_policy, monkeypatch):
+    policy = make_policy()
+    expected = words(policy)
+    sampler, decoder = policy.engine.sampler, policy.engine.sampler._lean
+    begun, go_on, advance, found = threading.Event(), threading.Event(), LlamaTable.advance, []
+
+    def held(*given):
+        begun.set()
+        assert go_on.wait(60)
+        return advance(*given)
+
+    monkeypatch.setattr(LlamaTable, "advance", held)
+    thread = threading.Thread(target=lambda: found.append(words(policy)))
+    thread.start()
+    assert begun.wait(60)
+    make_room(policy.engine.device)
+    assert sampler._lean is decoder
+    go_on.set()
+    thread.join(60)
+    assert found == [expected]
+    make_room(policy.engine.device)
+    assert sampler._lean is None
