@@ -140,7 +140,7 @@ def test_the_longest_row_alone_waits_for_others_on_the_gpu(opened: Open) -> None
     assert waited["loss"] == expected["loss"] and policy.digest() == plain.digest()
 
 
-@pytest.mark.parametrize(("crowded", "waits"), [(1, len(memory.WAITS_S)), (0, 0)], ids=["a minute", "a need of its own"])
+@pytest.mark.parametrize(("crowded", "waits"), [(1, len(memory.WAITS_S)), (0, 0)], ids=["ten minutes", "a need of its own"])
 def test_nobody_waits_for_longer_or_for_what_others_do_not_hold(opened: Open, crowded: int, waits: int) -> None:
     policy, batch = opened(token_budget=19), a_batch()
     with pytest.raises(TacitError, match="cut as finely as its longest row of 19 tokens"):

@@ -4,7 +4,7 @@ Torch keeps what it has freed, for itself: no other process can have it. And a s
 use to use. Both are given back when there is no room, by every sampler of this process: a run may have two models. What then
 still does not fit is cut finer: neither a gradient, nor a score, nor a completion depends on how a batch is cut. For the same
 reason it is cut less finely again once there is more room. And what cannot be cut any finer waits, where others have the
-memory: a minute later they may be at something else.
+memory: minutes later they may be at something else.
 
     room = what is free + what torch holds here          all that this process can have; the rest of the GPU is others'
 """
@@ -30,8 +30,8 @@ IN_PIECES = 1.5
 """torch holds so many times as much as was ever in use at once: pieces of sizes that do not come again"""
 GROWN = 1.25
 """so many times the room there was when less had to do, and more is tried: if that fails too, it waits for as much again"""
-WAITS_S = (2.0, 4.0, 8.0, 16.0, 32.0)
-"""seconds between attempts to have memory that others hold"""
+WAITS_S = (2.0, 4.0, 8.0, 16.0, *19 * (30.0,))
+"""seconds between attempts to have memory that others hold: ten minutes, in which a run beside this one may well be over"""
 GIB = 2**30
 
 Result = TypeVar("Result")
@@ -127,7 +127,7 @@ def _is_usable() -> bool:
 
 
 class Patience:
-    """How long memory is waited for that other processes hold: as long as they hold it, and a minute at most."""
+    """How long memory is waited for that other processes hold: as long as they hold it, and ten minutes at most."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._waits = device, list(WAITS_S)
@@ -169,7 +169,7 @@ class Budget:
         self, work: Callable[[int], Result], least: int, make_room: Callable[[], None], what: str, most: int | None = None
     ) -> Result:
         """`work(budget)`: halved, after `make_room()`, each time memory runs out. With a budget of `least` or less there is
-        nothing left to cut: where others have the memory it is tried again for a minute, and else the error is raised.
+        nothing left to cut: where others have the memory it is tried again for minutes, and else the error is raised.
 
         `what` says it in words, with the budget as {}; `most` is what there is to do."""
         budget = min(self.chosen, 2 * self.now) if self.now < self.chosen and self.may_grow else self.now
@@ -199,7 +199,7 @@ class Budget:
 
 
 def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Result:
-    """`work()`, which cannot be cut: tried again once room has been made, and for a minute where others have the memory."""
+    """`work()`, which cannot be cut: tried again once room has been made, and for minutes where others have the memory."""
     try:
         return work()
     except RuntimeError as error:
