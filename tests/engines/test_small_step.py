@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from tacit.core.protocols import Sampling
+from tacit.engines.local.passes import llama
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.small_step import SmallStep
 from tacit.engines.local.sampling.sampler import LocalSampler
-from tests.engines.random_models import make_model, make_prompts, make_requests
+from tests.engines.random_models import SIZES, make_model, make_prompts, make_requests
 
 SPOKEN = Sampling(max_tokens=9)
 
@@ -33,7 +34,7 @@ def test_it_writes_what_the_general_step_writes(family, tokenizer, small_steps, 
     ours = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
     assert small_steps
     taken = len(small_steps)
-    monkeypatch.setattr(LlamaForward, "_steps_small", lambda self: False)
+    monkeypatch.setattr(LlamaForward, "_steps_small", False)
     general = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
     assert len(small_steps) == taken
     for a, b in zip(ours, general, strict=True):
@@ -46,3 +47,31 @@ def test_other_models_go_the_general_way(how, tokenizer, small_steps):
     model = make_model("qwen3") if how == "qk_norm" else make_model("llama").to(torch.bfloat16)
     LocalSampler(model, tokenizer, "cpu").sample(make_requests(make_prompts(3)), SPOKEN)
     assert not small_steps
+
+
+def test_what_the_first_layer_makes_of_tokens_may_be_known_before(tokenizer, small_steps, monkeypatch):
+    requests = make_requests(make_prompts(5))
+    known = LocalSampler(make_model("qwen2"), tokenizer, "cpu").sample(requests, SPOKEN)
+    monkeypatch.setattr(llama, "TABLE_LIMIT", 0)
+    computed = LocalSampler(make_model("qwen2"), tokenizer, "cpu").sample(requests, SPOKEN)
+    assert small_steps
+    for a, b in zip(known, computed, strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "layers.0.input_layernorm.weight", "layers.0.self_attn.k_proj.weight"])
+def test_a_change_of_what_was_known_is_noticed(name, tokenizer, small_steps):
+    """Of the embedding and the first norm no other copy is made, so that only the table can be old."""
+    model, requests = make_model("llama-untied-bias"), make_requests(make_prompts(5))
+    sampler = LocalSampler(model, tokenizer, "cpu")
+    before = sampler.sample(requests, SPOKEN)
+    with torch.no_grad():
+        model.model.get_parameter(name).mul_(torch.linspace(0.5, 1.5, SIZES["hidden_size"]))
+    after = sampler.sample(requests, SPOKEN)
+    afresh = LocalSampler(model, tokenizer, "cpu").sample(requests, SPOKEN)
+    assert small_steps
+    assert any(not np.array_equal(a.logprobs, b.logprobs) for a, b in zip(before, after, strict=True))
+    for a, b in zip(after, afresh, strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()
+        np.testing.assert_array_equal(a.logprobs, b.logprobs)

@@ -37,7 +37,7 @@ class Reading:
     width: int
     window: int
     slots: tuple[torch.Tensor, ...]
-    """where the new features go: rows and columns, or rows of the flattened cache"""
+    """where the new features go: rows of the flattened cache, or of a layer's memory as heads"""
     mask: torch.Tensor
     positions: torch.Tensor
     rotations: torch.Tensor | None = None
@@ -51,8 +51,10 @@ class KeyValueCache:
         self.geometry = geometry
         self._by_head = geometry.device.type == "cpu"
         self.width = self.capacity = 0
-        self._memory: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._columns = torch.zeros(0, dtype=torch.int32)
+        self._memory: list[torch.Tensor] = []
+        """of each layer: keys, then values"""
+        self._columns = torch.zeros(0, dtype=torch.int64)
+        self._seen, self._beyond = (torch.tensor(x, dtype=geometry.dtype, device=geometry.device) for x in (0.0, -torch.inf))
 
     def open(self, width: int, capacity: int, rows: int = 0, columns: int = 0) -> None:
         """Be `width` rows of `capacity` columns from now on, of which the first `rows` keep what is in their first `columns`.
@@ -63,35 +65,40 @@ class KeyValueCache:
         g = self.geometry
         size = width * capacity * g.kv_heads * g.head_dim
         kept = [[part.clone() for part in self._part(layer, rows, columns)] for layer in range(g.layers)] if rows else []
-        if not self._memory or self._memory[0][0].numel() < size:
+        if not self._memory or self._memory[0].shape[1] < size:
             self._memory = []  # before the new one is made: both may not fit
-            self._keys = self._values = []
+            self._keys = self._values = self._heads = []
             give_back(g.device)  # the old pieces are too small for the new ones
-            options: dict[str, Any] = {"dtype": g.dtype, "device": g.device}
-            self._memory = [(torch.zeros(size, **options), torch.zeros(size, **options)) for _ in range(g.layers)]
+            self._memory = [torch.zeros(2, size, dtype=g.dtype, device=g.device) for _ in range(g.layers)]
+            self._heads = [memory.view(-1, g.head_dim) for memory in self._memory]
         if len(self._columns) < capacity:
-            self._columns = torch.arange(capacity, dtype=torch.int32, device=g.device)
+            self._columns = torch.arange(capacity, device=g.device)
         self.width, self.capacity = width, capacity
-        self._keys = [self._seen(k[:size]) for k, _ in self._memory]
-        self._values = [self._seen(v[:size]) for _, v in self._memory]
+        self._first_slots = self._first_columns() if self._by_head else torch.zeros(0)
+        self._keys = [self._view(memory[0, :size]) for memory in self._memory]
+        self._values = [self._view(memory[1, :size]) for memory in self._memory]
         for layer, parts in enumerate(kept):
             for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
                 here.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
-        return (self._columns.data_ptr(), *(t.data_ptr() for pair in self._memory for t in pair))
+        return (self._columns.data_ptr(), *(memory.data_ptr() for memory in self._memory))
 
-    def _seen(self, memory: torch.Tensor) -> torch.Tensor:
+    def _view(self, memory: torch.Tensor) -> torch.Tensor:
         g = self.geometry
         if self._by_head:
             return memory.view(self.width, g.kv_heads, self.capacity, g.head_dim).transpose(1, 2)
         return memory.view(self.width, self.capacity, g.kv_heads, g.head_dim)
 
+    def _first_columns(self) -> torch.Tensor:
+        """Where each row begins in a layer's memory as heads: [B, heads] of the keys, and beside them of the values."""
+        heads = self.geometry.kv_heads
+        keys_BH = torch.arange(self.width * heads).view(-1, heads) * self.capacity
+        return torch.cat((keys_BH, keys_BH + len(self._heads[0]) // 2), 1)
+
     def _mask(self, positions_B: torch.Tensor, window: int) -> torch.Tensor:
-        """[B, W]: 0 up to each row's position, −∞ beyond."""
-        beyond = self._columns[None, :window] > positions_B.int()[:, None]
-        mask = torch.zeros(beyond.shape, dtype=self.geometry.dtype, device=self.geometry.device)
-        return mask.masked_fill_(beyond, float("-inf"))
+        """[B, 1, 1, W]: 0 up to each row's position, −∞ beyond."""
+        return torch.where(self._columns[:window] > positions_B.view(-1, 1, 1, 1), self._beyond, self._seen)
 
     def _part(self, layer: int, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The first columns of the first rows: keys and values, as views."""
@@ -119,15 +126,19 @@ class KeyValueCache:
     def reads_own_columns(self) -> bool:
         """whether a step reads each row's own columns, and not a window common to all"""
         g = self.geometry
-        return has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
+        return not self._by_head and has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
 
-    def reading(self, positions_B: torch.Tensor, window: int, rotations: torch.Tensor) -> Reading:
-        """A step in which row i writes at its position and reads up to it, as far as `window` goes."""
+    def reading(self, positions_B: torch.Tensor, window: int, cis: torch.Tensor) -> Reading:
+        """A step in which row i writes at its position and reads up to it, as far as `window` goes. `cis`: the rotations of all
+        positions."""
         if self.reads_own_columns:
-            return Reading(len(positions_B), window, (), positions_B, positions_B, rotations)
-        rows_B = torch.arange(len(positions_B), device=positions_B.device)
-        slots = (rows_B, positions_B) if self._by_head else (rows_B * self.capacity + positions_B,)
-        return Reading(len(positions_B), window, slots, self._mask(positions_B, window)[:, None, None], positions_B)
+            return Reading(len(positions_B), window, (), positions_B, positions_B, torch.view_as_real(cis))
+        rows = len(positions_B)
+        if self._by_head:
+            slots = self._first_slots[:rows] + positions_B[:, None]
+        else:
+            slots = torch.arange(rows, device=positions_B.device) * self.capacity + positions_B
+        return Reading(rows, window, (slots,), self._mask(positions_B, window), positions_B)
 
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
         """Write this step's keys and values, then attend: [B, query heads · head_dim]. Queries and keys come rotated, unless
@@ -135,13 +146,21 @@ class KeyValueCache:
         g, keys, values = self.geometry, self._keys[layer], self._values[layer]
         if step.rotations is not None:
             return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, step.rotations, g.scale)
+        if self._by_head:
+            queries = q_BHD.unflatten(1, (g.kv_heads, g.queries_per_kv))
+            return self.attend_by_head(layer, queries, torch.cat((k_BHD, v_BHD), 1), step)
         for cached, new in ((keys, k_BHD), (values, v_BHD)):
-            if self._by_head:
-                cached.index_put_(step.slots, new)
-            else:
-                cached.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots[0], new)
+            cached.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots[0], new)
         shape, strides = (step.width, step.window, g.kv_heads, g.head_dim), keys.stride()
         return attend_last(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, g.scale)
+
+    def attend_by_head(self, layer: int, q_BHGD: torch.Tensor, kv_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
+        """The same on a CPU, in as few calls: queries come by the key head they share, keys and values side by side."""
+        g, keys, values = self.geometry, self._keys[layer], self._values[layer]
+        self._heads[layer].index_put_(step.slots, kv_BHD)
+        shape, (row, column, head, feature) = (step.width, g.kv_heads, step.window, g.head_dim), keys.stride()
+        seen = keys.as_strided(shape, (row, head, column, feature)), values.as_strided(shape, (row, head, column, feature))
+        return scaled_dot_product_attention(q_BHGD, *seen, step.mask, scale=g.scale).reshape(step.width, -1)
 
     def move(self, to: torch.Tensor, source: torch.Tensor, columns: int) -> None:
         """Rows `to` become copies of rows `source`, as far as `columns`."""

@@ -26,13 +26,15 @@ from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
 from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
-from tacit.engines.local.passes.small_step import SmallStep
+from tacit.engines.local.passes.small_step import SmallStep, projected
 from tacit.engines.local.passes.ways import CompiledWays, Ways
 
 Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 MIXED_LIMIT = 1 << 22
 """most weights of a model that is copied for every adapter, so that rows of several are computed together"""
+TABLE_LIMIT = 1024
+"""most tokens of a vocabulary all of which are projected whenever weights have changed: as many as few rows soon write"""
 
 
 class LlamaForward:
@@ -73,6 +75,10 @@ class LlamaForward:
         compiles = can_compile(self.device) and config.hidden_act == "silu"
         self._step_ways: type[Ways] = CompiledWays if compiles else Ways
         self._small: SmallStep | None = None
+        self._plain: bool | None = None
+        """whether matrices as they are in use allow a step on the spot; None: not looked at"""
+        self._first: dict[str | None, torch.Tensor] = {}
+        """by adapter: what the first layer makes of each token"""
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -98,12 +104,14 @@ class LlamaForward:
     def use(self, groups: Groups) -> None:
         """Rows are read with these adapters from now on, group after group."""
         if groups != self._groups:
-            self._groups = groups
+            self._groups, self._plain = groups, None
             for projection in self._projections():
                 projection.use(groups)
 
     def refresh(self, adapter: str | None = None) -> None:
         """Take over changed weights, with the adapter that is active or with a named one."""
+        self._plain = None
+        self._first.pop(adapter, None)
         for projection in self._projections():
             projection.refresh(adapter)
         for layer in self._layers:
@@ -112,12 +120,14 @@ class LlamaForward:
     def forget(self, adapter: str) -> None:
         """Give up what was copied for an adapter. Nobody may use it now."""
         self.use(((None, ALL),))
+        self._first.pop(adapter, None)
         for projection in self._projections():
             projection.forget(adapter)
 
     def sources(self, adapter: str | None = None) -> list[torch.Tensor]:
-        """Every parameter that a copy was made of."""
-        found = [t for projection in self._projections() for t in projection.sources(adapter)]
+        """Every parameter that a copy was made of, or a table."""
+        found = [self._embed.weight, self._layers[0].input_norm.weight]
+        found += [t for projection in self._projections() for t in projection.sources(adapter)]
         return found + [t for layer in self._layers for t in layer.qk_norm_sources()]
 
     def addresses(self) -> tuple[Any, ...]:
@@ -203,14 +213,15 @@ class LlamaForward:
         `order`: (which row comes where when they are sorted into the groups in use, and where to find each again), where the
         rows do not lie so. Only attention, which reads the cache, sees them as they lie.
         """
-        reading, ways = cache.reading(positions_B, window, torch.view_as_real(self._cis)), self._step_ways
+        reading, ways = cache.reading(positions_B, window, self._cis), self._step_ways
         if order is not None:
             tokens_B, positions_B = tokens_B[order[0]], positions_B[order[0]]
-        cis_B = self._cis[positions_B, None]
+        cis_B = self._cis.index_select(0, positions_B).unsqueeze(1)
         h = embedding(tokens_B, self._embed.weight)
-        if order is None and self._steps_small():
+        if order is None and self._steps_small:
             small = self._small_step(len(h))
-            return self.head.unrounded(small.normed(small(h, self._layers, cis_B, cache, reading), self._norm.weight))
+            small(h, self._layers, self._first_projections(), tokens_B, cis_B, cache, reading)
+            return self.head.unrounded(small.normed(h, self._norm.weight))
         for depth, block in enumerate(self._layers):
             q, k, v = block.query_key_value(h, cis_B if reading.rotations is None else None, ways)
             if order is not None:
@@ -220,11 +231,24 @@ class LlamaForward:
         logits = self.head.unrounded(self.final_norm(h))
         return logits if order is None else logits[order[1]]
 
+    @property
     def _steps_small(self) -> bool:
         """Whether a step can take place on the spot: plain matrices, adapters merged into them, and nothing beside them."""
-        first = self._layers[0]
-        plain = self.device.type == "cpu" and self.dtype == torch.float32 and first.is_plain
-        return plain and all(projection.is_plain for layer in self._layers for projection in layer.projections)
+        if self._plain is None:
+            plain = self.device.type == "cpu" and self.dtype == torch.float32 and self._layers[0].is_plain
+            self._plain = plain and all(projection.is_plain for layer in self._layers for projection in layer.projections)
+        return self._plain
+
+    def _first_projections(self) -> torch.Tensor | None:
+        """[V, features] the first layer's queries, keys and values of every token, which are the same wherever it stands; None
+        where there are so many tokens that most would never be read."""
+        if len(self._embed.weight) > TABLE_LIMIT:
+            return None
+        adapter = self._groups[0][0]
+        if adapter not in self._first:
+            first, norm = self._layers[0], self._layers[0].input_norm
+            self._first[adapter] = projected(self._embed.weight, norm.weight, norm.variance_epsilon, first.qkv)
+        return self._first[adapter]
 
     def _small_step(self, rows: int) -> SmallStep:
         if self._small is None or self._small.rows != rows:
