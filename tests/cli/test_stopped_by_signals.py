@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,6 +18,15 @@ TRAIN = (
     "train --world countdown --model tiny-base --iterations 1 --groups 1 --group-size 2 --max-steps 2 --tasks 4 "
     "--evaluation.tasks 2 --evaluation.max-steps 2 --no-evaluation.untrained --lr 1e-4 --engine.device cpu --engine.threads 1"
 )
+
+
+@pytest.fixture(autouse=True)
+def not_under_nohup() -> Iterator[None]:
+    """Whoever runs the tests may have these signals ignored."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def stopped_by(number):
