@@ -8,7 +8,7 @@ all rows into one batch and computes all logits, as a first script would; where 
 so. Tokens per second count real tokens, not padding. A peer that fails is reported, and the rest goes on.
 GRPO: 2 prompts × 8 completions of 64 tokens, sampled, rewarded and trained on, without a KL term (TRL's default).
 Both sides use the same threads and the same process; TRL has to be installed beside Tacit. On a machine that others use too,
---clock cpu counts this process's own seconds, which with one thread are the ones it would take alone.
+--clock cpu counts this process's own seconds, which with one thread are about those it would take alone.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@
 A work is a list of episodes, each a list of (prompt, tokens to write) pairs, its turns. All are played at once, each at
 its own pace: a turn is asked for as soon as the one before it is written, as our rollout does. Several works are done by one
 vLLM, one after the other. Prints one JSON object last: for each work the seconds of each repeat, without the start.
+
+What is not alike: it is given tokens where we encode text, and has no adapters, which is less to do; and its engine runs in
+the process that asks (`VLLM_ENABLE_V1_MULTIPROCESSING`), where by itself it would have one of its own, and do some of the
+host's work meanwhile.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -43,15 +42,11 @@ class Results:
             tell(event)
 
         self.gather()  # what is there already must fit in one table before more is added to it
-        # A polite request to end is answered like Ctrl-C: the runs are told too, and the table is written.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             failed = carry_out(self.plan, wanted, self.directory, processes, heard)
         except KeyboardInterrupt:
             self.write()
             raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
         found = self.write()
         return failed, found, draw(found, self.directory / "plots")
 

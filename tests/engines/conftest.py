@@ -27,14 +27,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def make_policy(texts: list[str], own_cache: None) -> Callable:
-    """make_policy(seed=0, sizes={...}, **engine settings) -> a fresh LocalPolicy"""
+    """make_policy(seed=0, context=256, **engine settings) -> a fresh LocalPolicy"""
     from tacit.engines.local.policy import load_policy
     from tacit.engines.local.settings import EngineSettings
     from tacit.engines.models.tiny import TinySettings
 
-    def make(seed: int = 0, **settings):
+    def make(seed: int = 0, context: int = SMALL["context"], **settings):
         settings = {"device": "cpu", "threads": 1, **settings}
-        return load_policy("tiny", EngineSettings(**settings), seed, texts, TinySettings(**SMALL))
+        return load_policy("tiny", EngineSettings(**settings), seed, texts, TinySettings(**{**SMALL, "context": context}))
 
     return make
 

@@ -13,6 +13,7 @@ from tacit.engines.local.passes import pieces as pieces_module
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.pieces import PLAIN, Pieces
+from tacit.engines.local.passes.projections import add_adapter
 from tacit.engines.local.passes.ragged import RaggedDecoder, joint
 from tacit.engines.local.passes.ragged_attention import Spans, attend
 from tacit.engines.local.sampling.sampler import LocalSampler
@@ -69,6 +70,23 @@ def test_adapters_are_those_of_peft(targets) -> None:
             gradients.append((y, *found))
         for ours, theirs in zip(*gradients, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_a_gradient_passes_an_adapter_uncopied() -> None:
+    """Added to a view of the rows, it would go through a CopySlices, which copies it three times."""
+    import peft
+
+    hf = build("Qwen2")
+    peft.get_peft_model(hf, peft.LoraConfig(r=3, target_modules=["q_proj"], init_lora_weights=False))
+    y = joint(torch.randn(6, 32), hf.model.layers[0].self_attn.q_proj)
+    assert y.grad_fn.name() == "AddmmBackward0"
+
+
+@pytest.mark.parametrize("shape", [(32,), (6, 32), (2, 3, 32), (0, 32)])
+def test_an_adapter_adds_to_rows_of_any_shape(shape) -> None:
+    x, weight, lora_A, lora_B = torch.randn(shape), torch.randn(9, 32), torch.randn(3, 32), torch.randn(9, 3)
+    y = add_adapter(torch.nn.functional.linear(x, weight), x, lora_A, lora_B)
+    torch.testing.assert_close(y, x @ (weight + lora_B @ lora_A).t(), atol=1e-4, rtol=1e-4)
 
 
 def test_dropout_stays_the_modules_own() -> None:

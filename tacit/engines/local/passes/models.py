@@ -177,7 +177,8 @@ def set_threads(threads: int) -> None:
 
 def keep_order(device: torch.device) -> None:
     """From here on this process adds up in a fixed order on a GPU, which by itself does not: gradients of keys that several
-    queries read, say, come in whatever order they are ready. An operation that cannot is named in a warning."""
+    rows read, say, come in whatever order they are ready. An operation that cannot is named in a warning; torch's attention
+    could and only warns, so our passes ask for it (`ragged_attention`), and a model's own has no fixed order."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True, warn_only=True)

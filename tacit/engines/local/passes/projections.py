@@ -192,10 +192,11 @@ class _Slice:
 
 
 def add_adapter(y: torch.Tensor, x: torch.Tensor, lora_A: torch.Tensor | None, lora_B: torch.Tensor | None) -> torch.Tensor:
-    """y becomes y + (x Aᵀ) Bᵀ where it lies, B with its scale: the second product adds to it as it is computed, so that nothing
-    is read or rounded in between."""
+    """y becomes y + (x Aᵀ) Bᵀ where it lies, B with its scale: the second product adds to it as it is computed, and is not
+    rounded before. Rows are taken as they are: through a view of them a gradient would be copied three times."""
     if lora_A is not None and lora_B is not None:
-        y.view(-1, y.shape[-1]).addmm_(linear(x, lora_A).flatten(0, -2), lora_B.t())
+        rows = y if y.dim() == 2 else y.view(-1, y.shape[-1])
+        rows.addmm_(linear(x, lora_A).view(-1, len(lora_A)), lora_B.t())
     return y
 
 

@@ -8,6 +8,8 @@ in half precision this is one launch of torch's flash kernel; elsewhere, row by 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -75,13 +77,25 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (q, k, v, out, logsumexp, seed, offset), spans = ctx.saved_tensors, ctx.spans
         rows = (spans.starts_q, spans.starts_k, spans.longest_q, spans.longest_k)
-        return (
-            *torch.ops.aten._flash_attention_backward(
+        with _in_order():
+            found = torch.ops.aten._flash_attention_backward(
                 gradients[0].contiguous(), q, k, v, out, logsumexp, *rows, 0.0, True, seed, offset, scale=ctx.scale
-            ),
-            None,
-            None,
-        )
+            )
+        return *found, None, None
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
+    """Where sums are to have a fixed order, this kernel has one only while nothing else is allowed: as long as a warning would
+    do for what cannot, it warns and goes on in any order."""
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    if warns:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        if warns:
+            torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def _row_by_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spans: Spans, scale: float) -> torch.Tensor:
