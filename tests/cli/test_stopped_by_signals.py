@@ -22,8 +22,9 @@ TRAIN = (
 
 @pytest.fixture(autouse=True)
 def not_under_nohup() -> Iterator[None]:
-    """Whoever runs the tests may have these signals ignored."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """Whoever runs the tests may have these signals ignored, or have them run in the background, where ^C is."""
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
