@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from train_step import LR, PlainStep, plain_model, synchronize, world_texts
-from vllm_peer import Work, beside_vllm
+from vllm_peer import beside_vllm, work_of
 
 from tacit.core.actions import BARE
 from tacit.core.batch import Batch
@@ -160,12 +160,6 @@ def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, f
     return dict(zip(("rollout", "credit", "update"), np.diff(marks).tolist(), strict=True)), groups, batch, metrics
 
 
-def turns_of(groups: Sequence[Group]) -> Work:
-    """Of each episode, turn by turn: the prompt, and how many tokens were written."""
-    episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    return [[(step.prompt_tokens.tolist(), len(step.completion.tokens)) for step in episode.steps] for episode in episodes]
-
-
 def measure(policy: LocalPolicy, shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     iterate(policy, replace(shape, turns=max(1, shape.turns // 4)), 0)
@@ -208,7 +202,8 @@ def beside(policy: LocalPolicy, groups: Sequence[Group], batch: Batch, args: arg
         peers["transformers update"] = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
     if policy.engine.device.type == "cuda":
         torch.cuda.empty_cache()
-        found = beside_vllm(args.path, {"rollout": turns_of(groups)}, args.vllm, repeats=1)["rollout"]
+        played = [trajectory for group in groups for trajectory in group.trajectories]
+        found = beside_vllm(args.path, {"rollout": work_of(played)}, args.vllm, repeats=1)["rollout"]
         peers["vllm rollout"] = found if "failed" in found else {**found, "seconds": statistics.median(found["seconds"])}
     else:
         peers["vllm rollout"] = {"failed": "it is asked for on a GPU only"}

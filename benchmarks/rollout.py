@@ -39,7 +39,7 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
-from vllm_peer import Work, beside_vllm
+from vllm_peer import Work, beside_vllm, work_of
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.sampling.sampler import LocalSampler
@@ -180,12 +180,6 @@ def compare_paces(case: str, policy: Ragged, episodes: int, args: argparse.Names
     return {**about, "tokens_per_s": measure(methods, args.repeats, args.device)}
 
 
-def turns_of(policy: Ragged, episodes: int, turns: int) -> Work:
-    """The prompts and lengths of a whole rollout, as it is played."""
-    played = play(policy, episodes, GROUP, turns)
-    return [[(step.prompt_tokens.tolist(), len(step.completion.tokens)) for step in one.steps] for one in played]
-
-
 @torch.inference_mode()
 def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray, new_tokens: int) -> dict[str, float]:
     """How far the sampler's log-probabilities are from those of one plain forward pass in the same precision."""
@@ -263,7 +257,7 @@ def main() -> None:
         else:
             policy, episodes = paced(case, model.config.vocab_size, sampler, args)
             result[case] = compare_paces(case, policy, episodes, args)
-            works[case] = turns_of(policy, episodes, args.turns) if args.peer else []
+            works[case] = work_of(play(policy, episodes, GROUP, args.turns)) if args.peer else []
         show(case, result[case]["tokens_per_s"])
     if args.peer == "vllm":
         sampler.release()

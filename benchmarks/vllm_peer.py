@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ QUIET = {
 }
 LIMIT_S = 900
 """for starting and for everything that is asked for"""
+
+
+def work_of(played: Iterable[Any]) -> Work:
+    """What was asked and how much was written, turn by turn, in episodes that we have played."""
+    return [[(step.prompt_tokens.tolist(), len(step.completion.tokens)) for step in episode.steps] for episode in played]
 
 
 def beside_vllm(model: str, works: Mapping[str, Work], directory: str | None, repeats: int) -> dict[str, dict[str, Any]]:
