@@ -45,7 +45,7 @@ def test_the_budget_is_halved_until_it_fits_and_room_is_made_each_time():
         return "done"
 
     with pytest.warns(UserWarning, match="out of GPU memory in a test of 1000; it goes on with 500"):
-        assert budget.fit(work, 10, lambda: rooms.append(len(tried)), "a test of {}") == "done"
+        assert budget.fit(work, 10, "a test of {}", let_go=lambda: rooms.append(len(tried))) == "done"
     assert tried == [1000, 500, 250] and rooms == [1, 2] and (budget.now, budget.chosen) == (250, 1000)
 
 
@@ -57,7 +57,7 @@ def test_where_nothing_is_left_to_cut_the_error_is_raised():
         raise no_room(budget)
 
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(100, CPU).fit(work, 30, nothing, "a test")
+        Budget(100, CPU).fit(work, 30, "a test")
     assert tried == [100, 50, 30]
 
 
@@ -73,7 +73,7 @@ def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
     def make_room() -> None:
         assert kept[-1]() is None
 
-    Budget(2, CPU).fit(work, 1, make_room, "a test")
+    Budget(2, CPU).fit(work, 1, "a test", let_go=make_room)
     assert len(kept) == 2
 
 

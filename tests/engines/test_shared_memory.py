@@ -69,7 +69,7 @@ class Work:
 def test_a_budget_that_was_lowered_grows_with_the_room_and_is_not_tried_in_vain(card):
     budget, work = Budget(100, CPU), Work(20)
     card.room = 10
-    fit = lambda: budget.fit(work, 1, nothing, "a test of {}")  # noqa: E731
+    fit = lambda: budget.fit(work, 1, "a test of {}")  # noqa: E731
     assert [fit() for _ in range(3)] == [12, 12, 12] and work.tried == [100, 50, 25, 12, 12, 12]
     card.room, work.tried = 12, []
     assert fit() == 12 and work.tried == [12]  # hardly more room
@@ -83,10 +83,10 @@ def test_a_budget_that_was_lowered_grows_with_the_room_and_is_not_tried_in_vain(
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_what_there_is_to_do_bounds_an_attempt_and_not_what_is_chosen(card):
     budget, card.room = Budget(64, CPU), 50
-    assert budget.fit(Work(64), 1, nothing, "a test of {}", most=3) == 3 and budget.now == 64
-    assert budget.fit(Work(2), 1, nothing, "a test of {}", most=10) == 2 and budget.now == 2
+    assert budget.fit(Work(64), 1, "a test of {}", most=3) == 3 and budget.now == 64
+    assert budget.fit(Work(2), 1, "a test of {}", most=10) == 2 and budget.now == 2
     card.room = 100
-    assert budget.fit(Work(64), 1, nothing, "a test of {}", most=3) == 3 and budget.now == 3
+    assert budget.fit(Work(64), 1, "a test of {}", most=3) == 3 and budget.now == 3
 
 
 def test_what_others_hold_is_waited_for_and_said_once(card):
@@ -97,7 +97,7 @@ def test_what_others_hold_is_waited_for_and_said_once(card):
 
     card.later = later
     with pytest.warns(UserWarning) as said:
-        assert Budget(5, CPU).fit(work, 5, lambda: rooms.append(1), "an update of {}") == 5
+        assert Budget(5, CPU).fit(work, 5, "an update of {}", let_go=lambda: rooms.append(1)) == 5
     assert card.slept == [2.0, 4.0, 8.0] and len(rooms) == 3
     (message,) = [str(warning.message) for warning in said]
     assert message == (
@@ -109,7 +109,7 @@ def test_what_others_hold_is_waited_for_and_said_once(card):
 def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_ten_minutes(card):
     card.room, work = 10, Work(0)
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(40, CPU).fit(work, 10, nothing, "a test of {}")
+        Budget(40, CPU).fit(work, 10, "a test of {}")
     assert work.tried == [40, 20, 10, *len(WAITS_S) * [10]] and card.slept == list(WAITS_S) and sum(WAITS_S) == 600
 
 
@@ -117,7 +117,7 @@ def test_it_is_cut_as_finely_as_it_goes_before_anybody_waits_and_ends_after_ten_
 def test_a_need_of_ones_own_is_not_waited_for(card, room):
     card.room = room
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(1, CPU).fit(Work(0), 1, nothing, "a test of {}")
+        Budget(1, CPU).fit(Work(0), 1, "a test of {}")
     assert not card.slept
 
 
@@ -136,7 +136,7 @@ def test_a_need_of_ones_own_is_not_waited_for(card, room):
 def test_every_shortage_is_known_as_one(error, card):
     assert ran_out(error)
     with pytest.raises(torch.OutOfMemoryError):
-        Budget(1, CPU).fit(Work(0, error), 1, nothing, "a test of {}")
+        Budget(1, CPU).fit(Work(0, error), 1, "a test of {}")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_other_failures_are_none(error, card):
     assert not ran_out(error)
     work = Work(0, error)
     with pytest.raises(type(error)) as raised:
-        Budget(8, CPU).fit(work, 1, nothing, "a test of {}")
+        Budget(8, CPU).fit(work, 1, "a test of {}")
     assert raised.value is error and work.tried == [8] and not card.slept
 
 

@@ -182,7 +182,7 @@ class LocalEngine:
 
     def scorer(self, adapter: str | None, model: LanguageModel | None = None) -> ModelScorer:
         ready = (lambda: None) if model else (lambda: self.activate(adapter))
-        return ModelScorer(model or self.model, self.codec, self.scoring_budget, ready, self.make_room)
+        return ModelScorer(model or self.model, self.codec, self.scoring_budget, ready)
 
     def learning(self, name: str) -> Learning:
         member, budget = self.member(name), self.learning_budget

@@ -16,7 +16,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -166,12 +165,18 @@ class Budget:
         return (self.now < self.chosen or not self._room) and room_and_whole(self._device)[0] > GROWN * self._room
 
     def fit(
-        self, work: Callable[[int], Result], least: int, make_room: Callable[[], None], what: str, most: int | None = None
+        self,
+        work: Callable[[int], Result],
+        least: int,
+        what: str,
+        most: int | None = None,
+        let_go: Callable[[], None] = lambda: None,
     ) -> Result:
-        """`work(budget)`: halved, after `make_room()`, each time memory runs out. With a budget of `least` or less there is
+        """`work(budget)`: halved, after room was made, each time memory runs out. With a budget of `least` or less there is
         nothing left to cut: where others have the memory it is tried again for minutes, and else the error is raised.
 
-        `what` says it in words, with the budget as {}; `most` is what there is to do."""
+        `what` says it in words, with the budget as {}; `most` is what there is to do; `let_go()` gives up what an
+        attempt has left behind."""
         budget = min(self.chosen, 2 * self.now) if self.now < self.chosen and self.may_grow else self.now
         budget = budget if most is None else min(budget, most)
         patience = Patience(self._device)
@@ -189,7 +194,8 @@ class Budget:
                 self.now = max(self.now, budget)
                 return result
             # Outside of the handler: until it is left, the error holds on to every tensor of the attempt.
-            make_room()
+            let_go()
+            make_room(self._device)
             said = f"out of GPU memory in {what.format(budget)}"
             if budget > least:
                 warnings.warn(f"{said}; it goes on with {smaller}, more slowly", stacklevel=3)
@@ -207,7 +213,7 @@ def patiently(work: Callable[[], Result], device: torch.device, what: str) -> Re
             raise
     make_room(device)
     try:
-        return Budget(1, device).fit(lambda _: work(), 1, partial(make_room, device), what)
+        return Budget(1, device).fit(lambda _: work(), 1, what)
     except torch.OutOfMemoryError as error:
         raise NoRoom(
             f"out of GPU memory in {what}; take a smaller model, train adapters (--engine.lora-rank), or let fewer runs share "

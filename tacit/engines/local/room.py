@@ -14,7 +14,6 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 
 from tacit.core.errors import NoRoom
 from tacit.engines.local.learning.planning import LOGIT_COPIES
-from tacit.engines.local.memory import GIB, Budget, free_bytes, make_room
+from tacit.engines.local.memory import GIB, Budget, free_bytes
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.models import LOGIT_ELEMENTS
 from tacit.engines.local.settings import EngineSettings
@@ -107,7 +106,7 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
         return free
 
     try:
-        free = Budget(1, device).fit(enough, 1, partial(make_room, device), "loading the model")
+        free = Budget(1, device).fit(enough, 1, "loading the model")
     except torch.OutOfMemoryError as error:
         raise NoRoom(str(error)) from None
     asked = _Way(found, dtype, settings)

@@ -23,7 +23,7 @@ from tacit.core.protocols import LossTerm, TokenView
 from tacit.core.seeds import derive
 from tacit.engines.local.learning.teaching import compared, longest_read, taught_states
 from tacit.engines.local.learning.weights import TrainedWeights
-from tacit.engines.local.memory import Budget, make_room, patiently
+from tacit.engines.local.memory import Budget, patiently
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack
 from tacit.engines.local.passes.models import LanguageModel
@@ -90,12 +90,8 @@ class Learning:
 
     def _fitting(self, gradient: Callable[[int], tuple[dict[str, float], int]], least: int) -> tuple[dict[str, float], int]:
         """The gradient, of a batch cut as finely as memory asks for."""
-
-        def let_go() -> None:
-            self.weights.clear()  # nobody waits with half a gradient in his hands
-            make_room(self.model.device)
-
-        return self.budget.fit(gradient, least, let_go, "an update with a token_budget of {}")
+        # Nobody waits with half a gradient in his hands.
+        return self.budget.fit(gradient, least, "an update with a token_budget of {}", let_go=self.weights.clear)
 
     def _gradient(
         self, batch: Batch, losses: Sequence[LossTerm], rows: np.ndarray, needs: frozenset[str], token_budget: int

@@ -89,7 +89,7 @@ def _cut_to_fit(score: Scoring[Rest, Answer]) -> Scoring[Rest, Answer]:
 
         least = max((len(prompt) for prompt in prompts), default=1)
         try:
-            return self._budget.fit(work, least, self._make_room, "a scoring pass with a token_budget of {}")
+            return self._budget.fit(work, least, "a scoring pass with a token_budget of {}")
         except torch.OutOfMemoryError as error:
             raise TacitError(
                 f"out of GPU memory in a scoring pass, cut as finely as its longest prompt of {least} tokens allows; shorten "
@@ -108,9 +108,8 @@ class ModelScorer:
         codec: TextCodec,
         budget: Budget,
         ready: Callable[[], None] = lambda: None,
-        make_room: Callable[[], None] = lambda: None,
     ):
-        self.model, self.codec, self._ready, self._make_room = model, codec, ready, make_room
+        self.model, self.codec, self._ready = model, codec, ready
         self._budget, self.token_budget = budget, budget.now
 
     @_cut_to_fit

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.memory import make_room
 from tacit.engines.local.sampling.decoding import Newcomers, Table, Written
 from tacit.engines.local.sampling.rows import Job, NotFinite, Over, Rows
 
@@ -99,9 +97,7 @@ class LocalDesk:
     def _go_on_as_room_allows(self, asked: int) -> None:
         sampler = self._sampler
         try:
-            sampler.places.fit(
-                self._go_on, 1, partial(make_room, sampler.device), "sampling with a max_batch of {}", most=asked
-            )
+            sampler.places.fit(self._go_on, 1, "sampling with a max_batch of {}", most=asked)
         except torch.OutOfMemoryError as error:
             self.let_go()
             raise TacitError(

@@ -50,7 +50,7 @@ class AllShort(torch.OutOfMemoryError):
 class RigidBudget(Budget):
     """Of passes over a model that is gathered layer by layer: one rank must not make two of one."""
 
-    def fit(self, work: Callable[[int], Any], least: int, make_room: Callable[[], None], what: str, most: Any = None) -> Any:
+    def fit(self, work: Callable[[int], Any], least: int, what: str, *rest: Any, **more: Any) -> Any:
         try:
             return work(self.now)
         except RuntimeError as error:

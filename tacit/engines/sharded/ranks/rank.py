@@ -19,7 +19,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.engine import DEFAULT_BUDGET, hash_into, zero_head
 from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
-from tacit.engines.local.memory import Budget, give_back
+from tacit.engines.local.memory import Budget
 from tacit.engines.local.passes.codec import codec_for
 from tacit.engines.local.passes.models import keep_order, resolve_device
 from tacit.engines.local.passes.packing import buckets, input_lengths
@@ -191,8 +191,7 @@ class Rank(HandsOver):
             self.adapters.activate(name)
 
     def _scorer(self, sharded: Sharded) -> ModelScorer:
-        make_room = partial(give_back, self.device)
-        return ModelScorer(sharded.model, self.codec, self.scoring_budget, make_room=make_room)
+        return ModelScorer(sharded.model, self.codec, self.scoring_budget)
 
     def _who(self, name: str, reference: bool) -> Sharded:
         """The model to ask, with the right adapter active."""
