@@ -5,7 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ from tacit.engines.sharded.driver import starting
 from tacit.engines.sharded.driver.handover import Handover
 from tacit.engines.sharded.driver.policy import load_policy
 from tacit.engines.sharded.driver.sampling import Replica
+from tacit.engines.sharded.driver.server import Server
+from tacit.engines.sharded.driver.servers import Servers
 from tacit.engines.sharded.ranks.handing import HandsOver
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
@@ -120,3 +124,14 @@ def test_a_copy_that_only_servers_play_from_is_not_tried_out(tmp_path: Path) -> 
     hf, tokenizer = load_pretrained(str(small_checkpoint(tmp_path)), torch.device("cpu"), torch.float32)
     made = [Replica(hf, tokenizer, EngineSettings(device="cpu"), 0, lambda _: 0, bytes, plays) for plays in (True, False)]
     assert [replica.model.lean is None for replica in made] == [False, True]
+
+
+def test_what_a_lost_server_said_last_is_told() -> None:
+    """Its log is written anew once it is started again."""
+    server = MagicMock(spec=Server, deaths=0, under_way={})
+    server.last_words.return_value = " Its last words: CUDA out of memory."
+    servers = object.__new__(Servers)
+    servers._servers, servers.restarted, servers._handover = [server], 0, SimpleNamespace(newest={})
+    with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last words: CUDA out of memory"):
+        servers._begin_again(server, "it left with exit code 1", None)
+    assert servers.restarted == 1 and server.arrive.call_count == 1

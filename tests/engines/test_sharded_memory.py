@@ -22,7 +22,9 @@ from tacit.core.errors import EngineLost, TacitError
 from tacit.engines.local import memory
 from tacit.engines.local.learning import planning
 from tacit.engines.local.passes import scoring
+from tacit.engines.sharded.driver.handover import Handover
 from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.ranks import handing
 from tacit.engines.sharded.ranks.room import check_room
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
@@ -220,6 +222,31 @@ def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, ga
     planned = policy.update(batch, [Short(99)], 0.0)
     assert "token_budget" not in truth and planned["token_budget"] == planning.TRIED_TOKENS
     assert planned["loss"] == pytest.approx(truth["loss"]) and planned["grad_norm"] == pytest.approx(truth["grad_norm"])
+
+
+@dataclass(frozen=True)
+class Crowded:
+    """A loss of nothing; from then on other processes have most of the second rank's GPU, and what is left to them is noted."""
+
+    notes: Path
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        rank = torch.distributed.get_rank()
+        handing.is_crowded = lambda device: rank == 1
+        handing.give_back = lambda device: (self.notes / str(rank)).touch()
+        return 0.0 * view.logprobs_T.sum(), {}
+
+
+def test_a_server_on_the_same_gpu_finds_what_a_rank_only_kept(opened: Open, tmp_path: Path) -> None:
+    """A server that takes more than its share at times left with an error once a rank had learned and kept the rest."""
+    policy = opened()
+    policy.update(a_batch(), [Crowded(tmp_path)], 0.0)
+    assert not list(tmp_path.iterdir())
+    handover = Handover(policy.engine.ranks, policy.engine.replica, str(tmp_path / "weights"))
+    handover.hand_over("default", 0)
+    handover.close()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["1", "weights"]
 
 
 @pytest.mark.parametrize(("weights", "wished", "fits"), [(8, {}, False), (8, {"lora_rank": 16}, True), (1, {}, True)])

@@ -92,6 +92,7 @@ class Handover:
             in_order_V = np.empty(logps_1V.shape[-1], np.float32)
             in_order_V[ids_1V[0]] = logps_1V[0]
             expected.append(in_order_V)
+        self._ranks.ask("leave_room")
         file = path / "adapters" / member if self._replica.adapters else path
         return Handed(member, version, str(file) if file.exists() else "", direct, tuple(expected))
 

@@ -164,7 +164,8 @@ class Servers:
             server.stop()
             if server.deaths > RESTARTS:
                 raise EngineLost(f"{who} was lost {server.deaths} times in a row: {how}.{words} {REMEDY}")
-            warnings.warn(f"{who} was lost: {how}. It is started and asked again for what it had not finished.", stacklevel=2)
+            again = "It is started and asked again for what it had not finished."
+            warnings.warn(f"{who} was lost: {how}. {again}{words}", stacklevel=2)
             self.restarted += 1
             try:
                 server.launch()

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save as as_bytes
 
+from tacit.engines.local.memory import give_back, is_crowded
 from tacit.engines.sharded.pair import GIVES, Pair
 
 Told = list[tuple[str, tuple[int, ...], str]]
@@ -50,6 +51,11 @@ class HandsOver:
                 unfinished.unlink(missing_ok=True)
                 return str(error)
         return ""
+
+    def leave_room(self) -> None:
+        """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
+        if is_crowded(self.device):
+            give_back(self.device)
 
     def keep_weights(self, name: str) -> Told | None:
         """Have `weights` at hand on the first rank, to be given. Returns what will come."""
