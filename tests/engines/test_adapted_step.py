@@ -52,7 +52,7 @@ def kernels(monkeypatch):
     had."""
     launched: list[int] = []
     monkeypatch.setattr(projections, "_wants_input_major", lambda weights: False)
-    monkeypatch.setattr(projections, "_has_room_below", lambda weights: True)
+    monkeypatch.setattr(projections, "_waits_for_launches", lambda device: True)
     for name in ("has_norm_kernel", "has_gate_kernel"):
         monkeypatch.setattr(adapted_step, name, lambda *known: True)
     for name, plain in (("added", _added), ("gated", _gated)):
@@ -86,7 +86,10 @@ def _check(peft, sampler) -> list[float]:
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3"])
-def test_it_writes_what_the_model_writes(family, tokenizer, kernels, monkeypatch):
+@pytest.mark.parametrize("limit", [0, 32 * 32 + 1, 1 << 24])
+def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monkeypatch):
+    """Whichever of the matrices that stand alone are too large for a copy with A beside them: all, the feed-forward's, none."""
+    monkeypatch.setattr(projections, "BESIDE_LIMIT", limit)
     peft = _adapted(family)
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert kernels

@@ -12,7 +12,8 @@ On a GPU, where at a few rows a launch takes longer than what it computes, x is 
 
     [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ + [b₁; b₂; …; 0],    y + a diag(s₁B₁, s₂B₂, …)ᵀ
 
-For this a single matrix is copied as well, which would be read where it lies otherwise (`room.py` counts it).
+For this a single matrix is copied as well, which would be read where it lies otherwise, up to `BESIDE_LIMIT` (`room.py` counts
+it); of a larger one, y and a are two products.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ _Adapter = tuple[torch.Tensor, torch.Tensor, float]
 _Parts = tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]
 INPUT_MAJOR_LIMIT = 1 << 22
 """largest matrix, in elements, that is worth a copy in another memory order"""
+BESIDE_LIMIT = 1 << 24
+"""smallest matrix, in elements, that is not worth a copy with A beside it: it takes longer to read than a launch takes"""
 RANK_STEP = 8
-"""rows of an A beside weights are filled up with zeros to a multiple of this: rows of [y, a] then begin at 16 bytes"""
+"""on a GPU A is filled up with rows of zeros to a multiple of this, so that each row of [y, a] begins at 16 bytes"""
 
 
 class NotPlain(Exception):
@@ -83,11 +86,11 @@ class Projection:
 
     @property
     def is_plain(self) -> bool:
-        """whether all rows are read with one matrix and nothing beside it, as `into` and `add_to` need"""
+        """whether all rows are read with one matrix and nothing beside it, as `add_to` needs"""
         return len(self._now) == 1 and self._now[0].lora_A is None
 
     def into(self, y: torch.Tensor, x: torch.Tensor) -> None:
-        """y becomes what this makes of x, both [rows, features]."""
+        """y becomes what the one matrix makes of x, both [rows, features]; adapters are left out."""
         matrix = self._now[0]
         if matrix.bias is None:
             torch.mm(x, matrix.turned, out=y)
@@ -103,15 +106,21 @@ class Projection:
 
     @property
     def rank(self) -> int:
-        """of adapters that stand beside the matrix, where all rows are read with one; 0: none do"""
-        matrix = self._now[0]
-        return len(matrix.whole) - len(matrix.weight) if len(self._now) == 1 else 0
+        """of the adapters, where all rows are read with the same; 0: there are none"""
+        lora_A = self._now[0].lora_A
+        return len(lora_A) if len(self._now) == 1 and lora_A is not None else 0
 
     def beside(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[y, a], and B, by which a is yet to be multiplied: where there is a rank."""
+        """[y, a] of x [rows, features], and B, by which a is yet to be multiplied. There must be a rank."""
         matrix = self._now[0]
-        assert matrix.lora_B is not None
-        return linear(x, matrix.whole, matrix.whole_bias), matrix.lora_B
+        assert matrix.lora_A is not None and matrix.lora_B is not None
+        if matrix.has_below:
+            return linear(x, matrix.whole, matrix.whole_bias), matrix.lora_B
+        product = x.new_empty(len(x), sum(matrix.lora_B.shape))
+        y, a = product.split(matrix.lora_B.shape, dim=1)
+        self.into(y, x)
+        torch.mm(x, matrix.lora_A.t(), out=a)
+        return product, matrix.lora_B
 
     def from_feature(self, start: int) -> _Slice:
         """The same projection without its first `start` output features, where all rows are read with one adapter."""
@@ -155,18 +164,22 @@ class _Matrix:
 
     def __init__(self) -> None:
         self.weight = self.turned = self.whole = torch.empty(0)
-        """`whole` has A below the weights where it stands beside them"""
+        """`whole` may have A below the weights"""
         self.bias: torch.Tensor | None = None
         self.whole_bias: torch.Tensor | None = None
         self.lora_A: torch.Tensor | None = None
         self.lora_B: torch.Tensor | None = None
+
+    @property
+    def has_below(self) -> bool:
+        return len(self.whole) > len(self.weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.adapted(linear(x, self.whole, self.whole_bias), x, self.lora_B)
 
     def adapted(self, y: torch.Tensor, x: torch.Tensor, lora_B: torch.Tensor | None) -> torch.Tensor:
         """With what the adapters add to features of y = x · wholeᵀ: those that `lora_B` has."""
-        if lora_B is None or y.shape[-1] == len(lora_B):
+        if lora_B is None or not self.has_below:
             return add_adapter(y, x, self.lora_A, lora_B)
         y, read = y.split(lora_B.shape, dim=-1)
         return _add_read(y, read, lora_B)
@@ -183,11 +196,13 @@ class _Matrix:
         if input_major:
             weights = [_merged(w, adapters) for w, _, adapters in parts]
         lora_A, lora_B = (None, None) if input_major else _end_to_end(parts, order)
-        below = []
-        if lora_A is not None and lora_B is not None and _has_room_below(weights):
+        single, waits = len(parts) == 1 and order is None and not input_major, _waits_for_launches(weights[0].device)
+        if waits and lora_A is not None and lora_B is not None:
             missing = -len(lora_A) % RANK_STEP
-            below, lora_B = [pad(lora_A, (0, 0, 0, missing))], pad(lora_B, (0, missing))
-        if len(parts) == 1 and order is None and not input_major and not below:
+            lora_A, lora_B = pad(lora_A, (0, 0, 0, missing)), pad(lora_B, (0, missing))
+        goes_below = waits and (not single or weights[0].numel() < BESIDE_LIMIT)
+        below = [lora_A] if goes_below and lora_A is not None else []
+        if single and not below:
             self.whole, self.whole_bias = weights[0], biases[0]
         else:
             rows = weights if order is None else [torch.cat(weights)[order]]
@@ -200,7 +215,7 @@ class _Matrix:
         self.weight, self.bias = self.whole[:features], None if self.whole_bias is None else self.whole_bias[:features]
         self.turned = self.weight.t()
         self.lora_A = self.whole[features:] if below else None if lora_A is None else _into(self.lora_A, lora_A)
-        self.lora_B = None if lora_B is None else _into(self.lora_B, lora_B, input_major=bool(below))
+        self.lora_B = None if lora_B is None else _into(self.lora_B, lora_B, input_major=waits)
 
 
 class _Slice:
@@ -243,9 +258,9 @@ def _end_to_end(parts: Sequence[_Parts], order: torch.Tensor | None) -> tuple[to
     return torch.cat([a for a, _, _ in adapters]).to(dtype), (joined if order is None else joined[order]).to(dtype)
 
 
-def _has_room_below(weights: Sequence[torch.Tensor]) -> bool:
-    """Whether A goes below the weights. A CPU's time is in the products, not between them."""
-    return weights[0].device.type == "cuda"
+def _waits_for_launches(device: torch.device) -> bool:
+    """A CPU's time with an adapter is in the products, not between them."""
+    return device.type == "cuda"
 
 
 def _wants_input_major(weights: Sequence[torch.Tensor]) -> bool:
