@@ -56,12 +56,15 @@ def gate(
     ranks = tl.arange(0, PADDED)
     real = (rows[:, None] < count) & (columns[None, :] < INNER)
     here = product + rows[:, None].to(tl.int64) * (2 * INNER + RANK)
-    read = tl.load(here + 2 * INNER + ranks[None, :], mask=(rows[:, None] < count) & (ranks[None, :] < RANK), other=0.0)
     there = lora_B + ranks[:, None] * (2 * INNER) + columns[None, :]
     known = (ranks[:, None] < RANK) & (columns[None, :] < INNER)
+    # All is on its way before anything is computed with: what a product waits for would hold up later loads.
+    opened = tl.load(here + columns[None, :], mask=real, other=0.0)
+    passed = tl.load(here + INNER + columns[None, :], mask=real, other=0.0)
     gate_B = tl.load(there, mask=known, other=0.0)
     up_B = tl.load(there + INNER, mask=known, other=0.0)
-    opened = tl.load(here + columns[None, :], mask=real, other=0.0).to(tl.float32) + tl.dot(read, gate_B)
-    passed = tl.load(here + INNER + columns[None, :], mask=real, other=0.0).to(tl.float32) + tl.dot(read, up_B)
+    read = tl.load(here + 2 * INNER + ranks[None, :], mask=(rows[:, None] < count) & (ranks[None, :] < RANK), other=0.0)
+    opened = tl.dot(read, gate_B) + opened.to(tl.float32)
+    passed = tl.dot(read, up_B) + passed.to(tl.float32)
     through = opened * tl.sigmoid(opened) * passed
     tl.store(gated + rows[:, None].to(tl.int64) * INNER + columns[None, :], through.to(gated.dtype.element_ty), mask=real)
