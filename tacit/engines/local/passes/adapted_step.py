@@ -93,15 +93,15 @@ def gated(product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     return gated_BF
 
 
-def has_adapted_step(layers: Sequence[Any], h_width: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether adapters stand beside every matrix, and there are kernels for their ranks."""
+def has_adapted_step(layers: Sequence[Any], device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether every matrix whose product a kernel reads has adapters, of ranks that the kernels know."""
 
     def fits(layer: Any) -> bool:
-        adapted = all(projection.rank for projection in layer.projections) and layer.gates_by_silu
-        return adapted and (
-            has_gate_kernel(device, dtype, len(layer.gate_up.weight) // 2, layer.gate_up.rank)
-            and has_norm_kernel(device, dtype, h_width, layer.out.rank)
-            and has_norm_kernel(device, dtype, h_width, layer.down.rank)
+        adds, gates = (layer.out, layer.down), layer.gate_up
+        if not layer.gates_by_silu or not all(projection.rank for projection in (*adds, gates)):
+            return False
+        return has_gate_kernel(device, dtype, len(gates.weight) // 2, gates.rank) and all(
+            has_norm_kernel(device, dtype, len(projection.weight), projection.rank) for projection in adds
         )
 
     return all(map(fits, layers))

@@ -79,7 +79,7 @@ class LlamaForward:
         self._plain: bool | None = None
         """whether matrices as they are in use allow a step on the spot; None: not looked at"""
         self._beside: bool | None = None
-        """whether they have adapters beside them that a step takes along; None: not looked at"""
+        """whether they have adapters that kernels of ours take along in a step; None: not looked at"""
         self._first: dict[str | None, torch.Tensor] = {}
         """by adapter: what the first layer makes of each token"""
 
@@ -247,9 +247,9 @@ class LlamaForward:
 
     @property
     def _steps_adapted(self) -> bool:
-        """Whether a step takes adapters along in kernels of ours."""
+        """Whether a step can have what adapters do in kernels of ours, on a GPU."""
         if self._beside is None:
-            self._beside = has_adapted_step(self._layers, self._embed.weight.shape[1], self.device, self.dtype)
+            self._beside = has_adapted_step(self._layers, self.device, self.dtype)
         return self._beside
 
     def _first_projections(self) -> torch.Tensor | None:
@@ -353,7 +353,7 @@ class _Layer:
     def by_head(
         self, qkv: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What `query_key_value` returns, of what was projected."""
+        """What `query_key_value` makes of the product."""
         qk, v = qkv.unflatten(-1, (-1, self._dim)).split((self._heads + self._kv, self._kv), dim=-2)
         if self._qk_norms is not None and self._qk_weight is not None:
             qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * self._qk_weight
