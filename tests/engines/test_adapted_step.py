@@ -30,8 +30,22 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 """
 
 
-def test_the_interpreted_kernels_compute_what_torch_does():
-    assert_interpreted(INTERPRETED)
+# 2048 + 0.75 + 0.5 is nearer to 2050 than to 2048, and float16 has nothing between; one after the other, both would be lost
+ROUNDED_ONCE = """
+import torch
+from types import SimpleNamespace
+from tacit.engines.local.passes.adapted_step import added
+h, lora_B = torch.full((1, 32), 2048.0).half(), torch.zeros(8, 32).half()
+product = torch.cat((torch.full((1, 32), 0.75), torch.zeros(1, 8)), 1).half()
+product[0, 35], lora_B[3] = 2.0, 0.25
+norm = SimpleNamespace(weight=torch.full((32,), 3.0).half(), variance_epsilon=0.0)
+assert added(h, norm, product, lora_B.t()).eq(3).all() and h.eq(2050).all(), h
+"""
+
+
+@pytest.mark.parametrize("program", [INTERPRETED, ROUNDED_ONCE])
+def test_the_interpreted_kernels_compute_what_they_should(program):
+    assert_interpreted(program)
 
 
 def _sum(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
@@ -114,6 +128,9 @@ def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tok
     assert sampler._lean.moves == moves
     peft.set_adapter("two")
     seen.append(_check(peft, sampler))
+    peft.base_model.set_adapter(["one", "two"])
+    _check(peft, sampler)
+    peft.set_adapter("two")
     launched = len(kernels)
     with peft.disable_adapter():
         seen.append(_check(peft, sampler))
