@@ -144,6 +144,21 @@ def test_what_does_not_fit_is_refused_and_what_cannot_be_trained_says_what_could
     assert "to train it take a larger GPU, or several" in said(path, 24 * GIB, lora_rank=1024)
 
 
+def test_adapters_of_a_small_model_stand_beside_copies_of_its_weights(tmp_path, said) -> None:
+    """28 layers of 8,960 · 1,536 and 1,536 · 1,536 weights; the large ones of an 8B model are read where they lie."""
+    targets = EngineSettings().lora_targets
+    large = read_checkpoint(published(SIZES["8B"], tmp_path))
+    assert large is not None and large.beside(targets) == 0
+    small = published(SIZES["1.5B"], tmp_path)
+    found = read_checkpoint(small)
+    assert found is not None and found.beside(targets) == 28 * (8960 * 1536 + 1536 * 1536)
+    assert found.beside(("q_proj", "down_proj")) == 28 * 8960 * 1536
+    with pytest.raises(NoRoom, match=r"and 1\.6 GiB of copies"):
+        said(small, GIB)
+    with pytest.raises(NoRoom, match=r"and 2\.4 GiB of copies"):
+        said(small, GIB, lora_rank=16)
+
+
 def test_a_cpu_and_a_name_are_not_asked(checkpoint, monkeypatch) -> None:
     monkeypatch.setattr(room, "free_bytes", lambda device: 0)
     check_room(str(checkpoint), torch.device("cpu"), torch.bfloat16, EngineSettings())

@@ -1,8 +1,9 @@
 """Whether a checkpoint fits on the GPU, asked before anything of it is loaded: its files say which weights they have.
 
-P weights of b bytes in use, J of them in projections that read the same and are joined, A that are trained (all, or adapters'):
+P weights of b bytes in use, J of them in projections that read the same and are joined, K in others that the sampler copies to
+have an adapter beside them, A that are trained (all, or adapters'):
 
-to play     b·(P + J)                                  the sampler has the joined ones as matrices of their own
+to play     b·(P + J + K)                              the sampler has the joined ones as matrices of their own
 to train    b·(P + J) + A·bytes_to_train + logits      and so has a pass, until it has gone back
             + tokens · L·(4·D + 5·H·d + 4·F)·b         of a pass: L layers of width D, H heads of d, a feed-forward of F
 """
@@ -24,6 +25,7 @@ from tacit.engines.local.learning.planning import LOGIT_COPIES
 from tacit.engines.local.memory import GIB, Budget, free_bytes
 from tacit.engines.local.passes.llama import FAMILY
 from tacit.engines.local.passes.models import LOGIT_ELEMENTS
+from tacit.engines.local.passes.projections import BESIDE_LIMIT
 from tacit.engines.local.settings import EngineSettings
 
 HEADER_BYTES = 8
@@ -54,6 +56,13 @@ class Checkpoint:
         if self.config.get("model_type") not in FAMILY:
             return 0
         return sum(math.prod(shape) for name, shape in self.shapes.items() if _module(name) in JOINED)
+
+    def beside(self, targets: tuple[str, ...]) -> int:
+        """Weights that the same passes copy, so that an adapter stands beside them."""
+        if self.config.get("model_type") not in FAMILY:
+            return 0
+        single = (math.prod(shape) for name, shape in self.shapes.items() if _module(name) in set(targets) - set(JOINED))
+        return sum(size for size in single if size < BESIDE_LIMIT)
 
     def adapters(self, rank: int, targets: tuple[str, ...]) -> int:
         """r · (in + out) of every matrix that gets one."""
@@ -94,11 +103,12 @@ def check_room(source: str, device: torch.device, dtype: torch.dtype, settings: 
         return
     size, count = dtype.itemsize, found.weights
     name = f"model {source} has {count:,} weights: {_gib(size * count)} in {str(dtype).removeprefix('torch.')}"
-    if found.joined:
-        name += f", and {_gib(size * found.joined)} of copies to compute with"
+    copied = found.joined + (found.beside(settings.lora_targets) if settings.lora_rank else 0)
+    if copied:
+        name += f", and {_gib(size * copied)} of copies to compute with"
 
     def enough(_: int) -> int:
-        if (free := free_bytes(device)) < size * (count + found.joined):
+        if (free := free_bytes(device)) < size * (count + copied):
             raise torch.OutOfMemoryError(
                 f"{name}; this GPU has {_gib(free)} free. Take a smaller model, a larger GPU or several (docs/sharded.md), or "
                 "let fewer runs share this one."

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
+from tacit.engines.local.passes.adapted_step import adapted_step, has_adapted_step
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
@@ -77,6 +78,8 @@ class LlamaForward:
         self._small: SmallStep | None = None
         self._plain: bool | None = None
         """whether matrices as they are in use allow a step on the spot; None: not looked at"""
+        self._beside: bool | None = None
+        """whether they have adapters that kernels of ours take along in a step; None: not looked at"""
         self._first: dict[str | None, torch.Tensor] = {}
         """by adapter: what the first layer makes of each token"""
 
@@ -104,13 +107,13 @@ class LlamaForward:
     def use(self, groups: Groups) -> None:
         """Rows are read with these adapters from now on, group after group."""
         if groups != self._groups:
-            self._groups, self._plain = groups, None
+            self._groups, self._plain, self._beside = groups, None, None
             for projection in self._projections():
                 projection.use(groups)
 
     def refresh(self, adapter: str | None = None) -> None:
         """Take over changed weights, with the adapter that is active or with a named one."""
-        self._plain = None
+        self._plain = self._beside = None
         self._first.pop(adapter, None)
         for projection in self._projections():
             projection.refresh(adapter)
@@ -222,8 +225,11 @@ class LlamaForward:
             small = self._small_step(len(h))
             small(h, self._layers, self._first_projections(), tokens_B, cis_B, cache, reading)
             return self.head.unrounded(small.normed(h, self._norm.weight))
+        turns = cis_B if reading.rotations is None else None
+        if order is None and self._steps_adapted:
+            return self.head.unrounded(adapted_step(h, self._layers, self._norm, turns, cache, reading, ways))
         for depth, block in enumerate(self._layers):
-            q, k, v = block.query_key_value(h, cis_B if reading.rotations is None else None, ways)
+            q, k, v = block.query_key_value(h, turns, ways)
             if order is not None:
                 q, k, v = (x[order[1]] for x in (q, k, v))
             attended = cache.attend(depth, q, k, v, reading)
@@ -238,6 +244,13 @@ class LlamaForward:
             plain = self.device.type == "cpu" and self.dtype == torch.float32 and self._layers[0].is_plain
             self._plain = plain and all(projection.is_plain for layer in self._layers for projection in layer.projections)
         return self._plain
+
+    @property
+    def _steps_adapted(self) -> bool:
+        """Whether a step can have what adapters do in kernels of ours, on a GPU."""
+        if self._beside is None:
+            self._beside = has_adapted_step(self._layers, self.device, self.dtype)
+        return self._beside
 
     def _first_projections(self) -> torch.Tensor | None:
         """[V, features] the first layer's queries, keys and values of every token, which are the same wherever it stands; None
@@ -312,7 +325,11 @@ class _Layer:
 
     @property
     def is_plain(self) -> bool:
-        return self._qk_norms is None and self._activation is silu
+        return self._qk_norms is None and self.gates_by_silu
+
+    @property
+    def gates_by_silu(self) -> bool:
+        return self._activation is silu
 
     def refresh(self) -> None:
         if self._qk_norms is not None:
@@ -331,8 +348,13 @@ class _Layer:
         self, h: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """[..., heads, head_dim] each, rotated; None: as they are, for attention that rotates."""
-        qkv = self.qkv(ways.normed(h, self.input_norm)).unflatten(-1, (-1, self._dim))
-        qk, v = qkv.split((self._heads + self._kv, self._kv), dim=-2)
+        return self.by_head(self.qkv(ways.normed(h, self.input_norm)), cis, ways)
+
+    def by_head(
+        self, qkv: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What `query_key_value` makes of the product."""
+        qk, v = qkv.unflatten(-1, (-1, self._dim)).split((self._heads + self._kv, self._kv), dim=-2)
         if self._qk_norms is not None and self._qk_weight is not None:
             qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * self._qk_weight
         q, k = (qk if cis is None else ways.rotated(qk, cis)).split((self._heads, self._kv), dim=-2)

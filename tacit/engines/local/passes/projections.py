@@ -7,6 +7,13 @@ and the sampler's log-probabilities would no longer be those of the policy that 
 (`_wants_input_major`) takes an adapter in without a loss that could be told from a product's own rounding:
 
     y = x [W₁ + s₁B₁A₁; W₂ + s₂B₂A₂; …]ᵀ + [b₁; b₂; …]
+
+On a GPU, where at a few rows a launch takes longer than what it computes, x is multiplied once, with A beside the weights:
+
+    [y, a] = x [W₁; W₂; …; A₁; A₂; …]ᵀ + [b₁; b₂; …; 0],    y + a diag(s₁B₁, s₂B₂, …)ᵀ
+
+For this a single matrix is copied as well, which would be read where it lies otherwise, up to `BESIDE_LIMIT` (`room.py` counts
+it); of a larger one, y and a are two products.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from tacit.engines.local.passes.unrounded import unrounded
 
@@ -27,6 +34,10 @@ _Adapter = tuple[torch.Tensor, torch.Tensor, float]
 _Parts = tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]
 INPUT_MAJOR_LIMIT = 1 << 22
 """largest matrix, in elements, that is worth a copy in another memory order"""
+BESIDE_LIMIT = 1 << 24
+"""smallest matrix, in elements, that is not worth a copy with A beside it: it takes longer to read than a launch takes"""
+RANK_STEP = 8
+"""on a GPU A is filled up with rows of zeros to a multiple of this, so that each row of [y, a] begins at 16 bytes"""
 
 
 class NotPlain(Exception):
@@ -75,11 +86,11 @@ class Projection:
 
     @property
     def is_plain(self) -> bool:
-        """whether all rows are read with one matrix and nothing beside it, as `into` and `add_to` need"""
+        """whether all rows are read with one matrix and nothing beside it, as `add_to` needs"""
         return len(self._now) == 1 and self._now[0].lora_A is None
 
     def into(self, y: torch.Tensor, x: torch.Tensor) -> None:
-        """y becomes what this makes of x, both [rows, features]."""
+        """y becomes what the one matrix makes of x, both [rows, features]; adapters are left out."""
         matrix = self._now[0]
         if matrix.bias is None:
             torch.mm(x, matrix.turned, out=y)
@@ -92,6 +103,24 @@ class Projection:
         h.addmm_(x, matrix.turned)
         if matrix.bias is not None:
             h.add_(matrix.bias)
+
+    @property
+    def rank(self) -> int:
+        """of the adapters, where all rows are read with the same; 0: there are none"""
+        lora_A = self._now[0].lora_A
+        return len(lora_A) if len(self._now) == 1 and lora_A is not None else 0
+
+    def beside(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[y, a] of x [rows, features], and B, by which a is yet to be multiplied. There must be a rank."""
+        matrix = self._now[0]
+        assert matrix.lora_A is not None and matrix.lora_B is not None
+        if matrix.has_below:
+            return linear(x, matrix.whole, matrix.whole_bias), matrix.lora_B
+        product = x.new_empty(len(x), sum(matrix.lora_B.shape))
+        y, a = product.split(matrix.lora_B.shape, dim=1)
+        self.into(y, x)
+        torch.mm(x, matrix.lora_A.t(), out=a)
+        return product, matrix.lora_B
 
     def from_feature(self, start: int) -> _Slice:
         """The same projection without its first `start` output features, where all rows are read with one adapter."""
@@ -134,13 +163,26 @@ class _Matrix:
     """What is multiplied with."""
 
     def __init__(self) -> None:
-        self.weight = self.turned = torch.empty(0)
+        self.weight = self.turned = self.whole = torch.empty(0)
+        """`whole` may have A below the weights"""
         self.bias: torch.Tensor | None = None
+        self.whole_bias: torch.Tensor | None = None
         self.lora_A: torch.Tensor | None = None
         self.lora_B: torch.Tensor | None = None
 
+    @property
+    def has_below(self) -> bool:
+        return len(self.whole) > len(self.weight)
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return add_adapter(linear(x, self.weight, self.bias), x, self.lora_A, self.lora_B)
+        return self.adapted(linear(x, self.whole, self.whole_bias), x, self.lora_B)
+
+    def adapted(self, y: torch.Tensor, x: torch.Tensor, lora_B: torch.Tensor | None) -> torch.Tensor:
+        """With what the adapters add to features of y = x · wholeᵀ: those that `lora_B` has."""
+        if lora_B is None or not self.has_below:
+            return add_adapter(y, x, self.lora_A, lora_B)
+        y, read = y.split(lora_B.shape, dim=-1)
+        return _add_read(y, read, lora_B)
 
     def onto(self, h: torch.Tensor, x: torch.Tensor) -> None:
         if self.bias is not None or self.lora_A is not None:
@@ -149,34 +191,31 @@ class _Matrix:
             h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
 
     def take(self, parts: Sequence[_Parts], order: torch.Tensor | None) -> None:
-        def ordered(rows: torch.Tensor) -> torch.Tensor:
-            return rows if order is None else rows[order]
-
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
         if input_major:
             weights = [_merged(w, adapters) for w, _, adapters in parts]
-        if len(parts) == 1 and order is None and not input_major:
-            self.weight, self.bias = weights[0], biases[0]
+        lora_A, lora_B = (None, None) if input_major else _end_to_end(parts, order)
+        single, waits = len(parts) == 1 and order is None and not input_major, _waits_for_launches(weights[0].device)
+        if waits and lora_A is not None and lora_B is not None:
+            missing = -len(lora_A) % RANK_STEP
+            lora_A, lora_B = pad(lora_A, (0, 0, 0, missing)), pad(lora_B, (0, missing))
+        goes_below = waits and (not single or weights[0].numel() < BESIDE_LIMIT)
+        below = [lora_A] if goes_below and lora_A is not None else []
+        if single and not below:
+            self.whole, self.whole_bias = weights[0], biases[0]
         else:
-            self.weight = _into(self.weight, ordered(torch.cat(weights)), input_major)
+            rows = weights if order is None else [torch.cat(weights)[order]]
+            self.whole = _into(self.whole, torch.cat([*rows, *below]), input_major)
             if any(b is not None for b in biases):
-                filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-                self.bias = _into(self.bias, ordered(torch.cat(filled)))
+                filled = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
+                zeros = [a.new_zeros(len(a)) for a in below]
+                self.whole_bias = _into(self.whole_bias, torch.cat([filled if order is None else filled[order], *zeros]))
+        features = sum(map(len, weights))
+        self.weight, self.bias = self.whole[:features], None if self.whole_bias is None else self.whole_bias[:features]
         self.turned = self.weight.t()
-        adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
-        if input_major or not adapters:
-            self.lora_A = self.lora_B = None
-            return
-        rows = [len(w) for w in weights]
-        blocks = []
-        for _, b, i in adapters:
-            block = b.new_zeros(sum(rows), b.shape[1])
-            block[sum(rows[:i]) : sum(rows[: i + 1])] = b
-            blocks.append(block)
-        dtype = self.weight.dtype
-        self.lora_A = _into(self.lora_A, torch.cat([a for a, _, _ in adapters]).to(dtype))
-        self.lora_B = _into(self.lora_B, ordered(torch.cat(blocks, dim=1)).to(dtype))
+        self.lora_A = self.whole[features:] if below else None if lora_A is None else _into(self.lora_A, lora_A)
+        self.lora_B = None if lora_B is None else _into(self.lora_B, lora_B, input_major=waits)
 
 
 class _Slice:
@@ -186,18 +225,42 @@ class _Slice:
         self._whole, self._start = whole, start
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        whole, start = self._whole, self._start
-        y = linear(x, whole.weight[start:], None if whole.bias is None else whole.bias[start:])
-        return add_adapter(y, x, whole.lora_A, None if whole.lora_B is None else whole.lora_B[start:])
+        of, start = self._whole, self._start
+        y = linear(x, of.whole[start:], None if of.whole_bias is None else of.whole_bias[start:])
+        return of.adapted(y, x, None if of.lora_B is None else of.lora_B[start:])
 
 
 def add_adapter(y: torch.Tensor, x: torch.Tensor, lora_A: torch.Tensor | None, lora_B: torch.Tensor | None) -> torch.Tensor:
-    """y becomes y + (x Aᵀ) Bᵀ where it lies, B with its scale: the second product adds to it as it is computed, and is not
-    rounded before. Rows are taken as they are: through a view of them a gradient would be copied three times."""
-    if lora_A is not None and lora_B is not None:
-        rows = y if y.dim() == 2 else y.view(-1, y.shape[-1])
-        rows.addmm_(linear(x, lora_A).view(-1, len(lora_A)), lora_B.t())
+    """y becomes y + (x Aᵀ) Bᵀ where it lies, B with its scale."""
+    return y if lora_A is None or lora_B is None else _add_read(y, linear(x, lora_A), lora_B)
+
+
+def _add_read(y: torch.Tensor, read: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+    """y + a Bᵀ: the product adds to y as it is computed, and is not rounded before. Rows are taken as they are: through a view
+    of them a gradient would be copied three times."""
+    rows = y if y.dim() == 2 else y.view(-1, y.shape[-1])
+    rows.addmm_(read.view(-1, lora_B.shape[1]), lora_B.t())
     return y
+
+
+def _end_to_end(parts: Sequence[_Parts], order: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """A of all adapters, one below the other, and B with its scale, each in rows and columns of its own."""
+    adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
+    if not adapters:
+        return None, None
+    rows, dtype = [len(w) for w, _, _ in parts], parts[0][0].dtype
+    blocks = []
+    for _, b, i in adapters:
+        block = b.new_zeros(sum(rows), b.shape[1])
+        block[sum(rows[:i]) : sum(rows[: i + 1])] = b
+        blocks.append(block)
+    joined = torch.cat(blocks, dim=1)
+    return torch.cat([a for a, _, _ in adapters]).to(dtype), (joined if order is None else joined[order]).to(dtype)
+
+
+def _waits_for_launches(device: torch.device) -> bool:
+    """A CPU's time with an adapter is in the products, not between them."""
+    return device.type == "cuda"
 
 
 def _wants_input_major(weights: Sequence[torch.Tensor]) -> bool:

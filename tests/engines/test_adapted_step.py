@@ -1,0 +1,175 @@
+"""A decode step that takes adapters along computes what the model with its adapters does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from interpreted import assert_interpreted
+from peft import LoraConfig, get_peft_model
+from torch.nn.functional import rms_norm, silu
+
+from tacit.core.protocols import Sampling
+from tacit.engines.local.passes import adapted_step, projections
+from tacit.engines.local.passes.adapted_step import has_gate_kernel, has_norm_kernel
+from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
+
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+INTERPRETED = """
+import torch
+from tacit.engines.local.passes import adapted_step
+cpu = torch.device("cpu")
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for size, rank in ((32, 8), (96, 16), (300, 24), (1536, 64)):
+        assert adapted_step._adds(cpu, dtype, size, rank), (dtype, size, rank)
+        if dtype != torch.bfloat16:  # whose products the interpreter does not know
+            assert adapted_step._gates(cpu, dtype, size, rank), (dtype, size, rank)
+"""
+
+
+# 2048 + 0.75 + 0.5 is nearer to 2050 than to 2048, and float16 has nothing between; one after the other, both would be lost
+ROUNDED_ONCE = """
+import torch
+from types import SimpleNamespace
+from tacit.engines.local.passes.adapted_step import added
+h, lora_B = torch.full((1, 32), 2048.0).half(), torch.zeros(8, 32).half()
+product = torch.cat((torch.full((1, 32), 0.75), torch.zeros(1, 8)), 1).half()
+product[0, 35], lora_B[3] = 2.0, 0.25
+norm = SimpleNamespace(weight=torch.full((32,), 3.0).half(), variance_epsilon=0.0)
+assert added(h, norm, product, lora_B.t()).eq(3).all() and h.eq(2050).all(), h
+"""
+
+
+@pytest.mark.parametrize("program", [INTERPRETED, ROUNDED_ONCE])
+def test_the_interpreted_kernels_compute_what_they_should(program):
+    assert_interpreted(program)
+
+
+def _sum(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+    """y + a Bᵀ of what lies in memory as a kernel expects it."""
+    assert product.is_contiguous() and product.shape[1] % 8 == 0 and lora_B.t().is_contiguous()
+    y, a = product.split(lora_B.shape, -1)
+    return y + a @ lora_B.t()
+
+
+def _added(h: torch.Tensor, norm: Any, product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+    assert h.is_contiguous()
+    h += _sum(product, lora_B)
+    return rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
+
+
+def _gated(product: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
+    gate, up = _sum(product, lora_B).chunk(2, -1)
+    return silu(gate) * up
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Adapters beside the weights, as on a GPU, and what the kernels compute in torch's operations. How many rows each launch
+    had."""
+    launched: list[int] = []
+    monkeypatch.setattr(projections, "_wants_input_major", lambda weights: False)
+    monkeypatch.setattr(projections, "_waits_for_launches", lambda device: True)
+    for name in ("has_norm_kernel", "has_gate_kernel"):
+        monkeypatch.setattr(adapted_step, name, lambda *known: True)
+    for name, plain in (("added", _added), ("gated", _gated)):
+
+        def launch(first, *rest, plain=plain):
+            launched.append(len(first))
+            return plain(first, *rest)
+
+        monkeypatch.setattr(adapted_step, name, launch)
+    return launched
+
+
+def _adapted(family: str, targets: list[str] = TARGETS, rank: int = 3):
+    peft = get_peft_model(make_model(family), LoraConfig(r=rank, lora_alpha=16, target_modules=targets), adapter_name="one")
+    peft.add_adapter("two", LoraConfig(r=8, lora_alpha=16, target_modules=targets))
+    torch.manual_seed(1)
+    for name, parameter in peft.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.2 * torch.randn_like(parameter)
+    return peft.eval()
+
+
+def _check(peft, sampler) -> list[float]:
+    requests = make_requests(make_prompts(5))
+    completions = sampler.sample(requests, Sampling(max_tokens=8))
+    for request, completion in zip(requests, completions, strict=True):
+        expected = plain_logprobs(peft, request.prompt, completion.tokens)
+        np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)
+    assert sampler._lean is not None
+    return completions[0].logprobs.tolist()
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3"])
+@pytest.mark.parametrize("limit", [0, 32 * 32 + 1, 1 << 24])
+def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monkeypatch):
+    """Whichever of the matrices that stand alone are too large for a copy with A beside them: all, the feed-forward's, none."""
+    monkeypatch.setattr(projections, "BESIDE_LIMIT", limit)
+    peft = _adapted(family)
+    _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
+    assert kernels
+
+
+def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tokenizer, kernels, monkeypatch):
+    """Recorded steps are replayed as long as nothing has moved, and recorded anew when it has."""
+    peft = _adapted("qwen2")
+    sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch)
+    seen, moves = [_check(peft, sampler)], sampler._lean.moves
+    with torch.no_grad():
+        for name, parameter in peft.named_parameters():
+            if "lora_A.one" in name:
+                parameter *= 1.5
+    seen.append(_check(peft, sampler))
+    assert sampler._lean.moves == moves
+    peft.set_adapter("two")
+    seen.append(_check(peft, sampler))
+    peft.base_model.set_adapter(["one", "two"])
+    _check(peft, sampler)
+    peft.set_adapter("two")
+    launched = len(kernels)
+    with peft.disable_adapter():
+        seen.append(_check(peft, sampler))
+    assert len(kernels) == launched  # nothing is left for them to do
+    seen.append(_check(peft, sampler))
+    assert seen[4] == seen[2] and len({tuple(logprobs) for logprobs in seen}) == 4
+
+
+@pytest.mark.parametrize(
+    ("targets", "known"),
+    [
+        (["q_proj", "v_proj"], False),
+        (["k_proj", "o_proj", "down_proj"], False),
+        (["up_proj"], False),
+        (["o_proj", "up_proj", "down_proj"], True),
+    ],
+)
+def test_where_a_matrix_that_kernels_read_has_no_adapter_the_step_is_the_general_one(
+    targets, known, tokenizer, kernels, monkeypatch
+):
+    peft = _adapted("qwen2", targets)
+    _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
+    assert bool(kernels) == known
+
+
+def test_a_head_with_an_adapter(tokenizer, kernels, monkeypatch):
+    peft = _adapted("llama-untied-bias", [*TARGETS, "lm_head"])
+    _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
+    assert kernels
+
+
+def test_a_cpu_has_no_such_kernels():
+    assert not has_norm_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
+    assert not has_gate_kernel(torch.device("cpu"), torch.bfloat16, 64, 16)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_that_can_compile_has_them():
+    pytest.importorskip("triton")
+    gpu = torch.device("cuda")
+    assert has_norm_kernel(gpu, torch.bfloat16, 1536, 16) and has_gate_kernel(gpu, torch.bfloat16, 8960, 32)
+    assert not has_norm_kernel(gpu, torch.float32, 1536, 16) and not has_gate_kernel(gpu, torch.float32, 8960, 32)
