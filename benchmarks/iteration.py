@@ -5,9 +5,10 @@
     python benchmarks/iteration.py --model PATH --vllm DIRECTORY                # vLLM lies there; without it, where installed
     python benchmarks/iteration.py --model PATH --grow episodes=32,128 --grow prompt-tokens=120,480
 
-Episodes in groups of 8 are played through the rollout that training uses; prompts are text of about so many tokens, of which a
-group's first are alike, and lengths of completions vary by half around their mean. The worlds take no time. GRPO gives credit,
-and one clipped step is taken on all turns.
+Episodes in groups of 8 are played through the rollout that training uses, of a quarter of `--turns` to almost twice as many
+(`--even`: of as many); prompts are text of about so many tokens, of which a
+group's first are alike, and lengths of completions vary by half around their mean: nothing ends early. The worlds take no time.
+GRPO gives credit, and one clipped step is taken on all turns.
 
 Before it is timed a quarter of the turns are played and learned from, which is the warm-up.
 
@@ -39,6 +40,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Group, Observation, Prompt, Task, Transition
 from tacit.credit.episode import EpisodeRelative
 from tacit.engines.local.policy import LocalPolicy, load_policy
+from tacit.engines.local.sampling.stopping import KnownStops
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
 from tacit.losses.clipped import ClippedSurrogate
@@ -59,6 +61,8 @@ class Shape:
     turns: int
     prompt_tokens: int
     new_tokens: int
+    even: bool = False
+    """all episodes have as many turns"""
 
 
 class Turns:
@@ -101,10 +105,12 @@ class Pages:
 
 
 class Limited:
-    """A policy whose completions are as long as a request's seed says, where they do not end before."""
+    """A policy whose completions are as long as a request's seed says."""
 
     def __init__(self, policy: LocalPolicy, mean: int) -> None:
         self._policy, self._mean = policy, mean
+        no_end = KnownStops(policy.engine.tokenizer, (), policy.engine.model.vocabulary)
+        policy.engine._sampling().stops = no_end
         self.context_limit, self.encode_prompt = policy.context_limit, policy.encode_prompt
         self.encode_completion, self.decode = policy.encode_completion, policy.decode
         self.encode_prompts = policy.encode_prompts
@@ -138,7 +144,7 @@ def words_for(policy: LocalPolicy, tokens: int) -> int:
 def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, float], list[Group], Batch, dict[str, float]]:
     """(seconds of each phase, what was played, the batch that was learned from, what the update says)"""
     rng = np.random.default_rng(0)
-    shortest = max(1, shape.turns // 4)
+    shortest = shape.turns if shape.even else max(1, shape.turns // 4)
     lengths = rng.integers(shortest, 2 * shape.turns - shortest + 1, size=shape.episodes)
     tasks = [
         Task("turns", f"{i // GROUP} {i % GROUP}", "", "", int(2 * n + rng.integers(2)), "") for i, n in enumerate(lengths)
@@ -230,7 +236,7 @@ def show(result: dict[str, Any]) -> None:
 
 def shapes(args: argparse.Namespace) -> list[Shape]:
     """As asked, or with each value of what is to grow."""
-    first = Shape(args.episodes, args.turns, args.prompt_tokens, args.new_tokens)
+    first = Shape(args.episodes, args.turns, args.prompt_tokens, args.new_tokens, args.even)
     found = []
     for grown in args.grow:
         name, _, values = grown.partition("=")
@@ -247,6 +253,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank (default: all parameters)")
     parser.add_argument("--episodes", type=int, default=128 if gpu else 16, help="in groups of 8 (default %(default)s)")
     parser.add_argument("--turns", type=int, default=28 if gpu else 4, help="mean of an episode (default %(default)s)")
+    parser.add_argument(
+        "--even", action="store_true", help="so many turns in every episode, as of an agent that always runs into a limit"
+    )
     parser.add_argument("--prompt-tokens", type=int, default=480 if gpu else 80, help="mean (default %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=8, help="mean (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=2, help="timed iterations; the median counts (default %(default)s)")
@@ -257,7 +266,7 @@ def parse() -> argparse.Namespace:
     args = parser.parse_args()
     if args.episodes % GROUP:
         parser.error(f"--episodes {args.episodes} must be a multiple of {GROUP}, the size of a group")
-    known = Shape.__dataclass_fields__
+    known = [name for name in Shape.__dataclass_fields__ if name != "even"]
     if wrong := [grown for grown in args.grow if grown.partition("=")[0].replace("-", "_") not in known]:
         parser.error(f"--grow {wrong[0]}: it takes {', '.join(known)}, as in --grow episodes=32,128")
     return args

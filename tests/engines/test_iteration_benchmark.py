@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from forked import Forked, run_script
 
+from tacit.engines.local.policy import load_policy
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,6 +32,24 @@ def test_phases_and_peers_as_json():
     assert two["peers"]["transformers update"]["seconds"] > 0
     assert "GPU" in two["peers"]["vllm rollout"]["failed"]
     assert two["behaviour_gap"] < 1e-4
+
+
+def test_even_episodes_have_as_many_turns():
+    few = ("--episodes", "8", "--prompt-tokens", "20", "--new-tokens", "2", "--turns", "3", "--repeats", "1", "--alone")
+    found = [json.loads(run("--device", "cpu", *few, *more, "--json").out.splitlines()[-1]) for more in ((), ("--even",))]
+    uneven, even = (one["measured"][0] for one in found)
+    assert even["rows"] == 24 and even["even"] and uneven["rows"] != 24
+
+
+def test_completions_are_as_long_as_said_and_nothing_ends_early(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import iteration
+
+    path = str(tiny_checkpoint(iteration.world_texts(), TINY_SIZES["tiny"], 0))
+    policy = load_policy(path, EngineSettings(device="cpu", threads=1))
+    _, groups, _, _ = iteration.iterate(policy, iteration.Shape(8, 4, 20, 60, even=True), 0)
+    lengths = [len(step.completion.tokens) for group in groups for t in group.trajectories for step in t.steps]
+    assert len(lengths) == 32 and min(lengths) >= 30 and max(lengths) <= 90
 
 
 def test_a_wrong_thing_to_grow_is_an_error():
