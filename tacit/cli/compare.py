@@ -91,7 +91,8 @@ def make_parser() -> Parser:
         "--only",
         default="",
         metavar="NAME,…",
-        help="do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED; the table shows all there is",
+        help="do only these now: methods, worlds, WORLD/METHOD, METHOD/SEED or WORLD/METHOD/SEED, * for any; "
+        "the table shows all there is",
     )
     parser.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
     return parser

@@ -33,6 +33,7 @@ What is said more closely wins: common, then world, then method, then the method
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -145,13 +146,14 @@ class Plan:
         return next((s for s in self.starts if s.world == cell.world), None) if cell.starts_from else None
 
     def choose(self, only: str) -> list[Planned]:
-        """The cells that are meant: all, or those with any of the names."""
+        """The cells that are meant: all, or those with any of the names, in which * stands for anything."""
         names = [name.strip() for name in only.split(",") if name.strip()]
         meant = [{c.world, c.method, f"{c.world}/{c.method}", f"{c.method}/{c.seed}", c.label} for c in self.cells]
         for name in names:
-            if not any(name in own for own in meant):
+            if not any(fnmatch.filter(own, name) for own in meant):
                 raise unknown("world, method or run of this comparison", name, [*self.worlds, *self.methods])
-        return [cell for cell, own in zip(self.cells, meant, strict=True) if not names or own & set(names)]
+        called = [not names or any(fnmatch.filter(own, name) for name in names) for own in meant]
+        return [cell for cell, wanted in zip(self.cells, called, strict=True) if wanted]
 
 
 def make_plan(document: Document, default_name: str = "comparison") -> Plan:

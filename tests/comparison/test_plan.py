@@ -143,6 +143,7 @@ def test_a_file_without_methods_or_worlds_is_refused(kind):
 def test_only_some_of_the_runs(small):
     assert len(small.choose("")) == 18
     assert {c.world for c in small.choose("next")} == {"next"} and len(small.choose("next")) == 9
+    assert [(c.world, c.seed) for c in small.choose("next/*/1")] == [("next", 1)] * 3 and len(small.choose("*/1")) == 6
     assert [c.label for c in small.choose("same/ppo, next/grpo/1")] == [
         "same/ppo/0",
         "same/ppo/1",
