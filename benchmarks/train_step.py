@@ -133,10 +133,15 @@ def synchronize() -> None:
 
 
 def plain_model(path: str, policy: LocalPolicy) -> Any:
-    """The same checkpoint as transformers loads it, in the policy's format and place."""
+    """The same checkpoint as transformers loads it, in the policy's format and place, with adapters of peft's where that has."""
     from transformers import AutoModelForCausalLM
 
+    settings = policy.engine.settings
     hf: Any = AutoModelForCausalLM.from_pretrained(path, dtype=policy.engine.model.hf.dtype)
+    if settings.lora_rank:
+        from peft import LoraConfig, get_peft_model
+
+        hf = get_peft_model(hf, LoraConfig(r=settings.lora_rank, target_modules=list(settings.lora_targets)))
     return hf.to(policy.engine.device).train()
 
 
@@ -263,6 +268,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="seconds that count (default %(default)s)")
     parser.add_argument("--compile", action="store_true", help="compile our decoder")
     parser.add_argument("--token-budget", type=int, default=0, help="padded tokens per forward pass of ours (default: auto)")
+    parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank (default: all weights)")
+    parser.add_argument("--repeatable", action="store_true", help="our step adds up in a fixed order on a GPU")
     parser.add_argument("--only", choices=("step", "grpo"), help="one of the two comparisons")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser.parse_args()
@@ -270,7 +277,14 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
-    settings = EngineSettings(device=args.device, threads=args.threads, compile=args.compile, token_budget=args.token_budget)
+    settings = EngineSettings(
+        device=args.device,
+        threads=args.threads,
+        compile=args.compile,
+        token_budget=args.token_budget,
+        lora_rank=args.lora_rank,
+        repeatable=args.repeatable,
+    )
     sizes = TINY_SIZES.get(args.model)
     args.path = str(tiny_checkpoint(world_texts(), sizes, 0)) if sizes else str(Path(args.model).expanduser())
     result: dict[str, Any] = {"benchmark": "train_step", "model": args.model, "device": args.device}

@@ -1,0 +1,174 @@
+"""One step of sampling: milliseconds to write a token for each row, with adapters and without, on one model in one run.
+
+    python benchmarks/decode_step.py                                     # a tiny random model, 4 rows
+    python benchmarks/decode_step.py --rank 16 --rows 16,64 --before 523 --profile     # on a GPU: shapes of Qwen2.5-1.5B
+
+Weights are random, adapters stand on all linear layers, and their B is not zero. A step is recorded as the sampler records it
+(a CUDA graph) and has the draw in it. `apart` is the mean difference in log-probability between the step and the model's own
+forward pass in float32, adapters on. `--profile` says which kernels a step with adapters consists of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits)
+
+# isort: split
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from tacit.core.protocols import Sampling
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling.drawing import draw
+
+LARGE = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
+LARGE |= {"num_attention_heads": 12, "num_key_value_heads": 2}
+SMALL = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def random_model(device: torch.device, rank: int) -> Any:
+    """bfloat16 on a GPU, with adapters that do something."""
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    config = Qwen2Config(**(LARGE if device.type == "cuda" else SMALL), tie_word_embeddings=False, max_position_embeddings=4096)
+    torch.set_default_dtype(dtype)
+    with device:
+        model = Qwen2ForCausalLM(config).eval().requires_grad_(False)
+    torch.set_default_dtype(torch.float32)
+    peft = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=LAYERS)).eval()
+    with torch.no_grad():
+        for name, parameter in peft.named_parameters():
+            parameter.data = parameter.data.to(dtype)
+            if "lora_B" in name:
+                parameter.normal_(0, 0.01)
+    return peft
+
+
+class Steps:
+    """A model whose rows have `before` tokens in their cache and write one more."""
+
+    def __init__(self, forward: LlamaForward, tokens_BT: torch.Tensor) -> None:
+        self._forward, self._tokens_B = forward, tokens_BT[:, -1].contiguous()
+        rows, before = len(tokens_BT), tokens_BT.shape[1] - 1
+        self._capacity = 1 << before.bit_length()
+        self._cache = KeyValueCache(forward.geometry)
+        self._cache.open(rows, self._capacity)
+        forward.reach(self._capacity)
+        self._positions_B = torch.full((rows,), before, device=forward.device)
+        self._uniform_B = torch.rand(rows, device=forward.device)
+        for part in torch.arange(rows, device=forward.device).split(32):
+            places = slice(int(part[0]), int(part[-1]) + 1)
+            last = torch.full((len(part),), before - 1, device=forward.device)
+            forward.prefill(
+                tokens_BT[places, :-1], last, None, lambda depth, k, v, places=places: self._cache.put(depth, places, k, v)
+            )
+
+    def logits(self) -> torch.Tensor:
+        return self._forward.step(self._tokens_B, self._positions_B, self._cache, self._capacity)
+
+    def __call__(self) -> None:
+        draw(self.logits(), self._uniform_B, Sampling())
+
+
+def recorded(step: Callable[[], None]) -> Callable[[], None]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def milliseconds(step: Callable[[], None], on_gpu: bool, repeats: int, times: int = 20) -> float:
+    """Median over rounds of so many steps each."""
+    found = []
+    for _ in range(repeats + 1):  # the first warms up
+        if on_gpu:
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(times):
+            step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        found.append(1000 * (time.perf_counter() - began) / times)
+    return statistics.median(found[1:])
+
+
+def apart(logits: torch.Tensor, peft: Any, tokens_BT: torch.Tensor) -> float:
+    wide = copy.deepcopy(peft).float()
+    expected = torch.cat([wide(part, logits_to_keep=1).logits[:, -1] for part in tokens_BT.split(16)])
+    return float((logits.float().log_softmax(-1) - expected.log_softmax(-1)).abs().mean())
+
+
+def show_kernels(step: Callable[[], None], steps: int = 10) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    events = sorted(
+        (e for e in profiler.key_averages() if e.self_device_time_total > 0), key=lambda e: -e.self_device_time_total
+    )
+    for e in events[:16]:
+        each = e.self_device_time_total / e.count
+        print(f"    {e.self_device_time_total / steps:8.1f} µs  {e.count / steps:5.0f} × {each:6.2f} µs  {e.key[:90]}")
+
+
+def parse() -> argparse.Namespace:
+    gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
+    parser.add_argument("--rank", type=int, default=16, help="of the adapters (default %(default)s)")
+    parser.add_argument("--rows", default="16,64" if gpu else "4", help="at once, several by commas (default %(default)s)")
+    parser.add_argument("--before", type=int, default=523 if gpu else 23, help="tokens in the cache (default %(default)s)")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="timed rounds of 20 steps; the median counts (default %(default)s)"
+    )
+    parser.add_argument("--profile", action="store_true", help="on a GPU, what a step with adapters consists of")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser.parse_args()
+
+
+@torch.inference_mode()
+def main() -> None:
+    args = parse()
+    device, on_gpu = torch.device(args.device), args.device == "cuda"
+    peft = random_model(device, args.rank)
+    forwards = {"adapters": LlamaForward(peft.get_base_model())}
+    with peft.disable_adapter():
+        forwards["none"] = LlamaForward(peft.get_base_model())
+    name = torch.cuda.get_device_name() if on_gpu else "cpu"
+    weights = sum(parameter.numel() for parameter in peft.parameters())
+    print(f"{weights:,} weights, adapters of rank {args.rank}, {args.before} tokens before, {name}")
+    result: dict[str, Any] = {"benchmark": "decode_step", "device": name, "rank": args.rank, "before": args.before, "rows": {}}
+    for rows in map(int, args.rows.split(",")):
+        tokens_BT = torch.randint(0, peft.config.vocab_size, (rows, args.before + 1), device=device)
+        steps = {which: Steps(forward, tokens_BT) for which, forward in forwards.items()}
+        gap = apart(steps["adapters"].logits(), peft, tokens_BT)
+        run = {which: recorded(step) if on_gpu else step for which, step in steps.items()}
+        found = {which: milliseconds(step, on_gpu, args.repeats) for which, step in run.items()}
+        result["rows"][rows] = {"ms": found, "apart": gap}
+        print(
+            f"  {rows:>4} rows: {found['adapters']:.3f} ms, {found['none']:.3f} without adapters; apart {gap:.5f}", flush=True
+        )
+        if args.profile and on_gpu:
+            show_kernels(run["adapters"])
+    if args.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
