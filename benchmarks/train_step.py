@@ -133,7 +133,7 @@ def synchronize() -> None:
 
 
 def plain_model(path: str, policy: LocalPolicy) -> Any:
-    """The same checkpoint as transformers loads it, in the policy's format and place, with adapters of peft's where that has."""
+    """The same checkpoint as transformers loads it, in the policy's format and place; with peft's adapters, if that has."""
     from transformers import AutoModelForCausalLM
 
     settings = policy.engine.settings
