@@ -70,7 +70,7 @@ def test_the_interpreted_kernel_draws_as_torch_does():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_that_can_compile_draws_in_one_launch():
+def test_a_gpu_that_can_compile_draws_by_the_kernels():
     pytest.importorskip("triton")
     assert has_draw_kernel(torch.device("cuda"), torch.float32) and has_draw_kernel(torch.device("cuda"), torch.bfloat16)
     logits = torch.randn(32, 49_152, device="cuda") * 3

@@ -3,7 +3,10 @@
     out = softmax(R q · [k₀ … R kₜ] · scale) [v₀ … vₜ]      t the row's own position, R its rotation; kₜ and vₜ are the new ones
 
 Each program has one row and one key head, reads exactly the columns that row has, and keeps the running maximum and sum of the
-softmax as it goes. Torch's fused kernel reads a window common to all rows instead, under a mask.
+softmax as it goes. Torch's fused kernel reads a window common to all rows instead, under a mask. Where rows and key heads are
+too few to keep the device busy, several programs have a part of the columns each, and a second launch joins what they found:
+
+    out = Σₚ exp(mₚ − m) aₚ / Σₚ exp(mₚ − m) sₚ      m the highest score, s and a the sums of weights, and of weighted values
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from tacit.engines.local.passes.ways import Ways
 
 LEAST = 16
 """the smallest side of a matrix product on the device; the query heads of a key head are padded to it"""
+A_PROCESSOR = 3
+"""programs that keep one processor busy: each waits for memory most of the time"""
+MOST_PARTS = 8
 
 
 def attend_step(
@@ -29,17 +35,23 @@ def attend_step(
     positions_B: torch.Tensor,
     rotations: torch.Tensor,
     scale: float,
+    parts: int = 0,
 ) -> torch.Tensor:
-    """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not.
+    """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not. `parts`: of a row's
+    columns, a power of two; 0 is as many as the device can use.
 
     Queries and keys keep the two halves of each rotated pair side by side. `rotations` [positions, head_dim / 2, 2] are cosine
     and sine, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
+    parts = parts or _parts(rows * kv_heads, q_BHD.device)
     out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
-    from tacit.engines.local.passes.step_kernel import attend_one  # triton is only there where there is a GPU
+    found, peaks = (
+        out.new_empty((rows, kv_heads, parts, LEAST, size) if parts > 1 else 0, dtype=torch.float32) for size in (dim, 2)
+    )
+    from tacit.engines.local.passes.step_kernel import attend_one, join_parts  # triton is only there where there is a GPU
 
-    attend_one[(rows, kv_heads)](
+    attend_one[(rows, kv_heads, parts)](
         q_BHD,
         k_BGD,
         v_BGD,
@@ -48,6 +60,8 @@ def attend_step(
         positions_B,
         rotations,
         out,
+        found,
+        peaks,
         scale,
         q_BHD.stride(0),
         k_BGD.stride(0),
@@ -58,8 +72,22 @@ def attend_step(
         PADDED=LEAST,
         DIM=dim,
         BLOCK=64,
+        PARTS=parts,
     )
+    if parts > 1:
+        shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim}
+        join_parts[(rows, heads)](found, peaks, out, **shape, PARTS=parts, num_warps=1)
     return out
+
+
+@cache
+def _parts(programs: int, device: torch.device) -> int:
+    """So many that there are some programs for every processor of the device; each should still have a few columns to read."""
+    wanted = A_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+    parts = 1
+    while parts < MOST_PARTS and 2 * parts * programs <= wanted:
+        parts *= 2
+    return parts
 
 
 @cache
@@ -84,7 +112,14 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
     keys, values = random(rows, capacity, kv_heads, head_dim), random(rows, capacity, kv_heads, head_dim)
     scale = head_dim**-0.5
     turns = torch.polar(torch.ones(capacity, head_dim // 2, device=device), random(capacity, head_dim // 2).float())
-    found = attend_step(q, k, v, keys, values, positions, torch.view_as_real(turns), scale)
+    rotations, old_keys, old_values = torch.view_as_real(turns), keys.clone(), values.clone()
+    found = attend_step(q, k, v, keys, values, positions, rotations, scale, parts=1)
+    for parts in (2, 4, MOST_PARTS):
+        there = old_keys.clone(), old_values.clone()
+        other = attend_step(q, k, v, there[0], there[1], positions, rotations, scale, parts)
+        same = torch.equal(there[0], keys) and torch.equal(there[1], values)
+        if not (same and torch.allclose(other.float(), found.float(), atol=2e-2, rtol=2e-2)):
+            return False
     q, k = (Ways.rotated(x, turns[positions, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
         own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()

@@ -1,4 +1,4 @@
-"""The kernel of step_attention.py, which says what it computes. Import it only where there is triton."""
+"""The kernels of step_attention.py, which says what they compute. Import them only where there is triton."""
 
 import triton
 import triton.language as tl
@@ -14,6 +14,8 @@ def attend_one(
     positions,
     rotations,
     out,
+    partial,
+    peaks,
     scale,
     q_row,
     k_row,
@@ -24,9 +26,13 @@ def attend_one(
     PADDED: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
+    """A program has one part of a row's columns; the first also has the new token."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
+    part = tl.program_id(2)
+    first_part = part == 0
     position = tl.load(positions + row)
     dims = tl.arange(0, DIM)
     queries = tl.arange(0, PADDED)
@@ -46,15 +52,23 @@ def attend_one(
     key = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (DIM,)).to(k_new.dtype.element_ty)
     value = tl.load(v_new + row * v_row + head * DIM + dims)
     first = (row * capacity * KV + head) * DIM
-    tl.store(keys + first + position * KV * DIM + dims, key)
-    tl.store(values + first + position * KV * DIM + dims, value)
+    new = dims < tl.where(first_part, DIM, 0)
+    tl.store(keys + first + position * KV * DIM + dims, key, mask=new)
+    tl.store(values + first + position * KV * DIM + dims, value, mask=new)
     # The new token comes from registers: what a program stores, it does not read back.
     highest = tl.sum(asking.to(tl.float32) * key[None, :].to(tl.float32), 1) * scale
     total = tl.full([PADDED], 1.0, tl.float32)
     answer = tl.zeros([PADDED, DIM], tl.float32) + value[None, :].to(tl.float32)
-    for start in range(0, position, BLOCK):
+    begin, end = 0, position
+    if PARTS > 1:
+        highest = tl.where(first_part, highest, -float("inf"))
+        total = tl.where(first_part, total, 0.0)
+        answer = tl.where(first_part, answer, 0.0)
+        size = tl.cdiv(tl.cdiv(position, PARTS), BLOCK) * BLOCK
+        begin, end = part * size, tl.minimum((part + 1) * size, position)
+    for start in range(begin, end, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        seen = columns < position
+        seen = columns < end
         places = first + columns[:, None] * (KV * DIM) + dims[None, :]
         their_keys = tl.load(keys + places, mask=seen[:, None], other=0.0)
         their_values = tl.load(values + places, mask=seen[:, None], other=0.0)  # on its way while scores are computed
@@ -66,5 +80,27 @@ def attend_one(
         total = total * kept + tl.sum(weights, 1)
         answer = answer * kept[:, None] + tl.dot(weights.to(their_values.dtype), their_values)
         highest = higher
-    answer = answer / total[:, None]
-    tl.store(out + row * (KV * GROUP * DIM) + at, answer.to(asking.dtype), mask=real)
+    if PARTS == 1:
+        answer = answer / total[:, None]
+        tl.store(out + row * (KV * GROUP * DIM) + at, answer.to(asking.dtype), mask=real)
+    else:
+        mine = ((row * KV + head) * PARTS + part) * PADDED + queries
+        tl.store(partial + mine[:, None] * DIM + dims[None, :], answer, mask=real)
+        tl.store(peaks + 2 * mine, highest)
+        tl.store(peaks + 2 * mine + 1, total)
+
+
+@triton.jit
+def join_parts(
+    partial, peaks, out, KV: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
+):
+    """A program has one row and one query head, and what the parts found of it."""
+    row = tl.program_id(0).to(tl.int64)
+    asked = tl.program_id(1)
+    dims = tl.arange(0, DIM)
+    parts = tl.arange(0, PARTS)
+    theirs = ((row * KV + asked // GROUP) * PARTS + parts) * PADDED + asked % GROUP
+    highest, total = tl.load(peaks + 2 * theirs), tl.load(peaks + 2 * theirs + 1)
+    weight = tl.exp(highest - tl.max(highest, 0))  # a part without columns has −∞, and counts for nothing
+    found = tl.sum(tl.load(partial + theirs[:, None] * DIM + dims[None, :]) * weight[:, None], 0) / tl.sum(total * weight, 0)
+    tl.store(out + (row * KV * GROUP + asked) * DIM + dims, found.to(out.dtype.element_ty))

@@ -1,7 +1,8 @@
 """From logits to tokens: temperature, top-k, top-p, and the inverse of the cumulative distribution.
 
-On a GPU a draw from all tokens is one launch (draw_kernel.py); in torch's own operations it is six, and the cumulative sums of
-256 rows alone take a tenth of a small model's step.
+On a GPU a draw from all tokens is two launches (draw_kernel.py), and in torch's own operations six, of which the cumulative
+sums of 256 rows alone take a tenth of a small model's step. The first weighs the parts of every row, so that few rows of a
+large vocabulary keep the whole device busy; the second reads the one part in which u falls.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.kernels import holds
 
 BLOCK = 4096
-"""logits that the kernel has in hand at a time"""
+"""logits of a part"""
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -82,16 +83,20 @@ def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
 
 
 def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    from tacit.engines.local.sampling.draw_kernel import draw_one  # triton is only there where there is a GPU
+    from tacit.engines.local.sampling.draw_kernel import draw_one, weigh_part  # triton is only there where there is a GPU
 
-    rows, vocabulary = logits_BV.shape
-    tokens_B = torch.empty(rows, dtype=torch.long, device=logits_BV.device)
-    logprobs_B = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)
-    logits_BV, uniform_B = logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous(), uniform_B.contiguous()
+    (rows, vocabulary), device = logits_BV.shape, logits_BV.device
+    tokens_B = torch.empty(rows, dtype=torch.long, device=device)
+    logprobs_B = torch.empty(rows, dtype=torch.float32, device=device)
     if rows:
-        draw_one[(rows,)](
-            logits_BV, uniform_B, tokens_B, logprobs_B, temperature, vocabulary, logits_BV.stride(0), BLOCK=BLOCK, num_warps=8
-        )
+        logits_BV, uniform_B = logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous(), uniform_B.contiguous()
+        parts = -(-vocabulary // BLOCK)
+        parts_BP = torch.empty(rows, parts, 2, dtype=torch.float32, device=device)
+        shape = (temperature, vocabulary, logits_BV.stride(0))
+        weigh_part[(rows, parts)](logits_BV, parts_BP, *shape, PARTS=parts, BLOCK=BLOCK, num_warps=8)
+        padded = 1 << (parts - 1).bit_length()
+        found = (tokens_B, logprobs_B)
+        draw_one[(rows,)](logits_BV, parts_BP, uniform_B, *found, *shape, PARTS=parts, PADDED=padded, BLOCK=BLOCK, num_warps=8)
     return tokens_B, logprobs_B
 
 
