@@ -272,7 +272,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeatable", action="store_true", help="our step adds up in a fixed order on a GPU")
     parser.add_argument("--only", choices=("step", "grpo"), help="one of the two comparisons")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.lora_rank and args.only != "step":
+        parser.error(f"--lora-rank {args.lora_rank}: TRL's step would train all weights beside our adapters; add --only step")
+    return args
 
 
 def main() -> None:
