@@ -7,8 +7,10 @@ Step: the same rows (ragged prompts and completions), the same policy-gradient l
 all rows into one batch and computes all logits, as a first script would; where that does not fit, into two, four, …, and says
 so. Tokens per second count real tokens, not padding. A peer that fails is reported, and the rest goes on.
 GRPO: 2 prompts × 8 completions of 64 tokens, sampled, rewarded and trained on, without a KL term (TRL's default).
-Both sides use the same threads and the same process; TRL has to be installed beside Tacit. On a machine that others use too,
---clock cpu counts this process's own seconds, which with one thread are about those it would take alone.
+Both sides use the same threads and the same process; TRL has to be installed beside Tacit. On ARM torch hands some products to
+oneDNN, which keeps to the threads the process began with whatever torch is told later; so it begins again with as many as asked
+for. On a machine that others use too, --clock cpu counts this process's own seconds, which with one thread are about those it
+would take alone.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -278,8 +282,16 @@ def parse() -> argparse.Namespace:
     return args
 
 
+def begin_with(threads: int) -> None:
+    """Start this process again where it began with other threads than these; 0 leaves it as it is."""
+    if threads and os.environ.get("OMP_NUM_THREADS") != str(threads):
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        os.execv(sys.executable, sys.orig_argv)
+
+
 def main() -> None:
     args = parse()
+    begin_with(args.threads)
     settings = EngineSettings(
         device=args.device,
         threads=args.threads,

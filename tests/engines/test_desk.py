@@ -141,6 +141,18 @@ def test_a_place_that_is_free_is_taken_by_the_next_that_waits(llama, tokenizer, 
     assert len(widths) < 100, "29 short rows in three places, while the long one goes on in the fourth"
 
 
+def test_rows_that_are_over_are_soon_not_computed_any_more(llama, tokenizer, monkeypatch):
+    widths = []
+    step = LlamaForward.step
+    monkeypatch.setattr(
+        LlamaForward, "step", lambda self, tokens, *rest: widths.append(len(tokens)) or step(self, tokens, *rest)
+    )
+    requests = [Request(p, seed=i, max_tokens=5 if i % 5 == 0 else 40) for i, p in enumerate(make_prompts(32))]
+    done = LocalSampler(llama, tokenizer, "cpu").sample(requests, Sampling(temperature=0.8))
+    needed = sum(len(completion.tokens) - 1 for completion in done)  # the prefill draws each row's first
+    assert needed <= sum(widths) <= needed / 0.9
+
+
 def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_them(llama, tokenizer):
     sampler = LocalSampler(llama, tokenizer, "cpu")
     stops = [("x", str(i)) for i in range(3 * KEPT)]

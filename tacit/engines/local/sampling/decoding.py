@@ -71,6 +71,12 @@ class Table(Protocol):
         """whether rows can join while others are under way"""
         ...
 
+    @property
+    def leave_below(self) -> float:
+        """rows that are over leave once no more than this share of the places is under way: moving the others costs about one
+        step's reading of them"""
+        ...
+
     def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
         """Prefill the prompts and draw each row's first token. `seated` places are taken now, or 0: begin afresh. `layer`
         counts from 0, the embeddings."""

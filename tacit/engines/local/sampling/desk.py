@@ -36,9 +36,6 @@ JOINING_COSTS = 4
 launches take several recorded steps; on a CPU it takes less, but fewer prompts that are alike are computed together"""
 PATIENCE = 8 * JOINING_COSTS
 """no row that is over waits for more steps than this"""
-COMPACT_BELOW = 0.75
-"""rows that are over leave the table once no more than this share of it is under way: moving rows costs about one step's
-reading"""
 
 
 class LocalDesk:
@@ -116,7 +113,7 @@ class LocalDesk:
         began, idle, waited = rows.under_way + len(self._finished), 0, 0
         over, steady, ahead = len(self._finished), False, None
         while rows.under_way:
-            if ahead is None and rows.under_way <= COMPACT_BELOW * len(rows):
+            if ahead is None and rows.under_way <= table.leave_below * len(rows):
                 table.keep(rows.move_together())
             ahead = self._look(table, ahead, steady)
             before, over = over, began - rows.under_way

@@ -125,6 +125,8 @@ class LlamaTable:
         self.decoder = decoder
         self.check_every = 4 if decoder.fixed_shapes else 1
         self.looks_ahead = decoder.fixed_shapes
+        # where there are few widths, a table is no narrower before a quarter has left it
+        self.leave_below = 0.75 if decoder.fixed_shapes else 0.9
         self.graphs = StepGraphs(enabled=decoder.records)
         self.cache = KeyValueCache(decoder.forward.geometry)
         self._lanes = Lanes(0, self.check_every, decoder.device)
