@@ -9,6 +9,7 @@ from test_lean import build, grouped_rows
 from torch._dynamo.utils import counters
 
 from tacit.core.batch import Batch
+from tacit.engines.local.learning import planning
 from tacit.engines.local.learning.planning import kept_by
 from tacit.engines.local.passes import ragged
 from tacit.engines.local.passes.flat import FlatPack, pack_flat
@@ -103,21 +104,23 @@ def test_in_bfloat16_they_differ_by_rounding(adapted: str) -> None:
     assert graphs() == 1
 
 
-def test_a_policy_plans_and_learns_with_them_as_without(make_policy, rows, monkeypatch) -> None:
-    """Also with what autograd keeps of the trial left out of the count, and no graph more for being counted."""
+def test_a_policy_plans_and_learns_with_them_as_without(own_cache, texts, rows, monkeypatch) -> None:
+    """What autograd keeps of the trial is left out of the count, and there is no graph more for being counted."""
+    from tacit.engines.local.policy import load_policy
+    from tacit.engines.local.settings import EngineSettings
     from tacit.engines.models.tiny import TinySettings
 
+    monkeypatch.setattr(planning, "TRIED_TOKENS", 30)
     deep = TinySettings(hidden=32, layers=4, heads=2, kv_heads=1, intermediate=64, context=256)
-    monkeypatch.setattr("tacit.engines.models.tiny.TinySettings", lambda **_: deep)
     batch, moved, kept = Batch.imitation(*rows), [], []
     for compiled in (True, False):
-        policy = make_policy(token_budget=60, compile=compiled, lora_rank=2)
-        assert policy.engine.model.layers == 4
+        settings = EngineSettings(device="cpu", threads=1, token_budget=60, compile=compiled, lora_rank=2)
+        policy = load_policy("tiny", settings, 0, texts, deep)
         assert (policy.engine.model.ragged._regions is not None) == compiled
         learning = policy.engine.learning("default")
-        counted = [kept_by(learning, batch, [Imitation()], np.array([0, 1, 2, 3])) for _ in range(2)]
+        counted = [kept_by(learning, batch, [Imitation()], np.array([0, 1, 2, 3, 5, 6, 7])) for _ in range(2)]
         assert counted[0] == counted[1]
-        kept.append(sum(counted[0]))
+        kept.append(counted[0][1])
         policy.update(batch, [Imitation()], 1e-2)
         moved.append(policy.logprobs(*rows))
     assert graphs() == 2
@@ -131,7 +134,7 @@ def test_a_module_that_drops_out_keeps_its_own_way() -> None:
 
     hf = build("Llama", num_hidden_layers=4)
     peft.get_peft_model(hf, peft.LoraConfig(r=3, lora_dropout=0.5, target_modules=["q_proj"], init_lora_weights=False))
-    compiled = RaggedDecoder(hf, regions=True)
+    compiled = RaggedDecoder(hf.eval(), regions=True)
     assert compiled._regions.of_pass(2) is not None
     hf.model.layers[2].self_attn.q_proj.train()
     assert compiled._regions.of_pass(2) is None
