@@ -10,11 +10,12 @@ from test_lean import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.passes import pieces as pieces_module
+from tacit.engines.local.passes.joint import joint
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.pieces import PLAIN, Pieces
 from tacit.engines.local.passes.projections import add_adapter
-from tacit.engines.local.passes.ragged import RaggedDecoder, joint
+from tacit.engines.local.passes.ragged import RaggedDecoder
 from tacit.engines.local.passes.ragged_attention import Spans, attend
 from tacit.engines.local.sampling.sampler import LocalSampler
 

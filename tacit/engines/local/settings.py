@@ -42,7 +42,8 @@ class EngineSettings:
     value_head: bool = False
     """add a linear value head on the last hidden state of the prompt, as PPO needs"""
     compile: bool = False
-    """compile the whole decoder of an architecture that has no lean pass here (torch.compile): minutes of warm-up"""
+    """on a GPU compile all that lies between two attentions as one (torch.compile), for passes that wait for the host; of an
+    architecture that has no lean pass here the whole decoder, wherever it runs: minutes of warm-up"""
     repeatable: bool = False
     """on a GPU: sums in a fixed order, so that a run again has the same bits there; give token_budget too. Some slower"""
     gradient_checkpointing: bool = False

@@ -33,7 +33,8 @@ class LanguageModel:
     """
 
     def __init__(self, hf: Any, compiled: bool = False, lean: bool = True):
-        """`lean` takes our own forward pass where the architecture allows; `compiled` compiles the decoder where not."""
+        """`lean` takes our own forward pass where the architecture allows; `compiled` compiles regions of it on a GPU, and the
+        whole decoder where there is no such pass."""
         self.hf: Any = hf
         self.decoder: Any = hf.base_model
         self.head: Any = hf.get_output_embeddings()
@@ -51,7 +52,7 @@ class LanguageModel:
         self._check_head()
         self.lean: LeanDecoder | None = None
         if lean and LeanDecoder.supports(hf):
-            ragged = [RaggedDecoder(hf)] if RaggedDecoder.suits(hf) else []
+            ragged = [RaggedDecoder(hf, regions=compiled)] if RaggedDecoder.suits(hf) else []
             self.lean = next((ours for ours in (*ragged, LeanDecoder(hf)) if self._agrees(ours)), None)
         if compiled and self.lean is None:
             self._decode = torch.compile(self.decoder, dynamic=True)

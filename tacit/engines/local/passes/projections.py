@@ -19,6 +19,8 @@ it); of a larger one, y and a are two products.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,8 +32,8 @@ Groups = Sequence[tuple[str | None, int]]
 """(adapter, rows that are read with it), in the order of the rows; None: whichever is active"""
 ALL = -1
 """rows, where there is one group"""
-_Adapter = tuple[torch.Tensor, torch.Tensor, float]
-_Parts = tuple[torch.Tensor, torch.Tensor | None, list[_Adapter]]
+Adapter = tuple[torch.Tensor, torch.Tensor, float]
+Parts = tuple[torch.Tensor, torch.Tensor | None, list[Adapter]]
 INPUT_MAJOR_LIMIT = 1 << 22
 """largest matrix, in elements, that is worth a copy in another memory order"""
 BESIDE_LIMIT = 1 << 24
@@ -190,7 +192,7 @@ class _Matrix:
         else:
             h.view(-1, h.shape[-1]).addmm_(x.flatten(0, -2), self.weight.t())
 
-    def take(self, parts: Sequence[_Parts], order: torch.Tensor | None) -> None:
+    def take(self, parts: Sequence[Parts], order: torch.Tensor | None) -> None:
         weights, biases = [w for w, _, _ in parts], [b for _, b, _ in parts]
         input_major = _wants_input_major(weights)
         if input_major:
@@ -243,7 +245,7 @@ def _add_read(y: torch.Tensor, read: torch.Tensor, lora_B: torch.Tensor) -> torc
     return y
 
 
-def _end_to_end(parts: Sequence[_Parts], order: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+def _end_to_end(parts: Sequence[Parts], order: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
     """A of all adapters, one below the other, and B with its scale, each in rows and columns of its own."""
     adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
     if not adapters:
@@ -280,39 +282,48 @@ def _into(old: torch.Tensor | None, new: torch.Tensor, input_major: bool = False
     return old.copy_(new)
 
 
-def _merged(weight: torch.Tensor, adapters: Sequence[_Adapter]) -> torch.Tensor:
+def _merged(weight: torch.Tensor, adapters: Sequence[Adapter]) -> torch.Tensor:
     """W + s·B·A"""
     for a, b, scale in adapters:
         weight = torch.addmm(weight, b.to(weight.dtype), a.to(weight.dtype), alpha=scale)
     return weight
 
 
-def parts_of(module: nn.Module, adapter: str | None = None) -> _Parts:
+def parts_of(module: Any, adapter: str | None = None) -> Parts:
     """(weight, bias, [(A, B, scale), …]) of a linear module with the adapters that are active now, or with a named one."""
     if type(module) is nn.Linear:
         return module.weight, module.bias, []
-    from peft.tuners.lora import Linear as LoraLinear  # a second of imports, which a model without adapters does without
-
-    if type(module) is not LoraLinear or type(module.base_layer) is not nn.Linear:
+    if type(module) is not _lora_linear():
         raise NotPlain(f"{type(module).__name__} is not a plain or LoRA linear layer")
-    base = module.base_layer
+    base, merged = module.base_layer, module.merged
+    if type(base) is not nn.Linear:
+        raise NotPlain(f"a LoRA layer around {type(base).__name__} is not around a plain one")
     if module.disable_adapters and adapter is None:
-        if module.merged:
+        if merged:
             raise NotPlain("a merged adapter is switched off")
         return base.weight, base.bias, []
-    adapters: list[_Adapter] = []
-    if module.merged and adapter is not None:
+    adapters: list[Adapter] = []
+    if merged and adapter is not None:
         raise NotPlain("an adapter is merged into the weights")
-    if not module.merged:
+    if not merged:
+        all_A, all_B = module.lora_A, module.lora_B
         for name in module.active_adapters if adapter is None else (adapter,):
-            if name not in module.lora_A:
+            if name not in all_A:
                 if adapter is not None:  # all adapters of an engine have the same layers: this one was given up
                     raise NotPlain(f"there is no adapter {name!r} here any more")
                 continue
-            lora_A, lora_B = module.lora_A[name], module.lora_B[name]
+            lora_A, lora_B = all_A[name], all_B[name]
             if not isinstance(lora_A, nn.Linear) or not isinstance(lora_B, nn.Linear):
                 raise NotPlain(f"adapter {name!r} is no pair of linear layers")
             if name in module.lora_variant or lora_B.bias is not None:
                 raise NotPlain(f"adapter {name!r} is a LoRA variant")
             adapters.append((lora_A.weight, lora_B.weight, module.scaling[name]))
     return base.weight, base.bias, adapters
+
+
+@cache
+def _lora_linear() -> type[Any]:
+    """Remembered, since every pass asks for every module."""
+    from peft.tuners.lora import Linear  # a second of imports, which a model without adapters does without
+
+    return Linear

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import linear
 
 from tacit.engines.local.passes.flat import Attention, FlatPack
+from tacit.engines.local.passes.joint import joint
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.pieces import COMPILED, PLAIN, WORTH_COMPILING, Pieces, can_compile
-from tacit.engines.local.passes.projections import NotPlain, add_adapter, parts_of
 from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
+from tacit.engines.local.passes.regions import WORTH_A_REGION, Regions
 
 
 class RaggedDecoder(LeanDecoder):
@@ -26,10 +26,12 @@ class RaggedDecoder(LeanDecoder):
         weight, attention = hf.model.embed_tokens.weight, hf.model.layers[0].self_attn
         return has_flash(weight.device, weight.dtype, int(attention.head_dim))
 
-    def __init__(self, hf: Any):
+    def __init__(self, hf: Any, regions: bool = False):
+        """`regions`: where there is a compiler, what lies between two attentions is compiled as one."""
         super().__init__(hf)
         self.device: torch.device = hf.model.embed_tokens.weight.device
         self._compiles = can_compile(self.device)
+        self._regions = Regions(self.layers, self.head_dim) if regions and self._compiles else None
 
     def __call__(self, pack: FlatPack) -> torch.Tensor:
         hidden_ND, normed_ND, rotation_N = self._below(pack, len(self.layers) - 1)
@@ -59,15 +61,19 @@ class RaggedDecoder(LeanDecoder):
         inner = [_Rows(attention, self.device) for attention in pack.inner]
         norms = [*(layer.input_layernorm for layer in self.layers), self.body.norm]
         normed_ND = pieces.normed(hidden_ND, norms[0].weight, norms[0].variance_epsilon)
+        small = pack.computed < WORTH_A_REGION
+        regions = None if self._regions is None or small else self._regions.of_pass(depth - 1)
         for i, layer in enumerate(self.layers[:depth]):
             if found is not None:
                 found[i] = hidden_ND
-            attention = layer.self_attn
-            q, k, v = self._heads(normed_ND, attention.q_proj, attention.k_proj, attention.v_proj)
-            q, k = (self._rotated(pieces, layer, n, x, rotation_N) for n, x in (("q_norm", q), ("k_norm", k)))
+            if i == 0 or regions is None:
+                q, k, v = self._asked(pieces, layer, normed_ND, rotation_N)
             asking = q.split([rows.queries for rows in inner])
             attended = [rows.attend(part, k, v, self.scale) for rows, part in zip(inner, asking, strict=True)]
             attended_NF = attended[0] if len(attended) == 1 else torch.cat(attended)
+            if regions is not None and i < depth - 1:
+                hidden_ND, q, k, v = regions(i, hidden_ND, attended_NF, *rotation_N)
+                continue
             hidden_ND, normed_ND = self._after_attention(pieces, layer, hidden_ND, attended_NF)
             hidden_ND, normed_ND = self._fed_forward(pieces, layer, hidden_ND, normed_ND, norms[i + 1])
         if found is not None:
@@ -76,6 +82,15 @@ class RaggedDecoder(LeanDecoder):
 
     def _pieces(self, pack: FlatPack) -> Pieces:
         return COMPILED if self._compiles and pack.computed >= WORTH_COMPILING else PLAIN
+
+    def _asked(
+        self, pieces: Pieces, layer: Any, normed: torch.Tensor, rotation: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A layer's queries, keys and values, rotated."""
+        attention = layer.self_attn
+        q, k, v = self._heads(normed, attention.q_proj, attention.k_proj, attention.v_proj)
+        q, k = (self._rotated(pieces, layer, n, x, rotation) for n, x in (("q_norm", q), ("k_norm", k)))
+        return q, k, v
 
     def _heads(self, x: torch.Tensor, *modules: Any) -> list[torch.Tensor]:
         """[N, heads, head_dim] of each projection."""
@@ -126,40 +141,6 @@ class _Rows:
         elif self._first < len(k):
             k, v = k[: self._first], v[: self._first]
         return attend(q, k, v, self._spans, scale).flatten(1)
-
-
-def joint(x: torch.Tensor, *modules: Any) -> torch.Tensor:
-    """Linear layers that read the same input, as one product, and their adapters as two more:
-
-        y = x [W₁; W₂; …]ᵀ + [b₁; b₂; …] + (x [A₁; A₂; …]ᵀ) diag(s₁B₁, s₂B₂, …)ᵀ
-
-    which is also how they are sampled from. A module of another kind, or with dropout, speaks for itself.
-    """
-    try:
-        parts = [parts_of(module) for module in modules]
-    except NotPlain:
-        parts = []
-    if not parts or any(len(adapters) > 1 for _, _, adapters in parts) or _drops_out(modules):
-        return torch.cat([module(x) for module in modules], dim=-1)
-    weights, biases = [weight for weight, _, _ in parts], [bias for _, bias, _ in parts]
-    bias = None
-    if any(b is not None for b in biases):
-        bias = _end_to_end([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
-    y = linear(x, _end_to_end(weights), bias)
-    if not any(adapters for _, _, adapters in parts):
-        return y
-    blocks = [adapters[0][1] * adapters[0][2] if adapters else w.new_zeros(len(w), 0) for w, _, adapters in parts]
-    return add_adapter(y, x, _end_to_end([a for _, _, adapters in parts for a, _, _ in adapters]), torch.block_diag(*blocks))
-
-
-def _drops_out(modules: Sequence[Any]) -> bool:
-    return any(
-        drop.training and getattr(drop, "p", 0.0) for module in modules for drop in getattr(module, "lora_dropout", {}).values()
-    )
-
-
-def _end_to_end(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
 def _to(array: np.ndarray, device: torch.device) -> torch.Tensor:
