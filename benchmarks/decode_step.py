@@ -3,8 +3,8 @@
     python benchmarks/decode_step.py                                     # a tiny random model, 4 rows
     python benchmarks/decode_step.py --rank 16 --rows 16,64 --before 523 --profile     # on a GPU: shapes of Qwen2.5-1.5B
 
-Weights are random, adapters stand on all linear layers, and their B is not zero. A step is recorded as the sampler records it
-(a CUDA graph) and has the draw in it. `apart` is the mean difference in log-probability between the step and the model's own
+Weights are random, adapters stand on all linear layers, and their B is not zero. A step is recorded as in the sampler (a CUDA
+graph) and has the draw in it. `apart` is the mean difference in log-probability between the step and the model's own
 forward pass in float32, adapters on. `--profile` says which kernels a step with adapters consists of.
 """
 
@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits)
@@ -23,12 +24,14 @@ import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits
 # isort: split
 import torch
 from peft import LoraConfig, get_peft_model
+from train_step import synchronize
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.drawing import draw
+from tacit.engines.local.sampling.graphs import StepGraphs
 
 LARGE = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
 LARGE |= {"num_attention_heads": 12, "num_key_value_heads": 2}
@@ -81,29 +84,15 @@ class Steps:
         draw(self.logits(), self._uniform_B, Sampling())
 
 
-def recorded(step: Callable[[], None]) -> Callable[[], None]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-def milliseconds(step: Callable[[], None], on_gpu: bool, repeats: int, times: int = 20) -> float:
+def milliseconds(step: Callable[[], None], repeats: int, times: int = 20) -> float:
     """Median over rounds of so many steps each."""
     found = []
     for _ in range(repeats + 1):  # the first warms up
-        if on_gpu:
-            torch.cuda.synchronize()
+        synchronize()
         began = time.perf_counter()
         for _ in range(times):
             step()
-        if on_gpu:
-            torch.cuda.synchronize()
+        synchronize()
         found.append(1000 * (time.perf_counter() - began) / times)
     return statistics.median(found[1:])
 
@@ -158,8 +147,9 @@ def main() -> None:
         tokens_BT = torch.randint(0, peft.config.vocab_size, (rows, args.before + 1), device=device)
         steps = {which: Steps(forward, tokens_BT) for which, forward in forwards.items()}
         gap = apart(steps["adapters"].logits(), peft, tokens_BT)
-        run = {which: recorded(step) if on_gpu else step for which, step in steps.items()}
-        found = {which: milliseconds(step, on_gpu, args.repeats) for which, step in run.items()}
+        graphs = StepGraphs(enabled=on_gpu)
+        run = {which: partial(graphs.run, which, step, lambda: lambda: None) for which, step in steps.items()}
+        found = {which: milliseconds(step, args.repeats) for which, step in run.items()}
         result["rows"][rows] = {"ms": found, "apart": gap}
         print(
             f"  {rows:>4} rows: {found['adapters']:.3f} ms, {found['none']:.3f} without adapters; apart {gap:.5f}", flush=True

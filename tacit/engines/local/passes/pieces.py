@@ -66,6 +66,21 @@ def can_compile(device: torch.device) -> bool:
     return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
+def to_compile(work: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+    """Compiled when it is first called; `how` as torch takes it."""
+    # With gradients and without, and for each width: far fewer than this, but more than torch's own limit of 8.
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    return torch.compile(work, **how)
+
+
+def goes_without(error: Exception, how: str) -> None:
+    """Say that compiling has failed, and how the model runs now; a shortage of memory is no such failure, and is raised."""
+    if ran_out(error):
+        raise error
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    warnings.warn(f"the model runs {how}, more slowly: {first_line}", stacklevel=5)
+
+
 class _Compiled:
     """Compiled on first use, and then held against the piece as it stands. Where that fails, on a machine without a C compiler
     for one, the latter is used."""
@@ -85,17 +100,12 @@ class _Compiled:
         return self._first(*arguments) if self._compiled is None else self._compiled(*arguments)
 
     def _first(self, *arguments: Any) -> Any:
-        # With gradients and without, and for each width: far fewer than this, but more than torch's own limit of 8.
-        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-        compiled = torch.compile(self._piece)
+        compiled = to_compile(self._piece)
         try:
             answer = compiled(*arguments)
             _check_alike(answer, self._piece(*arguments))
         except Exception as error:
-            if ran_out(error):
-                raise
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(f"the model runs uncompiled, more slowly: {first_line}", stacklevel=4)
+            goes_without(error, "uncompiled")
             _Compiled.failed = True
             return self._piece(*arguments)
         self._compiled = compiled

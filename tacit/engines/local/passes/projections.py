@@ -197,7 +197,7 @@ class _Matrix:
         input_major = _wants_input_major(weights)
         if input_major:
             weights = [_merged(w, adapters) for w, _, adapters in parts]
-        lora_A, lora_B = (None, None) if input_major else _end_to_end(parts, order)
+        lora_A, lora_B = (None, None) if input_major else _adapters_of(parts, order)
         single, waits = len(parts) == 1 and order is None and not input_major, _waits_for_launches(weights[0].device)
         if waits and lora_A is not None and lora_B is not None:
             missing = -len(lora_A) % RANK_STEP
@@ -245,7 +245,7 @@ def _add_read(y: torch.Tensor, read: torch.Tensor, lora_B: torch.Tensor) -> torc
     return y
 
 
-def _end_to_end(parts: Sequence[Parts], order: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+def _adapters_of(parts: Sequence[Parts], order: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
     """A of all adapters, one below the other, and B with its scale, each in rows and columns of its own."""
     adapters = [(a, b * scale, i) for i, (_, _, loras) in enumerate(parts) for a, b, scale in loras]
     if not adapters:

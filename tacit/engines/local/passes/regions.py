@@ -11,7 +11,6 @@ one graph, for any number of tokens; there is another without gradients.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +20,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from tacit.engines.local.memory import ran_out
 from tacit.engines.local.passes.joint import plain_parts, together
-from tacit.engines.local.passes.pieces import added, gated, normed, rotated
+from tacit.engines.local.passes.pieces import added, gated, goes_without, normed, rotated, to_compile
 from tacit.engines.local.passes.projections import Parts
 
 WORTH_A_REGION = 64
@@ -96,18 +94,14 @@ class Regions:
     def _try(self, layout: Layout, arguments: Weights) -> None:
         """Compile, and hold against what was compiled; gradients too, since their graph is made when they are first asked for,
         and there is no way back from there. Where that fails, on a machine without a C compiler for one, say so."""
-        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         as_it_stands = partial(region, layout)
         try:
-            compiled = self._compiled.get(layout) or torch.compile(_region_of(layout), options={"size_asserts": False})
+            compiled = self._compiled.get(layout) or to_compile(_region_of(layout), options={"size_asserts": False})
             # Whoever counts what autograd keeps is not to count this.
             with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
                 _check_alike(compiled, as_it_stands, arguments)
         except Exception as error:
-            if ran_out(error):
-                raise
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(f"the model runs without compiled regions, more slowly: {first_line}", stacklevel=4)
+            goes_without(error, "without compiled regions")
             self.failed = True
             return
         self._compiled[layout] = compiled
