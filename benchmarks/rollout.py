@@ -20,6 +20,7 @@ same prompts; in whole rollouts each episode at its own pace. Where it is missin
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import time
@@ -181,15 +182,37 @@ def compare_paces(case: str, policy: Ragged, episodes: int, args: argparse.Names
 
 
 @torch.inference_mode()
-def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray, new_tokens: int) -> dict[str, float]:
-    """How far the sampler's log-probabilities are from those of one plain forward pass in the same precision."""
+def logprob_error(model: Any, sampler: LocalSampler, device: str, prompts: np.ndarray, new_tokens: int) -> dict[str, Any]:
+    """How far the sampler's log-probabilities are from those of one plain forward pass in the same precision; and where that is
+    not float32, how far each of the two is from a pass in float32. Both round, and where a model is on the brink of two very
+    different states either may be the one that is off."""
     completions = sampler.sample([Request(p, seed=i) for i, p in enumerate(prompts)], Sampling(max_tokens=new_tokens))
+    ours = np.stack([c.logprobs for c in completions])
     tokens = torch.from_numpy(np.stack([c.tokens for c in completions])).to(device)
     rows = torch.cat([torch.from_numpy(prompts).to(device), tokens], dim=1)
-    logits = model(rows, logits_to_keep=new_tokens + 1).logits[:, :-1].float()
-    plain = logits.log_softmax(-1).gather(2, tokens[..., None])[..., 0].cpu().numpy()
-    error = np.abs(plain - np.stack([c.logprobs for c in completions]))
+
+    def forward(model: Any) -> np.ndarray:
+        logits = model(rows, logits_to_keep=new_tokens + 1).logits[:, :-1].float()
+        return logits.log_softmax(-1).gather(2, tokens[..., None])[..., 0].cpu().numpy()
+
+    plain = forward(model)
+    found: dict[str, Any] = apart(ours, plain)
+    if model.dtype != torch.float32:
+        exact = forward(copy.deepcopy(model).float())
+        found["to_float32"] = {"tacit": apart(ours, exact), "plain": apart(plain, exact)}
+    return found
+
+
+def apart(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
+    error = np.abs(found - expected)
     return {"mean": float(error.mean()), "max": float(error.max())}
+
+
+def show_error(error: dict[str, Any]) -> None:
+    far = "mean {mean:.1e}, max {max:.1e}".format
+    print("  log-probabilities against a plain forward pass:", far(**error))
+    for name, found in error.get("to_float32", {}).items():
+        print(f"    against float32, {name}:", far(**found))
 
 
 def show(case: str, speeds: dict[str, float | None], only: str | None = None) -> None:
@@ -247,7 +270,7 @@ def main() -> None:
     }
     print(", ".join(f"{key} {value}" for key, value in result.items()))
     result["logprob_error"] = logprob_error(model, sampler, args.device, distinct[:16], args.new_tokens)
-    print("  log-probabilities against a plain forward pass: mean {mean:.1e}, max {max:.1e}".format(**result["logprob_error"]))
+    show_error(result["logprob_error"])
     prompts = {"distinct": distinct, "grouped": grouped}
     works: dict[str, Work] = {}
     for case in args.only.split(","):
