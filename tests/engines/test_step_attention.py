@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from interpreted import assert_interpreted
 
+from tacit.engines.local.passes import step_attention
 from tacit.engines.local.passes.step_attention import has_step_kernel
 
 INTERPRETED = """
@@ -18,6 +21,14 @@ for heads in ((3, 3, 64), (2, 6, 128), (1, 16, 16), (2, 1, 32)):
 
 def test_the_interpreted_kernel_is_plain_attention():
     assert_interpreted(INTERPRETED)
+
+
+def test_a_row_is_cut_only_where_processors_would_be_idle(monkeypatch):
+    """What was best of those that were measured, on a device of 132 processors."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
+    device = torch.device("cuda", 77)  # no other test's: the answer is remembered
+    parts = {programs: step_attention._parts(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
+    assert parts == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 
 
 def test_a_cpu_has_none():
