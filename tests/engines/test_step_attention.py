@@ -16,6 +16,7 @@ import torch
 from tacit.engines.local.passes import step_attention
 for heads in ((3, 3, 64), (2, 6, 128), (1, 16, 16), (2, 1, 32)):
     assert step_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
+assert step_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
 """
 
 # three steps of three rows at their own positions; what no step has written are zeros, which both ways read
