@@ -65,8 +65,37 @@ assert 0 <= token < 4 and logprob.isnan()  # whoever samples refuses such number
 """
 
 
-def test_the_interpreted_kernel_draws_as_torch_does():
-    assert_interpreted(INTERPRETED)
+# seven rows at a table of nine places, of which some are over and stay at its last column
+LANES = """
+import numpy as np, torch
+from tacit.core.protocols import Sampling
+from tacit.engines.local.sampling import drawing
+from tacit.engines.local.sampling.decoding import Lanes
+generator, seen = torch.Generator().manual_seed(0), []
+logits, noise = torch.randn(4, 7, 5000, generator=generator) * 3, np.random.default_rng(0).random((7, 4), np.float32)
+for kernel in (False, True):
+    drawing.has_draw_kernel = lambda *known: kernel
+    lanes = Lanes(9, 4, torch.device("cpu"))
+    lanes.seat(np.arange(7), torch.arange(7), np.arange(12, 19))
+    lanes.expect(noise)
+    for step in range(3):
+        lanes.draw(logits[step], Sampling(), 19)
+        if step == 1:
+            undone = lanes.snapshot()
+            lanes.draw(logits[3], Sampling(), 19)
+            lanes.restore(undone)
+    assert lanes.positions_B[:7].tolist() == [15, 16, 17, 18, 18, 18, 18]
+    tokens, logprobs = lanes.written(7, 3)()
+    assert lanes.tokens_B[:7].tolist() == tokens[:, 2].tolist()
+    seen.append((tokens, logprobs))
+np.testing.assert_array_equal(seen[0][0], seen[1][0])
+np.testing.assert_allclose(seen[0][1], seen[1][1], atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize("program", [INTERPRETED, LANES])
+def test_the_interpreted_kernel_draws_as_torch_does(program):
+    assert_interpreted(program)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from interpreted import assert_interpreted
 
+from tacit.engines.local.passes import step_attention
 from tacit.engines.local.passes.step_attention import has_step_kernel
 
 INTERPRETED = """
@@ -13,11 +16,42 @@ import torch
 from tacit.engines.local.passes import step_attention
 for heads in ((3, 3, 64), (2, 6, 128), (1, 16, 16), (2, 1, 32)):
     assert step_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
+assert step_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
+"""
+
+# three steps of three rows at their own positions; what no step has written are zeros, which both ways read
+IN_A_MODEL = """
+import torch
+from tacit.engines.local.passes import kv_cache, step_attention
+from tacit.engines.local.passes.llama import LlamaForward
+from tests.engines.random_models import make_model
+forward, seen = LlamaForward(make_model("qwen3")), {}
+forward._plain = False
+step_attention._parts = lambda *known: 2
+for kernel in (False, True):
+    kv_cache.has_step_kernel = lambda *known: kernel
+    cache = kv_cache.KeyValueCache(forward.geometry)
+    cache._by_head = not kernel
+    cache.open(3, 32)
+    assert cache.reads_own_columns == kernel
+    tokens, positions = torch.tensor([1, 2, 3]), torch.tensor([0, 5, 9])
+    with torch.no_grad():
+        seen[kernel] = [forward.step(tokens + step, positions + step, cache, 32) for step in range(3)]
+torch.testing.assert_close(seen[True], seen[False], atol=1e-4, rtol=1e-4)
 """
 
 
-def test_the_interpreted_kernel_is_plain_attention():
-    assert_interpreted(INTERPRETED)
+@pytest.mark.parametrize("program", [INTERPRETED, IN_A_MODEL])
+def test_the_interpreted_kernel_is_plain_attention(program):
+    assert_interpreted(program)
+
+
+def test_a_row_is_cut_only_where_processors_would_be_idle(monkeypatch):
+    """What was best of those that were measured, on a device of 132 processors."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
+    device = torch.device("cuda", 77)  # no other test's: the answer is remembered
+    parts = {programs: step_attention._parts(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
+    assert parts == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 
 
 def test_a_cpu_has_none():

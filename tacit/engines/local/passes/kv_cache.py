@@ -41,7 +41,7 @@ class Reading:
     mask: torch.Tensor
     positions: torch.Tensor
     rotations: torch.Tensor | None = None
-    """of all positions, where attention is to rotate"""
+    """of each row, where attention is to rotate"""
 
 
 class KeyValueCache:
@@ -128,11 +128,11 @@ class KeyValueCache:
         g = self.geometry
         return not self._by_head and has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
 
-    def reading(self, positions_B: torch.Tensor, window: int, cis: torch.Tensor) -> Reading:
-        """A step in which row i writes at its position and reads up to it, as far as `window` goes. `cis`: the rotations of all
-        positions."""
+    def reading(self, positions_B: torch.Tensor, window: int, cis_B: torch.Tensor) -> Reading:
+        """A step in which row i writes at its position and reads up to it, as far as `window` goes.
+        `cis_B` [B, 1, head_dim / 2] are their rotations."""
         if self.reads_own_columns:
-            return Reading(len(positions_B), window, (), positions_B, positions_B, torch.view_as_real(cis))
+            return Reading(len(positions_B), window, (), positions_B, positions_B, torch.view_as_real(cis_B.squeeze(1)))
         rows = len(positions_B)
         if self._by_head:
             slots = self._first_slots[:rows] + positions_B[:, None]

@@ -216,10 +216,10 @@ class LlamaForward:
         `order`: (which row comes where when they are sorted into the groups in use, and where to find each again), where the
         rows do not lie so. Only attention, which reads the cache, sees them as they lie.
         """
-        reading, ways = cache.reading(positions_B, window, self._cis), self._step_ways
-        if order is not None:
-            tokens_B, positions_B = tokens_B[order[0]], positions_B[order[0]]
         cis_B = self._cis.index_select(0, positions_B).unsqueeze(1)
+        reading, ways = cache.reading(positions_B, window, cis_B), self._step_ways
+        if order is not None:
+            tokens_B, cis_B = tokens_B[order[0]], cis_B[order[0]]
         h = embedding(tokens_B, self._embed.weight)
         if order is None and self._steps_small:
             small = self._small_step(len(h))

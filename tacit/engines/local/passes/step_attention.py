@@ -11,6 +11,7 @@ too few to keep the device busy, several programs have a part of the columns eac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, partial
 
 import torch
@@ -21,9 +22,12 @@ from tacit.engines.local.passes.ways import Ways
 
 LEAST = 16
 """the smallest side of a matrix product on the device; the query heads of a key head are padded to it"""
-A_PROCESSOR = 3
-"""programs that keep one processor busy: each waits for memory most of the time"""
+A_PROCESSOR = 1.5
+"""programs that keep one processor busy. More parts than that cost more than they bring: of 523 columns, 1, 2 and 4 parts take
+12.9, 11.0 and 9.5 µs at 16 rows of two heads of 128, and 14.9, 16.4 and 18.1 µs at 64, on an H200 with 132 processors"""
 MOST_PARTS = 8
+LAUNCH = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
+"""columns that are looked at together, by how many warps, and how far ahead they are asked for"""
 
 
 def attend_step(
@@ -33,15 +37,16 @@ def attend_step(
     keys_BSGD: torch.Tensor,
     values_BSGD: torch.Tensor,
     positions_B: torch.Tensor,
-    rotations: torch.Tensor,
+    rotations_B: torch.Tensor,
     scale: float,
     parts: int = 0,
+    launch: Mapping[str, int] = LAUNCH,
 ) -> torch.Tensor:
     """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not. `parts`: of a row's
     columns, a power of two; 0 is as many as the device can use.
 
-    Queries and keys keep the two halves of each rotated pair side by side. `rotations` [positions, head_dim / 2, 2] are cosine
-    and sine, in float32."""
+    Queries and keys keep the two halves of each rotated pair side by side. `rotations_B` [B, head_dim / 2, 2] are cosine and
+    sine at each row's position, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
     parts = parts or _parts(rows * kv_heads, q_BHD.device)
@@ -58,7 +63,7 @@ def attend_step(
         keys_BSGD,
         values_BSGD,
         positions_B,
-        rotations,
+        rotations_B,
         out,
         found,
         peaks,
@@ -71,8 +76,8 @@ def attend_step(
         GROUP=heads // kv_heads,
         PADDED=LEAST,
         DIM=dim,
-        BLOCK=64,
         PARTS=parts,
+        **launch,
     )
     if parts > 1:
         shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim}
@@ -82,7 +87,7 @@ def attend_step(
 
 @cache
 def _parts(programs: int, device: torch.device) -> int:
-    """So many that there are some programs for every processor of the device; each should still have a few columns to read."""
+    """So many that every processor of the device has something to read, where a power of two of them allows it."""
     wanted = A_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
     parts = 1
     while parts < MOST_PARTS and 2 * parts * programs <= wanted:
@@ -110,8 +115,10 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
         random(rows, kv_heads, head_dim),
     )
     keys, values = random(rows, capacity, kv_heads, head_dim), random(rows, capacity, kv_heads, head_dim)
+    for cached in (keys, values):
+        cached[torch.arange(capacity, device=device) > positions[:, None]] = float("inf")  # which no row may read
     scale = head_dim**-0.5
-    turns = torch.polar(torch.ones(capacity, head_dim // 2, device=device), random(capacity, head_dim // 2).float())
+    turns = torch.polar(torch.ones(rows, head_dim // 2, device=device), random(rows, head_dim // 2).float())
     rotations, old_keys, old_values = torch.view_as_real(turns), keys.clone(), values.clone()
     found = attend_step(q, k, v, keys, values, positions, rotations, scale, parts=1)
     for parts in (2, 4, MOST_PARTS):
@@ -120,7 +127,7 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
         same = torch.equal(there[0], keys) and torch.equal(there[1], values)
         if not (same and torch.allclose(other.float(), found.float(), atol=2e-2, rtol=2e-2)):
             return False
-    q, k = (Ways.rotated(x, turns[positions, None]) for x in (q, k))
+    q, k = (Ways.rotated(x, turns[:, None]) for x in (q, k))
     for row, position in enumerate(positions.tolist()):
         own_k, own_v = keys[row, : position + 1].float(), values[row, : position + 1].float()
         close = torch.allclose(own_k[-1], k[row].float(), atol=2e-2, rtol=2e-2)

@@ -33,56 +33,59 @@ def attend_one(
     head = tl.program_id(1)
     part = tl.program_id(2)
     first_part = part == 0
-    position = tl.load(positions + row)
     dims = tl.arange(0, DIM)
     queries = tl.arange(0, PADDED)
-    real = queries[:, None] < GROUP
-    at = (head * GROUP + queries[:, None]) * DIM + dims[None, :]
-    pairs = tl.arange(0, DIM // 2)
-    turn = rotations + position * DIM + 2 * pairs
-    cos, sin = tl.load(turn), tl.load(turn + 1)
+    # All that comes before the cached keys is asked for at once: one wait, not one after the other. The new key and value and
+    # the rotation are there once for every query, in registers beside it. Padding repeats the last query, or the last column.
+    position = tl.load(positions + row)
+    own = tl.minimum(queries, GROUP - 1)[:, None] * DIM + dims[None, :]
+    same = queries[:, None] * 0 + dims[None, :]
+    asking = tl.load(q + row * q_row + head * GROUP * DIM + own)
+    turn = tl.load(rotations + row * DIM + same)
+    key = tl.load(k_new + row * k_row + head * DIM + same)
+    value = tl.load(v_new + row * v_row + head * DIM + same)
     # (a + ib)(cos + i sin) for every pair, of the queries and of the new key
-    twos = (head * GROUP + queries[:, None]) * DIM + 2 * pairs[None, :]
-    a = tl.load(q + row * q_row + twos, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(q + row * q_row + twos + 1, mask=real, other=0.0).to(tl.float32)
-    turned = tl.join(a * cos[None, :] - b * sin[None, :], b * cos[None, :] + a * sin[None, :])
-    asking = tl.reshape(turned, (PADDED, DIM)).to(q.dtype.element_ty)
-    a = tl.load(k_new + row * k_row + head * DIM + 2 * pairs).to(tl.float32)
-    b = tl.load(k_new + row * k_row + head * DIM + 2 * pairs + 1).to(tl.float32)
-    key = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (DIM,)).to(k_new.dtype.element_ty)
-    value = tl.load(v_new + row * v_row + head * DIM + dims)
+    cos, sin = tl.split(tl.reshape(turn, (PADDED, DIM // 2, 2)))
+    a, b = tl.split(tl.reshape(asking.to(tl.float32), (PADDED, DIM // 2, 2)))
+    asking = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (PADDED, DIM)).to(asking.dtype)
+    a, b = tl.split(tl.reshape(key.to(tl.float32), (PADDED, DIM // 2, 2)))
+    key = tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (PADDED, DIM)).to(key.dtype)
     first = (row * capacity * KV + head) * DIM
-    new = dims < tl.where(first_part, DIM, 0)
-    tl.store(keys + first + position * KV * DIM + dims, key, mask=new)
-    tl.store(values + first + position * KV * DIM + dims, value, mask=new)
+    new = queries[:, None] < tl.where(first_part, 1, 0)
+    tl.store(keys + first + position * (KV * DIM) + same, key, mask=new)
+    tl.store(values + first + position * (KV * DIM) + same, value, mask=new)
     # The new token comes from registers: what a program stores, it does not read back.
-    highest = tl.sum(asking.to(tl.float32) * key[None, :].to(tl.float32), 1) * scale
-    total = tl.full([PADDED], 1.0, tl.float32)
-    answer = tl.zeros([PADDED, DIM], tl.float32) + value[None, :].to(tl.float32)
+    highest = tl.sum(asking.to(tl.float32) * key.to(tl.float32), 1) * scale
+    # The weights are summed by their places in a block, and these sums at the end: within the loop nobody waits for them.
+    blocks = tl.arange(0, BLOCK)
+    totals = tl.zeros([PADDED, BLOCK], tl.float32) + tl.where(blocks == 0, 1.0, 0.0)[None, :]
+    answer = value.to(tl.float32)
+    position = position.to(tl.int32)
     begin, end = 0, position
     if PARTS > 1:
         highest = tl.where(first_part, highest, -float("inf"))
-        total = tl.where(first_part, total, 0.0)
+        totals = tl.where(first_part, totals, 0.0)
         answer = tl.where(first_part, answer, 0.0)
         size = tl.cdiv(tl.cdiv(position, PARTS), BLOCK) * BLOCK
         begin, end = part * size, tl.minimum((part + 1) * size, position)
     for start in range(begin, end, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        seen = columns < end
-        places = first + columns[:, None] * (KV * DIM) + dims[None, :]
-        their_keys = tl.load(keys + places, mask=seen[:, None], other=0.0)
-        their_values = tl.load(values + places, mask=seen[:, None], other=0.0)  # on its way while scores are computed
+        columns = start + blocks
+        places = first + tl.minimum(columns, end - 1)[:, None] * (KV * DIM) + dims[None, :]
+        their_keys = tl.load(keys + places)
+        their_values = tl.load(values + places)  # on its way while scores are computed
         scores = tl.dot(asking, tl.trans(their_keys)) * scale
-        scores = tl.where(seen[None, :], scores, -float("inf"))
+        scores = tl.where((columns < end)[None, :], scores, -float("inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights = tl.exp(scores - higher[:, None])
         kept = tl.exp(highest - higher)
-        total = total * kept + tl.sum(weights, 1)
+        totals = totals * kept[:, None] + weights
         answer = answer * kept[:, None] + tl.dot(weights.to(their_values.dtype), their_values)
         highest = higher
+    real = queries[:, None] < GROUP
+    total = tl.sum(totals, 1)
     if PARTS == 1:
         answer = answer / total[:, None]
-        tl.store(out + row * (KV * GROUP * DIM) + at, answer.to(asking.dtype), mask=real)
+        tl.store(out + row * (KV * GROUP * DIM) + head * GROUP * DIM + own, answer.to(asking.dtype), mask=real)
     else:
         mine = ((row * KV + head) * PARTS + part) * PADDED + queries
         tl.store(partial + mine[:, None] * DIM + dims[None, :], answer, mask=real)

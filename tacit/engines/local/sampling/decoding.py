@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling.drawing import draw
+from tacit.engines.local.sampling.drawing import Onward, draw, draws_by_kernel, launch_draw
 
 Written = Callable[[], tuple[np.ndarray, np.ndarray]]
 """tokens and their log-probabilities, [B, K] each, which a device may still be at work on: asking for them waits for it"""
@@ -106,13 +106,13 @@ class Decoder(Protocol):
 
 class Lanes:
     """What a step reads and writes, on the device: each row's last token and its position, the noise of the next few tokens,
-    and these tokens with their log-probabilities. Updated in place, so that a CUDA graph can hold a step."""
+    how many are drawn, and these with their log-probabilities. Updated in place, so that a CUDA graph can hold a step."""
 
     def __init__(self, places: int, steps: int, device: torch.device) -> None:
         self.places, self._steps = places, steps
         self.tokens_B = torch.zeros(places, dtype=torch.long, device=device)
         self.positions_B = torch.zeros(places, dtype=torch.long, device=device)
-        self._index = torch.zeros(1, dtype=torch.long, device=device)
+        self._drawn_B = torch.zeros(places, dtype=torch.long, device=device)
         self._noise_BK = torch.zeros(places, steps, device=device)
         self._out_tokens_BK = torch.zeros(places, steps, dtype=torch.long, device=device)
         self._out_logprobs_BK = torch.zeros(places, steps, device=device)
@@ -136,21 +136,23 @@ class Lanes:
         """The noise of the next few tokens."""
         rows, steps = noise_BK.shape
         self._noise_BK[:rows, :steps] = torch.from_numpy(noise_BK).to(self._noise_BK.device)
-        self._index.zero_()
+        self._drawn_B.zero_()
 
-    def draw(self, logits_BV: torch.Tensor, sampling: Sampling) -> None:
-        """Write each row's next token. Reads no value on the host."""
+    def draw(self, logits_BV: torch.Tensor, sampling: Sampling, columns: int) -> None:
+        """Write each row's next token, which goes to the next position. Rows that are over and only run along stay below
+        `columns`. Reads no value on the host."""
         rows = len(logits_BV)
-        uniform_B = self._noise_BK[:rows].index_select(1, self._index)[:, 0]
-        tokens_B, logprobs_B = draw(logits_BV, uniform_B, sampling)
+        if draws_by_kernel(logits_BV, sampling):
+            onward = Onward(self._drawn_B, self.tokens_B, self.positions_B, columns - 1)
+            launch_draw(logits_BV, sampling.temperature, self._noise_BK, self._out_tokens_BK, self._out_logprobs_BK, onward)
+            return
+        index = self._drawn_B[:1]  # the same of every row
+        tokens_B, logprobs_B = draw(logits_BV, self._noise_BK[:rows].index_select(1, index)[:, 0], sampling)
         self.tokens_B[:rows].copy_(tokens_B)
-        self._out_tokens_BK[:rows].index_copy_(1, self._index, tokens_B[:, None])
-        self._out_logprobs_BK[:rows].index_copy_(1, self._index, logprobs_B[:, None])
-        self._index += 1
-
-    def move_on(self, capacity: int) -> None:
-        """The last token has been read. Rows that are over and only run along stay inside the cache."""
-        self.positions_B.add_(1).clamp_(max=capacity - 1)
+        self._out_tokens_BK[:rows].index_copy_(1, index, tokens_B[:, None])
+        self._out_logprobs_BK[:rows].index_copy_(1, index, logprobs_B[:, None])
+        self._drawn_B += 1
+        self.positions_B.add_(1).clamp_(max=columns - 1)
 
     def written(self, rows: int, steps: int) -> Written:
         """The tokens drawn since `expect`, and their log-probabilities."""
@@ -175,10 +177,10 @@ class Lanes:
 
     def snapshot(self) -> tuple[torch.Tensor, ...]:
         """What a step changes and the next one reads; see `restore`."""
-        return self.tokens_B.clone(), self.positions_B.clone(), self._index.clone()
+        return self.tokens_B.clone(), self.positions_B.clone(), self._drawn_B.clone()
 
     def restore(self, snapshot: tuple[torch.Tensor, ...]) -> None:
-        for lane, saved in zip((self.tokens_B, self.positions_B, self._index), snapshot, strict=True):
+        for lane, saved in zip((self.tokens_B, self.positions_B, self._drawn_B), snapshot, strict=True):
             lane.copy_(saved)
 
 

@@ -20,22 +20,33 @@ def weigh_part(logits, parts, temperature, vocabulary, stride, PARTS: tl.constex
     tl.store(mine + 1, tl.sum(tl.exp(block - base), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["furthest"])
 def draw_one(
     logits,
     parts,
-    uniforms,
+    noise,
     tokens,
     logprobs,
+    drawn,
+    last_tokens,
+    positions,
+    furthest,
     temperature,
     vocabulary,
     stride,
+    STEPS: tl.constexpr,
     PARTS: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program has a row: first the part in which u falls, then the token within it."""
+    """A program has a row: first the part in which u falls, then the token within it. Where `drawn` says which of its STEPS
+    tokens this one is, the row goes on with it."""
     row = tl.program_id(0).to(tl.int64)
+    at = row * STEPS
+    if drawn is not None:
+        before, position = tl.load(drawn + row), tl.load(positions + row)
+        at += before
+    uniform = tl.load(noise + at)
     numbers = tl.arange(0, PADDED)
     theirs = parts + 2 * (row * PARTS + numbers)
     peaks = tl.load(theirs, mask=numbers < PARTS, other=-float("inf"))
@@ -43,7 +54,7 @@ def draw_one(
     highest = tl.max(peaks, 0)
     weights = sums * tl.exp(peaks - highest)
     total = tl.sum(weights, 0)
-    target = tl.load(uniforms + row) * total
+    target = uniform * total
     upto = tl.cumsum(weights, 0)
     # u·total may round up to all there is: then it is the last part, and in it the last token, that has any probability
     last = tl.max(tl.where(weights > 0, numbers, 0), 0)
@@ -56,5 +67,9 @@ def draw_one(
     within = passed + tl.cumsum(weights, 0)
     last = tl.max(tl.where(weights > 0, columns, part * BLOCK), 0)
     token = tl.min(tl.where((within > target) & (weights > 0), columns, last), 0)
-    tl.store(tokens + row, token.to(tl.int64))
-    tl.store(logprobs + row, tl.load(here + token).to(tl.float32) / temperature - highest - tl.log(total))
+    tl.store(tokens + at, token.to(tl.int64))
+    tl.store(logprobs + at, tl.load(here + token).to(tl.float32) / temperature - highest - tl.log(total))
+    if drawn is not None:
+        tl.store(drawn + row, before + 1)
+        tl.store(last_tokens + row, token.to(tl.int64))
+        tl.store(positions + row, tl.minimum(position + 1, furthest))

@@ -2,12 +2,14 @@
 
 On a GPU a draw from all tokens is two launches (draw_kernel.py), and in torch's own operations six, of which the cumulative
 sums of 256 rows alone take a tenth of a small model's step. The first weighs the parts of every row, so that few rows of a
-large vocabulary keep the whole device busy; the second reads the one part in which u falls.
+large vocabulary keep the whole device busy; the second reads the one part in which u falls. Where rows go on with what is drawn
+(decoding.py), it also does what has to be done for that, which would be seven launches more.
 """
 
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 
@@ -17,6 +19,15 @@ from tacit.engines.local.passes.kernels import holds
 
 BLOCK = 4096
 """logits of a part"""
+
+
+class Onward(NamedTuple):
+    """Rows that go on: how many of their K tokens are drawn, the last of them, the position it goes to, and the furthest."""
+
+    drawn_B: torch.Tensor
+    tokens_B: torch.Tensor
+    positions_B: torch.Tensor
+    furthest: int
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -42,18 +53,27 @@ def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -
         tokens_B = logits_BV.argmax(-1)
         chosen_B = logits_BV.gather(1, tokens_B[:, None])[:, 0].float()
         return tokens_B, chosen_B - logits_BV.float().logsumexp(-1)
-    truncated = 0 < sampling.top_k < logits_BV.shape[1] or sampling.top_p < 1
-    if not truncated and has_draw_kernel(logits_BV.device, logits_BV.dtype):
+    if draws_by_kernel(logits_BV, sampling):
         return _launched(logits_BV, uniform_B, sampling.temperature)
     if sampling.temperature == 1:
         probs_BV = torch.softmax(logits_BV, -1, dtype=torch.float32)
     else:
         probs_BV = torch.softmax(logits_BV.float() / sampling.temperature, -1)
-    if truncated:
+    if _truncates(logits_BV, sampling):
         tokens_B = _draw_truncated(probs_BV, uniform_B, sampling)
     else:
         tokens_B = _invert(probs_BV.cumsum(-1), uniform_B)
     return tokens_B, probs_BV.gather(1, tokens_B[:, None])[:, 0].log()
+
+
+def draws_by_kernel(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
+    if sampling.temperature == 0 or _truncates(logits_BV, sampling):
+        return False
+    return has_draw_kernel(logits_BV.device, logits_BV.dtype)
+
+
+def _truncates(logits_BV: torch.Tensor, sampling: Sampling) -> bool:
+    return 0 < sampling.top_k < logits_BV.shape[1] or sampling.top_p < 1
 
 
 def _draw_truncated(probs_BV: torch.Tensor, uniform_B: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -82,22 +102,47 @@ def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)
 
 
-def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def launch_draw(
+    logits_BV: torch.Tensor,
+    temperature: float,
+    noise_BK: torch.Tensor,
+    tokens_BK: torch.Tensor,
+    logprobs_BK: torch.Tensor,
+    onward: Onward | None = None,
+) -> None:
+    """Write the first of K tokens of each row and its log-probability, or the next one where rows go on. What is [B, K] may
+    have more rows, and lies in memory without gaps."""
     from tacit.engines.local.sampling.draw_kernel import draw_one, weigh_part  # triton is only there where there is a GPU
 
-    (rows, vocabulary), device = logits_BV.shape, logits_BV.device
-    tokens_B = torch.empty(rows, dtype=torch.long, device=device)
-    logprobs_B = torch.empty(rows, dtype=torch.float32, device=device)
-    if rows:
-        logits_BV, uniform_B = logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous(), uniform_B.contiguous()
-        parts = -(-vocabulary // BLOCK)
-        parts_BP = torch.empty(rows, parts, 2, dtype=torch.float32, device=device)
-        shape = (temperature, vocabulary, logits_BV.stride(0))
-        weigh_part[(rows, parts)](logits_BV, parts_BP, *shape, PARTS=parts, BLOCK=BLOCK, num_warps=8)
-        padded = 1 << (parts - 1).bit_length()
-        found = (tokens_B, logprobs_B)
-        draw_one[(rows,)](logits_BV, parts_BP, uniform_B, *found, *shape, PARTS=parts, PADDED=padded, BLOCK=BLOCK, num_warps=8)
-    return tokens_B, logprobs_B
+    rows, vocabulary = logits_BV.shape
+    if not rows:
+        return
+    logits_BV = logits_BV if logits_BV.stride(1) == 1 else logits_BV.contiguous()
+    parts = -(-vocabulary // BLOCK)
+    parts_BP = torch.empty(rows, parts, 2, dtype=torch.float32, device=logits_BV.device)
+    shape = (temperature, vocabulary, logits_BV.stride(0))
+    weigh_part[(rows, parts)](logits_BV, parts_BP, *shape, PARTS=parts, BLOCK=BLOCK, num_warps=8)
+    draw_one[(rows,)](
+        logits_BV,
+        parts_BP,
+        noise_BK,
+        tokens_BK,
+        logprobs_BK,
+        *(onward or (None, None, None, 0)),
+        *shape,
+        STEPS=noise_BK.shape[1],
+        PARTS=parts,
+        PADDED=1 << (parts - 1).bit_length(),
+        BLOCK=BLOCK,
+        num_warps=8,
+    )
+
+
+def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens_B1 = torch.empty(len(logits_BV), 1, dtype=torch.long, device=logits_BV.device)
+    logprobs_B1 = torch.empty(len(logits_BV), 1, dtype=torch.float32, device=logits_BV.device)
+    launch_draw(logits_BV, temperature, uniform_B.contiguous()[:, None], tokens_B1, logprobs_B1)
+    return tokens_B1[:, 0], logprobs_B1[:, 0]
 
 
 @cache
@@ -116,13 +161,31 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     uniform_B = torch.rand(rows, generator=generator, device=device)
     uniform_B[:4] = 1 - 2.0**-24
     for temperature in (1.0, 0.4):
-        tokens_B, logprobs_B = _launched(logits_BV, uniform_B, temperature)
-        expected_BV = torch.log_softmax(logits_BV.double() / temperature, -1)
-        if not torch.allclose(logprobs_B.double(), expected_BV.gather(1, tokens_B[:, None])[:, 0], atol=1e-4):
+        if not _is_right(logits_BV, uniform_B, temperature, *_launched(logits_BV, uniform_B, temperature)):
             return False
-        cdf_BV = expected_BV.exp().cumsum(-1)
-        upto_B = cdf_BV.gather(1, tokens_B[:, None])[:, 0]
-        before_B = upto_B - expected_BV.gather(1, tokens_B[:, None])[:, 0].exp()
-        if not ((before_B <= uniform_B + 1e-5) & (uniform_B <= upto_B + 1e-5)).all():
+    return _goes_on(logits_BV, torch.rand(rows, 3, generator=generator, device=device))
+
+
+def _is_right(
+    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float, tokens_B: torch.Tensor, logprobs_B: torch.Tensor
+) -> bool:
+    """Whether u falls where the token has its share, and that is as large as said."""
+    expected_BV = torch.log_softmax(logits_BV.double() / temperature, -1)
+    share_B = expected_BV.gather(1, tokens_B[:, None])[:, 0]
+    upto_B = expected_BV.exp().cumsum(-1).gather(1, tokens_B[:, None])[:, 0]
+    within_B = (upto_B - share_B.exp() <= uniform_B + 1e-5) & (uniform_B <= upto_B + 1e-5)
+    return bool(within_B.all()) and torch.allclose(logprobs_B.double(), share_B, atol=1e-4)
+
+
+def _goes_on(logits_BV: torch.Tensor, noise_BK: torch.Tensor) -> bool:
+    """Two of three tokens, in rows of which some are at the furthest position."""
+    furthest, tokens_BK, logprobs_BK = 40, torch.zeros_like(noise_BK, dtype=torch.long), torch.zeros_like(noise_BK)
+    drawn_B, last_B, positions_B = (torch.arange(len(noise_BK), device=noise_BK.device) * factor for factor in (0, 0, 1))
+    positions_B.clamp_(max=furthest)
+    expected_B = (positions_B + 2).clamp(max=furthest)
+    for step in range(2):
+        launch_draw(logits_BV, 1.0, noise_BK, tokens_BK, logprobs_BK, Onward(drawn_B, last_B, positions_B, furthest))
+        if not _is_right(logits_BV, noise_BK[:, step], 1.0, tokens_BK[:, step], logprobs_BK[:, step]):
             return False
-    return True
+    moved = torch.equal(positions_B, expected_B) and torch.equal(last_B, tokens_BK[:, 1])
+    return moved and bool((drawn_B == 2).all()) and not tokens_BK[:, 2].any() and not logprobs_BK[:, 2].any()

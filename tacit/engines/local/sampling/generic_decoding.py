@@ -98,8 +98,7 @@ class GenericTable:
             self._mask_BT = torch.cat([self._mask_BT, self._mask_BT.new_ones(rows, 1)], dim=1)
             tokens_B, positions_B = self._lanes.tokens_B[:rows], self._lanes.positions_B[:rows]
             output = self.decoder.forward(tokens_B[:, None], self._mask_BT, positions_B[:, None], self._cache)
-            self._lanes.positions_B.add_(1)
-            self._lanes.draw(output.logits[:, -1], sampling)
+            self._lanes.draw(output.logits[:, -1], sampling, self._mask_BT.shape[1] + 1)
         return self._lanes.written(rows, steps)
 
     def keep(self, rows: np.ndarray) -> None:

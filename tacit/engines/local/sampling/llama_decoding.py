@@ -176,8 +176,7 @@ class LlamaTable:
             def step(window: int = window) -> None:
                 tokens_B, positions_B = lanes.tokens_B[:width], lanes.positions_B[:width]
                 logits = decoder.forward.step(tokens_B, positions_B, cache, window, order)
-                lanes.move_on(capacity)
-                lanes.draw(logits, sampling)
+                lanes.draw(logits, sampling, capacity)
 
             how = (sampling.temperature, sampling.top_p, sampling.top_k)
             self.graphs.run((width, capacity, window, how), step, self._rewind)
