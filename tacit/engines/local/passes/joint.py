@@ -54,7 +54,7 @@ class _Adapted(torch.autograd.Function):
     For g = dL/dy and eᵢ = sᵢ gᵢ Bᵢ:  dL/dx = g W + e A,  dL/dA = eᵀ x,  dL/dBᵢ = sᵢ gᵢᵀ aᵢ,  dL/dW = gᵀ x,  dL/db = Σ g
 
     What an adapter adds, there and back, is added by its product; left to torch, the two gradients of x are added in a pass of
-    their own, blocks of zeros are multiplied with, and every step on the way is one more for the host.
+    their own, and blocks of zeros are written and multiplied with.
     """
 
     @staticmethod
@@ -82,12 +82,12 @@ class _Adapted(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, needs_A, _, *needs_B = ctx.needs_input_grad
         features, ranks, scales = ctx.layout
         back, for_B = torch.empty_like(read), []
-        gradients = gradient.split_with_sizes(features, 1)
-        reads, backs = read.split_with_sizes(ranks, 1), back.split_with_sizes(ranks, 1)
+        of_y, of_a = gradient.split_with_sizes(features, 1), back.split_with_sizes(ranks, 1)
+        a = read.split_with_sizes(ranks, 1)
         for i, (B, scale, needed) in enumerate(zip(lora_B, scales, needs_B, strict=True)):
             if B is not None:
-                backs[i].addmm_(gradients[i], B, beta=0, alpha=scale)
-            for_B.append(torch.addmm(B, gradients[i].t(), reads[i], beta=0, alpha=scale) if needed else None)
+                of_a[i].addmm_(of_y[i], B, beta=0, alpha=scale)
+            for_B.append(torch.addmm(B, of_y[i].t(), a[i], beta=0, alpha=scale) if needed else None)
         return (
             torch.mm(gradient, weight).addmm_(back, lora_A) if needs_x else None,
             gradient.t() @ x if needs_weight else None,
