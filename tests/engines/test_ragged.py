@@ -9,8 +9,9 @@ from random_models import make_model
 from test_lean import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.passes import joint as joint_module
 from tacit.engines.local.passes import pieces as pieces_module
-from tacit.engines.local.passes.joint import joint
+from tacit.engines.local.passes.joint import joint, plain_parts, together
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.pieces import PLAIN, Pieces
@@ -79,8 +80,58 @@ def test_a_gradient_passes_an_adapter_uncopied() -> None:
 
     hf = build("Qwen2")
     peft.get_peft_model(hf, peft.LoraConfig(r=3, target_modules=["q_proj"], init_lora_weights=False))
-    y = joint(torch.randn(6, 32), hf.model.layers[0].self_attn.q_proj)
+    y = together(torch.randn(6, 32), plain_parts([hf.model.layers[0].self_attn.q_proj]))
     assert y.grad_fn.name() == "AddmmBackward0"
+
+
+@pytest.mark.parametrize("adapted", [(True,), (True, True), (False, True, True), (True, False, True)])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, frozen) -> None:
+    """Layers of several widths, ranks and scales, one with a bias; in float64, against torch's own gradient of it, and against
+    differences."""
+    generator = torch.Generator().manual_seed(0)
+
+    def made(*shape: int, learns: bool = True) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(learns)
+
+    x, parts = made(7, 6), []
+    for i, has in enumerate(adapted):
+        loras = [(made(2 + i, 6), made(5 + i, 2 + i), 0.5 + i)] if has else []
+        bias = made(5 + i, learns=not frozen) if i == 1 else None
+        parts.append((made(5 + i, 6, learns=not frozen), bias, loras))
+    monkeypatch.setattr(joint_module, "plain_parts", lambda modules: parts)
+    read = [x, *(t for w, b, loras in parts for t in (w, b, *(t for a, c, _ in loras for t in (a, c))) if t is not None)]
+    read = [t for t in read if t.requires_grad]
+    zeros = torch.zeros(5, dtype=torch.float64)
+    plain = [
+        x @ w.t() + (zeros[:1] if b is None else b) + sum(scale * (x @ a.t() @ c.t()) for a, c, scale in loras)
+        for w, b, loras in parts
+    ]
+    pull = made(7, sum(len(w) for w, _, _ in parts), learns=False)
+    y, expected = joint(x), torch.cat(plain, -1)
+    torch.testing.assert_close(y, expected)
+    gradients = torch.autograd.grad(expected, read, pull)
+    torch.testing.assert_close(torch.autograd.grad(y, read, pull), gradients)
+    # in the first layer the input itself has no gradient
+    torch.testing.assert_close(torch.autograd.grad(joint(x.detach()), read[1:], pull), gradients[1:])
+    assert torch.autograd.gradcheck(lambda *_: joint(x), read)
+
+
+def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:
+    """One node reads x, whose gradients by the weights and by A would be added in a pass of their own."""
+    import peft
+
+    hf = build("Qwen2")
+    peft.get_peft_model(hf, peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    attention, x = hf.model.layers[0].self_attn, torch.randn(6, 32, requires_grad=True)
+    pairs = [(attention.q_proj,), (attention.q_proj, attention.k_proj, attention.v_proj)]
+    for modules in pairs:
+        todo, found = [joint(x, *modules).grad_fn], []
+        while todo:
+            node = todo.pop()
+            found += [node for following, _ in node.next_functions if getattr(following, "variable", None) is x]
+            todo += [following for following, _ in node.next_functions if following is not None]
+        assert len(found) == 1
 
 
 @pytest.mark.parametrize("shape", [(32,), (6, 32), (2, 3, 32), (0, 32)])

@@ -16,11 +16,19 @@ from torch.nn.functional import linear
 
 from tacit.engines.local.passes.projections import NotPlain, Parts, add_adapter, parts_of
 
+Layout = tuple[list[int], list[int], list[float]]
+"""of each layer: its features, its adapter's rank (0: it has none), and its scale"""
 
-def joint(x: torch.Tensor, *modules: Any) -> torch.Tensor:
+
+def joint(x_ND: torch.Tensor, *modules: Any) -> torch.Tensor:
     """A module of another kind, or with dropout, speaks for itself."""
     parts = plain_parts(modules)
-    return torch.cat([module(x) for module in modules], dim=-1) if parts is None else together(x, parts)
+    if parts is None:
+        return torch.cat([module(x_ND) for module in modules], dim=-1)
+    if not any(adapters for _, _, adapters in parts):
+        return together(x_ND, parts)
+    layout, lora_B = _layout(parts), [adapters[0][1] if adapters else None for _, _, adapters in parts]
+    return _Adapted.apply(x_ND, *_product_of(parts), _all_A(parts), layout, *lora_B)
 
 
 def plain_parts(modules: Sequence[Any]) -> list[Parts] | None:
@@ -33,28 +41,92 @@ def plain_parts(modules: Sequence[Any]) -> list[Parts] | None:
 
 
 def together(x: torch.Tensor, parts: Sequence[Parts]) -> torch.Tensor:
-    weights, biases = [weight for weight, _, _ in parts], [bias for _, bias, _ in parts]
-    bias = None
-    if any(b is not None for b in biases):
-        bias = _end_to_end([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
-    y = linear(x, _end_to_end(weights), bias)
-    if not any(adapters for _, _, adapters in parts):
+    """In whole tensors, and differentiated by torch: what a compiler makes most of."""
+    y = linear(x, *_product_of(parts))
+    return add_adapter(y, x, _all_A(parts), *_scaled(parts)) if any(adapters for _, _, adapters in parts) else y
+
+
+class _Adapted(torch.autograd.Function):
+    """Layers with adapters, one operation after the other: with a = x Aᵀ, and of each layer i that has one
+
+        yᵢ = x Wᵢᵀ + bᵢ + sᵢ aᵢ Bᵢᵀ
+
+    For g = dL/dy and eᵢ = sᵢ gᵢ Bᵢ:  dL/dx = g W + e A,  dL/dA = eᵀ x,  dL/dBᵢ = sᵢ gᵢᵀ aᵢ,  dL/dW = gᵀ x,  dL/db = Σ g
+
+    What an adapter adds, there and back, is added by its product; left to torch, the two gradients of x are added in a pass of
+    their own, and blocks of zeros are written and multiplied with.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        lora_A: torch.Tensor,
+        layout: Layout,
+        *lora_B: torch.Tensor | None,
+    ) -> torch.Tensor:
+        y, read = linear(x, weight, bias), linear(x, lora_A)
+        features, ranks, scales = ctx.layout = layout
+        columns = zip(y.split_with_sizes(features, 1), read.split_with_sizes(ranks, 1), strict=True)
+        for B, scale, (y_i, read_i) in zip(lora_B, scales, columns, strict=True):
+            if B is not None:
+                y_i.addmm_(read_i, B.t(), alpha=scale)
+        ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, read, *lora_B)
         return y
-    return add_adapter(y, x, _end_to_end([a for _, _, adapters in parts for a, _, _ in adapters]), _scaled(parts))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradient, (x, weight, lora_A, read, *lora_B) = gradients[0], ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, needs_A, _, *needs_B = ctx.needs_input_grad
+        features, ranks, scales = ctx.layout
+        back, for_B = torch.empty_like(read), []
+        of_y, of_a = gradient.split_with_sizes(features, 1), back.split_with_sizes(ranks, 1)
+        a = read.split_with_sizes(ranks, 1)
+        for i, (B, scale, needed) in enumerate(zip(lora_B, scales, needs_B, strict=True)):
+            if B is not None:
+                of_a[i].addmm_(of_y[i], B, beta=0, alpha=scale)
+            for_B.append(torch.addmm(B, of_y[i].t(), a[i], beta=0, alpha=scale) if needed else None)
+        return (
+            torch.mm(gradient, weight).addmm_(back, lora_A) if needs_x else None,
+            gradient.t() @ x if needs_weight else None,
+            gradient.sum(0) if needs_bias else None,
+            back.t() @ x if needs_A else None,
+            None,
+            *for_B,
+        )
 
 
-def _scaled(parts: Sequence[Parts]) -> torch.Tensor:
-    """diag(s₁B₁, s₂B₂, …). Each operation is one more to launch and one more to differentiate, so as few as there can be."""
-    if len(parts) == 1:
-        ((_, b, scale),) = parts[0][2]
-        return b * scale
+def _product_of(parts: Sequence[Parts]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """[W₁; W₂; …] and [b₁; b₂; …]"""
+    weights, biases = [weight for weight, _, _ in parts], [bias for _, bias, _ in parts]
+    if all(bias is None for bias in biases):
+        return _end_to_end(weights), None
+    filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+    return _end_to_end(weights), _end_to_end(filled)
+
+
+def _all_A(parts: Sequence[Parts]) -> torch.Tensor:
+    return _end_to_end([lora_A for _, _, adapters in parts for lora_A, _, _ in adapters])
+
+
+def _layout(parts: Sequence[Parts]) -> Layout:
+    loras = [adapters[0] if adapters else None for _, _, adapters in parts]
+    ranks = [0 if lora is None else lora[0].shape[0] for lora in loras]
+    return [weight.shape[0] for weight, _, _ in parts], ranks, [0.0 if lora is None else lora[2] for lora in loras]
+
+
+def _scaled(parts: Sequence[Parts]) -> tuple[torch.Tensor, float]:
+    """diag(s₁B₁, s₂B₂, …), as a matrix and a number to multiply it with. Each operation is one more to launch and one more to
+    differentiate, so as few as there can be."""
     scales = [scale for _, _, adapters in parts for _, _, scale in adapters]
     alike = all(scale == scales[0] for scale in scales)
     blocks = [
         w.new_zeros(len(w), 0) if not adapters else adapters[0][1] if alike else adapters[0][1] * adapters[0][2]
         for w, _, adapters in parts
     ]
-    return torch.block_diag(*blocks) * scales[0] if alike else torch.block_diag(*blocks)
+    return blocks[0] if len(blocks) == 1 else torch.block_diag(*blocks), scales[0] if alike else 1.0
 
 
 def _drops_out(modules: Sequence[Any]) -> bool:

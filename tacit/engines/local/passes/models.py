@@ -110,11 +110,20 @@ class LanguageModel:
             logits_TV = torch.tanh(logits_TV / self._softcap) * self._softcap
         return logits_TV
 
-    def _head_product(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+    @property
+    def plain_head(self) -> torch.Tensor | None:
+        """[V, D] where logits are the states' product with it, and nothing else happens to them"""
+        return None if self._scale != 1.0 or self._softcap else self._head_matrix
+
+    @property
+    def _head_matrix(self) -> torch.Tensor | None:
+        """None: a head with an adapter, say, or in shards"""
         weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
-        if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter:
-            return unrounded(hidden_TD, weight)
-        return self.head(hidden_TD).float()  # one with an adapter, say, or in shards
+        return weight if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter else None
+
+    def _head_product(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        weight_VD = self._head_matrix
+        return self.head(hidden_TD).float() if weight_VD is None else unrounded(hidden_TD, weight_VD)
 
     @property
     def chunk_tokens(self) -> int:

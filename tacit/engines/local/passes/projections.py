@@ -232,16 +232,18 @@ class _Slice:
         return of.adapted(y, x, None if of.lora_B is None else of.lora_B[start:])
 
 
-def add_adapter(y: torch.Tensor, x: torch.Tensor, lora_A: torch.Tensor | None, lora_B: torch.Tensor | None) -> torch.Tensor:
-    """y becomes y + (x Aᵀ) Bᵀ where it lies, B with its scale."""
-    return y if lora_A is None or lora_B is None else _add_read(y, linear(x, lora_A), lora_B)
+def add_adapter(
+    y: torch.Tensor, x: torch.Tensor, lora_A: torch.Tensor | None, lora_B: torch.Tensor | None, scale: float = 1.0
+) -> torch.Tensor:
+    """y becomes y + s (x Aᵀ) Bᵀ where it lies."""
+    return y if lora_A is None or lora_B is None else _add_read(y, linear(x, lora_A), lora_B, scale)
 
 
-def _add_read(y: torch.Tensor, read: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
-    """y + a Bᵀ: the product adds to y as it is computed, and is not rounded before. Rows are taken as they are: through a view
-    of them a gradient would be copied three times."""
+def _add_read(y: torch.Tensor, read: torch.Tensor, lora_B: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """y + s a Bᵀ: the product adds to y as it is computed, and is not rounded before. Rows are taken as they are: through a
+    view of them a gradient would be copied three times."""
     rows = y if y.dim() == 2 else y.view(-1, y.shape[-1])
-    rows.addmm_(read.view(-1, lora_B.shape[1]), lora_B.t())
+    rows.addmm_(read.view(-1, lora_B.shape[1]), lora_B.t(), alpha=scale)
     return y
 
 

@@ -16,6 +16,7 @@ from tacit.engines.local.memory import Budget
 from tacit.engines.local.passes.attention import can_attend, check_attention, last_token_attention
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
+from tacit.engines.local.passes.head import HeadScores, has_score_kernels
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import Packed, buckets, input_lengths, pack
 from tacit.engines.local.passes.ragged import RaggedDecoder
@@ -41,11 +42,13 @@ def token_scores(
     Cut into chunks of tokens, so that a large vocabulary never exists for all tokens at once; under autograd the logits of
     a chunk are computed again in the backward pass instead of kept.
     """
+    size, weight_VD = model.chunk_tokens, model.plain_head
+    if weight_VD is not None and has_score_kernels(weight_VD.device, weight_VD.dtype):
+        return HeadScores.apply(hidden_TD, weight_VD, targets_T, _positive(temperature), entropy, size)
 
     def chunk(hidden_CD: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         return distribution_scores(model.logits(hidden_CD), targets_C, temperature, entropy)
 
-    size = model.chunk_tokens
     if len(targets_T) <= size:
         return chunk(hidden_TD, targets_T)
     recompute = torch.is_grad_enabled() and hidden_TD.requires_grad
@@ -63,14 +66,18 @@ def distribution_scores(
     logits_TV: torch.Tensor, targets_T: torch.Tensor, temperature: float = 1.0, entropy: EntropyMode = "none"
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """log π(target) and the entropy −Σ π log π of π = softmax(logits / temperature)."""
-    if temperature <= 0:
-        raise TacitError(f"log-probabilities need a temperature above 0, got {temperature}.")
-    logps_TV = torch.log_softmax(logits_TV if temperature == 1.0 else logits_TV / temperature, dim=-1)
+    logps_TV = torch.log_softmax(logits_TV if _positive(temperature) == 1.0 else logits_TV / temperature, dim=-1)
     logprobs_T = logps_TV.gather(-1, targets_T[:, None]).squeeze(-1)
     if entropy == "none":
         return logprobs_T, None
     with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
         return logprobs_T, -(logps_TV.exp() * logps_TV).sum(-1)
+
+
+def _positive(temperature: float) -> float:
+    if temperature <= 0:
+        raise TacitError(f"log-probabilities need a temperature above 0, got {temperature}.")
+    return temperature
 
 
 Rest = ParamSpec("Rest")

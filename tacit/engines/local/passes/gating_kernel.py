@@ -1,0 +1,33 @@
+"""The kernels of gating.py, which says what they compute. Import them only where there is triton."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def let_through(gate_up, through, inner, stride, BLOCK: tl.constexpr):
+    """A program has a block of a row."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    real = columns < inner
+    here = gate_up + row * stride + columns
+    gate = tl.load(here, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(here + inner, mask=real, other=0.0).to(tl.float32)
+    tl.store(through + row * inner + columns, (gate * tl.sigmoid(gate) * up).to(through.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def pull_both(gate_up, pulled, both, inner, stride, BLOCK: tl.constexpr):
+    """The gradient of both halves, side by side."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    real = columns < inner
+    here = gate_up + row * stride + columns
+    gate = tl.load(here, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(here + inner, mask=real, other=0.0).to(tl.float32)
+    pull = tl.load(pulled + row * inner + columns, mask=real, other=0.0).to(tl.float32)
+    opened = tl.sigmoid(gate)
+    activated = gate * opened
+    there = both + row * 2 * inner + columns
+    tl.store(there, (pull * up * (opened + activated * (1.0 - opened))).to(both.dtype.element_ty), mask=real)
+    tl.store(there + inner, (pull * activated).to(both.dtype.element_ty), mask=real)

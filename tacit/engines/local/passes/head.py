@@ -1,0 +1,179 @@
+"""From the last states to what is asked of the chosen tokens, on a GPU: of the logits no more exists than they themselves.
+
+    z = h Wᵀ / T,   log π(target) = z_target − log Σ exp z,   H = −Σ π log π
+
+    dL/dlogits = (g (1_target − π) − e π (log π + H)) / T        where g and e are the gradients of log π(target) and of H
+
+Written out in torch, logits go into a log-softmax, that into an exponential and a product, and the gradient back through all of
+them: a dozen passes over [tokens, vocabulary] in float32. Here one pass reads the logits, and another makes their gradient of
+them, in the format in which it is multiplied by the head. Tokens are taken in chunks; the logits of a chunk are computed again
+for the gradient, unless there is only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.unrounded import unrounded
+
+BLOCK, WARPS = 1024, 4
+"""of a program that reads a whole row: so small that all rows of a chunk find a place at once"""
+PULL_BLOCK, PULL_WARPS = 4096, 8
+
+
+class HeadScores(torch.autograd.Function):
+    """(log π(target), entropy) at each position; of entropy, whether there is one and whether it has a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TD: torch.Tensor,
+        weight_VD: torch.Tensor,
+        targets_T: torch.Tensor,
+        temperature: float,
+        entropy: str,
+        chunk_tokens: int,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        logprobs_T, normers_T, entropy_T = (hidden_TD.new_empty(len(targets_T), dtype=torch.float32) for _ in range(3))
+        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
+        logits_CV, has = None, entropy != "none"
+        for chunk in _chunks(len(targets_T), chunk_tokens):
+            logits_CV = unrounded(hidden_TD[chunk], weight_VD)
+            found = (logprobs_T[chunk], normers_T[chunk], entropy_T[chunk])
+            weighed(logits_CV, targets_T[chunk], temperature, has, *found)
+        kept = logits_CV if len(targets_T) <= chunk_tokens else None
+        ctx.save_for_backward(hidden_TD, weight_VD, targets_T, normers_T, entropy_T, kept)
+        ctx.set_materialize_grads(False)
+        if not has:
+            return logprobs_T, None
+        if entropy != "gradient":
+            ctx.mark_non_differentiable(entropy_T)
+        return logprobs_T, entropy_T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden_TD, weight_VD, targets_T, normers_T, entropy_T, kept = ctx.saved_tensors
+        of_logprobs_T, of_entropy_T = (None if gradient is None else gradient.contiguous() for gradient in gradients)
+        if of_logprobs_T is None:
+            of_logprobs_T = torch.zeros_like(normers_T)
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        for_hidden_TD = torch.empty_like(hidden_TD) if needs_hidden else None
+        for_weight_VD = None
+        for chunk in _chunks(len(targets_T), ctx.chunk_tokens):
+            hidden_CD = hidden_TD[chunk]
+            logits_CV = unrounded(hidden_CD, weight_VD) if kept is None else kept
+            gradient_CV = pulled(
+                logits_CV,
+                targets_T[chunk],
+                ctx.temperature,
+                normers_T[chunk],
+                entropy_T[chunk],
+                of_logprobs_T[chunk],
+                None if of_entropy_T is None else of_entropy_T[chunk],
+                hidden_TD.dtype,
+            )
+            if for_hidden_TD is not None:
+                torch.mm(gradient_CV, weight_VD, out=for_hidden_TD[chunk])
+            if needs_weight:
+                turned_VC = gradient_CV.t()
+                for_weight_VD = turned_VC @ hidden_CD if for_weight_VD is None else for_weight_VD.addmm_(turned_VC, hidden_CD)
+        return for_hidden_TD, for_weight_VD, None, None, None, None
+
+
+def weighed(
+    logits_CV: torch.Tensor,
+    targets_C: torch.Tensor,
+    temperature: float,
+    entropy: bool,
+    logprobs_C: torch.Tensor,
+    normers_C: torch.Tensor,
+    entropy_C: torch.Tensor,
+) -> None:
+    """The last three are written to: log π(target), log Σ exp z, and the entropy where it is asked for."""
+    from tacit.engines.local.passes.score_kernel import weigh  # triton is only there where there is a GPU
+
+    rows, vocabulary = logits_CV.shape
+    if rows:
+        found = (logprobs_C, normers_C, entropy_C)
+        shape = (1 / temperature, vocabulary, logits_CV.stride(0))
+        weigh[(rows,)](logits_CV, targets_C, *found, *shape, ENTROPY=entropy, BLOCK=BLOCK, num_warps=WARPS)
+
+
+def pulled(
+    logits_CV: torch.Tensor,
+    targets_C: torch.Tensor,
+    temperature: float,
+    normers_C: torch.Tensor,
+    entropy_C: torch.Tensor,
+    of_logprobs_C: torch.Tensor,
+    of_entropy_C: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The gradient of the logits."""
+    from tacit.engines.local.passes.score_kernel import pull
+
+    rows, vocabulary = logits_CV.shape
+    gradient_CV = torch.empty(rows, vocabulary, dtype=dtype, device=logits_CV.device)
+    if rows:
+        has = of_entropy_C is not None
+        of_both = (of_logprobs_C, of_entropy_C if has else of_logprobs_C)
+        shape = (1 / temperature, vocabulary, logits_CV.stride(0))
+        pull[(rows, -(-vocabulary // PULL_BLOCK))](
+            logits_CV,
+            targets_C,
+            normers_C,
+            entropy_C,
+            *of_both,
+            gradient_CV,
+            *shape,
+            ENTROPY=has,
+            BLOCK=PULL_BLOCK,
+            num_warps=PULL_WARPS,
+        )
+    return gradient_CV
+
+
+@cache
+def has_score_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    return holds(device, partial(_agrees, device, dtype))
+
+
+def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Sharp, flat and truncated rows, whose length is no multiple of a block: values and gradients."""
+    generator = torch.Generator(device).manual_seed(0)
+    rows, vocabulary = 16, 2 * PULL_BLOCK + 777
+    spread_C = torch.logspace(-1, 1, rows, device=device)[:, None]
+    logits_CV = torch.randn(rows, vocabulary, generator=generator, device=device) * spread_C
+    targets_C = torch.randint(0, vocabulary, (rows,), generator=generator, device=device)
+    for barred in (slice(0, BLOCK + 5), slice(BLOCK - 5, vocabulary)):
+        logits_CV[barred.start % 3 :: 3, barred] = float("-inf")
+    logits_CV.scatter_(1, targets_C[:, None], 0.5)
+    of_both = torch.randn(2, rows, generator=generator, device=device)
+    for temperature in (1.0, 0.7):
+        logprobs_C, normers_C, entropy_C = torch.empty(3, rows, device=device)
+        weighed(logits_CV, targets_C, temperature, True, logprobs_C, normers_C, entropy_C)
+        logps_CV = torch.log_softmax(logits_CV.double() / temperature, -1)
+        p_CV, finite_CV = logps_CV.exp(), logps_CV.clamp(min=-1e30)
+        expected_C = -(p_CV * finite_CV).sum(-1)
+        if not torch.allclose(logprobs_C.double(), logps_CV.gather(1, targets_C[:, None])[:, 0], atol=1e-4, rtol=1e-5):
+            return False
+        if not torch.allclose(entropy_C.double(), expected_C, atol=1e-4, rtol=1e-5):
+            return False
+        for of_entropy_C in (None, of_both[1]):
+            found_CV = pulled(logits_CV, targets_C, temperature, normers_C, entropy_C, of_both[0], of_entropy_C, dtype)
+            expected_CV = of_both[0].double()[:, None] * -p_CV
+            expected_CV.scatter_add_(1, targets_C[:, None], of_both[0].double()[:, None])
+            if of_entropy_C is not None:
+                expected_CV -= of_entropy_C.double()[:, None] * p_CV * (finite_CV + expected_C[:, None])
+            if not torch.allclose(found_CV.double(), expected_CV / temperature, atol=1e-5, rtol=torch.finfo(dtype).eps + 1e-4):
+                return False
+    return True
+
+
+def _chunks(tokens: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))

@@ -1,0 +1,69 @@
+"""The gate by kernels: the formula, its gradient, and where it is used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from interpreted import assert_interpreted
+from test_regions import computed, model_of, packs
+
+from tacit.engines.local.passes import ragged
+from tacit.engines.local.passes.gating import has_gating_kernels
+from tacit.engines.local.passes.pieces import PLAIN
+from tacit.engines.local.passes.ragged import RaggedDecoder
+
+INTERPRETED = """
+import torch
+from torch.nn.functional import silu
+from tacit.engines.local.passes import gating
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    assert gating._agrees(torch.device("cpu"), dtype), dtype
+gating.BLOCK = 16
+wide = torch.randn(3, 90, generator=torch.Generator().manual_seed(0), requires_grad=True)
+for inner in (1, 16, 37):  # of a wider matrix, as the features of a projection with more beside them
+    both = wide[:, 5 : 5 + 2 * inner]
+    pull = torch.randn(3, inner)
+    gate, up = both.chunk(2, -1)
+    found, expected = gating.Gated.apply(both), silu(gate) * up
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found, wide, pull), torch.autograd.grad(expected, wide, pull))
+assert gating.Gated.apply(torch.zeros(0, 8)).shape == (0, 4)
+"""
+
+
+def test_the_interpreted_kernels_compute_what_they_should() -> None:
+    assert_interpreted(INTERPRETED)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -> None:
+    """Small passes, which are not compiled, go without."""
+    hf, used = model_of("Llama"), []
+
+    class Gated:
+        @staticmethod
+        def apply(gate_up):
+            used.append(len(gate_up))
+            return PLAIN.gated(gate_up)
+
+    decoder, pack = RaggedDecoder(hf), packs()[0]
+    expected, expected_gradients = computed(decoder, hf, pack)
+    monkeypatch.setattr(ragged, "has_gating_kernels", lambda device, dtype: there)
+    monkeypatch.setattr(ragged, "Gated", Gated)
+    computed(decoder, hf, pack)
+    assert not used
+    monkeypatch.setattr(ragged, "COMPILED", PLAIN)
+    found, gradients = computed(decoder, hf, pack)
+    assert used == ([pack.computed] * 4 + [len(pack.predicts_T)] if there else [])
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients, expected_gradients)
+
+
+def test_a_cpu_has_no_such_kernels() -> None:
+    assert not has_gating_kernels(torch.device("cpu"), torch.bfloat16)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_that_can_compile_has_them() -> None:
+    pytest.importorskip("triton")
+    assert has_gating_kernels(torch.device("cuda"), torch.bfloat16)
