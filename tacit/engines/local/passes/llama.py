@@ -156,7 +156,7 @@ class LlamaForward:
         """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]."""
         ways = self._ways(len(tokens_N))
         cis_N, h = self._cis[positions_N, None], embedding(tokens_N, self._embed.weight)
-        ends_U = torch.from_numpy(np.cumsum(lengths_U) - 1).to(self.device)
+        ends_U = torch.from_numpy(np.cumsum(lengths_U) - 1).to(self.device, non_blocking=True)
         spans, scale = Spans.of(lengths_U, lengths_U, self.device), self.geometry.scale
         wanted = h[ends_U] if layer == 0 else None
         for depth, block in enumerate(self._layers[:-1]):

@@ -14,7 +14,7 @@ from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.projections import ALL, Groups
-from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, Written, first_tokens, moved
+from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, handed, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 
 ROOM = 1.25
@@ -138,7 +138,7 @@ class LlamaTable:
         self._order: tuple[torch.Tensor, torch.Tensor] | None = None
         self._groups: Groups = ()
 
-    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
+    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
         decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
         lengths_N = np.array([len(p) for p in newcomers.prompts])
         self._open(max(seated, int(places_N.max()) + 1), newcomers.columns, seated)
@@ -152,14 +152,13 @@ class LlamaTable:
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
             found, states = prefill(newcomers.prompts[start:end], places_N[first:last], local_N, layer)
-            index = torch.from_numpy(local_N).to(decoder.device)
+            index = handed(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
                 hidden.append(states[index])
         tokens_N, logprobs_N = first_tokens(torch.cat(logits), newcomers, sampling)
         self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
-        hidden_ND = torch.cat(hidden).float().cpu().numpy() if hidden else None
-        return Joined(tokens_N.cpu().numpy(), logprobs_N.cpu().numpy(), hidden_ND)
+        return begun(tokens_N, logprobs_N, torch.cat(hidden) if hidden else None)
 
     def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
         decoder, lanes, cache = self.decoder, self._lanes, self.cache
@@ -237,32 +236,31 @@ class LlamaTable:
         tokens_UT = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
         for row, prompt in zip(tokens_UT, prompts, strict=True):
             row[: len(prompt)] = prompt
-        source = None if len(source_N) == len(prompts) else torch.from_numpy(source_N).to(device)
+        source = None if len(source_N) == len(prompts) else handed(source_N, device)
         sink = partial(self._store, self._rows(places_N), source)
-        last_U = torch.from_numpy(lengths - 1).to(device)
-        return self.decoder.forward.prefill(torch.from_numpy(tokens_UT).to(device), last_U, layer, sink)
+        return self.decoder.forward.prefill(handed(tokens_UT, device), handed(lengths - 1, device), layer, sink)
 
     def _prefill_flat(
         self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same without padding."""
         device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
-        tokens = torch.from_numpy(np.concatenate(prompts)).to(device)
+        tokens = handed(np.concatenate(prompts), device)
         positions = within(lengths)
         starts = np.cumsum(lengths) - lengths
         columns = within(lengths[source_N])
-        slots = torch.from_numpy(np.repeat(places_N * self.cache.capacity, lengths[source_N]) + columns).to(device)
+        slots = handed(np.repeat(places_N * self.cache.capacity, lengths[source_N]) + columns, device)
         shared = len(source_N) > len(prompts)
-        taken = torch.from_numpy(np.repeat(starts[source_N], lengths[source_N]) + columns).to(device) if shared else None
+        taken = handed(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
         sink = partial(self.cache.put_flat, slots, taken)
-        return self.decoder.forward.prefill_flat(tokens, torch.from_numpy(positions).to(device), lengths, layer, sink)
+        return self.decoder.forward.prefill_flat(tokens, handed(positions, device), lengths, layer, sink)
 
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
         """As an index of the cache: a run of neighbours is written faster."""
         first, last = int(places_N[0]), int(places_N[-1])
         if np.array_equal(places_N, np.arange(first, last + 1)):
             return slice(first, last + 1)
-        return torch.from_numpy(places_N).to(self.decoder.device)
+        return handed(places_N, self.decoder.device)
 
     def _store(
         self, rows: slice | torch.Tensor, source: torch.Tensor | None, depth: int, k: torch.Tensor, v: torch.Tensor
