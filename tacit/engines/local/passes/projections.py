@@ -145,7 +145,8 @@ class Projection:
         return [t for t in (matrix.weight, matrix.bias, matrix.lora_A, matrix.lora_B) if t is not None]
 
     def sources(self, adapter: str | None = None) -> list[torch.Tensor]:
-        """The parameters this was made from: while these are untouched, it is up to date. A sampler asks whenever it goes on."""
+        """The parameters this was made from: while these are untouched, it is up to date. A sampler asks as often as it goes
+        on."""
         looked = (adapter, [_standing(module) for module in self._modules if type(module) is not nn.Linear])
         if self._holders[0] != looked:
             self._holders = looked, [holder for module in self._modules for holder in _holders(module, adapter)]
