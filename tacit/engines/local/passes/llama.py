@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from tacit.engines.local.passes.adapted_step import adapted_step, has_adapted_step
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
@@ -56,8 +57,7 @@ class Prompts:
     def of(prompts: Sequence[np.ndarray], device: torch.device) -> Prompts:
         lengths_U = np.array([len(prompt) for prompt in prompts])
         tokens_N, positions_N, ends_U = (
-            torch.from_numpy(array).to(device, non_blocking=True)
-            for array in (np.concatenate(prompts), within(lengths_U), np.cumsum(lengths_U) - 1)
+            handed(array, device) for array in (np.concatenate(prompts), within(lengths_U), np.cumsum(lengths_U) - 1)
         )
         spans, last = (Spans.of(queries_U, lengths_U, device) for queries_U in (lengths_U, np.ones_like(lengths_U)))
         return Prompts(tokens_N, positions_N, ends_U, spans, last)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.sampling.drawing import draw
 
 Written = Callable[[], tuple[np.ndarray, np.ndarray]]
@@ -180,11 +181,6 @@ def moved(rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.T
     """(places that change, where their content comes from)"""
     to = np.flatnonzero(rows != np.arange(len(rows)))
     return handed(to, device), handed(rows[to], device)
-
-
-def handed(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """To the device, behind what it is at work on: without waiting for that."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 def fetched(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.projections import ALL, Groups
-from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, handed, moved
+from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.prefills import RecordedPrefills
 

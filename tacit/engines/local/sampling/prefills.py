@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.ragged_attention import Spans
-from tacit.engines.local.sampling.decoding import handed
 from tacit.engines.local.sampling.graphs import StepGraphs
 
 MOST_TOKENS = 16384

@@ -1,0 +1,13 @@
+"""From the host to a device that is at work, without waiting for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+
+def handed(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """On the device once it has done what it was told before. A GPU fetches it from memory that stays until then; of any other
+    it would be waited for."""
+    tensor = torch.from_numpy(array)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
