@@ -16,6 +16,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.desk import PATIENCE
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
+from tacit.engines.local.sampling.rows import Rows
 from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.engines.local.sampling.stopping import KEPT
 from tacit.losses.imitation import Imitation
@@ -94,6 +95,67 @@ def test_the_same_requests_give_the_same_bits_in_the_same_order(way, llama, toke
         fresh, used = (LocalSampler(llama, tokenizer, "cpu", lean=way == "exact") for _ in range(2))
     used.sample([Request(p, seed=i) for i, p in enumerate(make_prompts(30, 3, 20, 60))], Sampling(max_tokens=40))
     assert play(fresh) == play(used) == play(fresh)
+
+
+def test_what_was_written_for_one_is_not_taken_for_who_has_its_place_since(llama, tokenizer, monkeypatch):
+    """Where the table goes on before it is read, a row may be over, and another have joined in its place, with tokens on their
+    way that were asked for the first."""
+    sampler, alone = as_on_a_gpu(llama, tokenizer, monkeypatch), LocalSampler(llama, tokenizer, "cpu")
+    taken, waiting = [], Rows.waiting
+
+    def watched(self, asked):
+        places_N = waiting(self, asked)
+        taken.append(int(self.under_way_P[asked[0]].sum()) - len(places_N))
+        return places_N
+
+    monkeypatch.setattr(Rows, "waiting", watched)
+    rng, sampling = np.random.default_rng(1), Sampling(stop=("a", "b"), max_tokens=100)
+    lines = [[Request(rng.integers(0, 256, 5), seed=10 * line + turn) for turn in range(5)] for line in range(8)]
+    for come in walk(sampler.desk(sampling), lines):
+        for number, turn, completion in come:
+            alike(completion, alone.sample([lines[number][turn]], sampling)[0])
+    assert sum(taken) > 0, "nobody had the place of another too soon"
+
+
+def test_a_gpu_has_something_to_do_while_others_are_let_in(llama, tokenizer, monkeypatch):
+    sampler, did = as_on_a_gpu(llama, tokenizer, monkeypatch), []
+    join, advance = LlamaTable.join, LlamaTable.advance
+
+    def noted(what: str, read: Callable) -> Callable:
+        did.append(what)
+        return lambda: (did.append(f"read {what}"), read())[1]
+
+    monkeypatch.setattr(LlamaTable, "join", lambda *given: noted("join", join(*given)))
+    monkeypatch.setattr(LlamaTable, "advance", lambda *given: noted("steps", advance(*given)))
+    desk = sampler.desk(Sampling())
+    for limit in (2, 60, 60):
+        desk.submit(Request(np.arange(3), seed=limit, max_tokens=limit))
+    desk.wait()
+    assert did[:2] == ["join", "steps"] and did.count("steps") == did.count("read steps") + 1
+    did.clear()
+    desk.submit(Request(np.arange(4), max_tokens=3))
+    desk.wait()
+    assert did[:5] == ["join", "steps", "read steps", "read join", "read steps"]
+    desk.close()
+    did.clear()
+    assert desk.wait() == [] and did == [], "what nobody waits for is not read"
+
+
+def test_weights_that_change_while_a_gpu_goes_on_write_all_of_a_completion(tokenizer, monkeypatch):
+    model, versions = make_model("llama"), [0]
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
+    desk = sampler.desk(WARM, version=lambda: versions[0])
+    for request in LONG:
+        desk.submit(request)
+    found = dict(desk.wait())
+    assert 0 in found and len(found) < len(LONG) and desk._unread
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.mul_(-3)
+    versions[0] = 1
+    rest = the_rest(desk)
+    assert {completion.version for completion in rest.values()} == {1}
+    for i, completion in rest.items():
+        alike(completion, LocalSampler(model, tokenizer, "cpu").sample([LONG[i]], WARM)[0])
 
 
 def test_short_answers_come_and_go_while_a_long_one_is_written(llama, tokenizer):

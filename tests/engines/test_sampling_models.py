@@ -9,6 +9,7 @@ from peft import LoraConfig, get_peft_model
 from random_models import FAMILIES, LEAN, as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.passes import projections
 from tacit.engines.local.sampling.sampler import LocalSampler
 
 
@@ -88,7 +89,8 @@ def _with_adapters(model):
     return peft.eval()
 
 
-def test_the_active_adapter_is_the_one_that_writes(tokenizer):
+@pytest.mark.parametrize("told", [True, False])
+def test_the_active_adapter_is_the_one_that_writes(told, tokenizer, monkeypatch):
     peft = _with_adapters(make_model("qwen3"))
     sampler = LocalSampler(peft, tokenizer, "cpu")
     requests = make_requests(make_prompts(4))
@@ -102,14 +104,26 @@ def test_the_active_adapter_is_the_one_that_writes(tokenizer):
         seen.append(np.concatenate([c.logprobs for c in completions])[:8].tolist())
         assert sampler._lean is not None
 
+    def change() -> None:
+        if told:
+            sampler.weights_changed()
+
     for adapter in ("one", "two", "one"):
         peft.set_adapter(adapter)
-        sampler.weights_changed()
+        change()
         check()
     with peft.disable_adapter():
-        sampler.weights_changed()
+        change()
         check()
-    assert seen[0] != seen[1] and seen[0] == seen[2] and seen[3] not in seen[:3]
+    change()
+    lora_B = peft.base_model.model.model.layers[0].self_attn.q_proj.lora_B["one"]
+    lora_B.weight = torch.nn.Parameter(2 * lora_B.weight.detach())
+    check()
+    assert seen[0] != seen[1] and seen[0] == seen[2] and seen[3] not in seen[:3] and seen[4] not in seen[:4]
+    sampler.refresh()
+    with monkeypatch.context() as patch:  # as long as nothing has changed, nothing is looked for
+        patch.setattr(projections, "parts_of", lambda *_: pytest.fail("looked for"))
+        sampler.refresh()
 
 
 def test_an_adapter_the_lean_path_does_not_know_goes_through_the_model(tokenizer):

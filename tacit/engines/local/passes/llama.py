@@ -14,7 +14,8 @@ complex product and leaves every dot product as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from tacit.engines.local.passes.adapted_step import adapted_step, has_adapted_step
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
+from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
 from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
@@ -36,6 +39,28 @@ MIXED_LIMIT = 1 << 22
 """most weights of a model that is copied for every adapter, so that rows of several are computed together"""
 TABLE_LIMIT = 1024
 """most tokens of a vocabulary all of which are projected whenever weights have changed: as many as few rows soon write"""
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """Prompts that lie end to end, on the device."""
+
+    tokens_N: torch.Tensor
+    positions_N: torch.Tensor
+    ends_U: torch.Tensor
+    """where the last token of each lies"""
+    spans: Spans
+    last: Spans
+    """of the last token of each, which sees all of its own"""
+
+    @staticmethod
+    def of(prompts: Sequence[np.ndarray], device: torch.device) -> Prompts:
+        lengths_U = np.array([len(prompt) for prompt in prompts])
+        tokens_N, positions_N, ends_U = (
+            handed(array, device) for array in (np.concatenate(prompts), within(lengths_U), np.cumsum(lengths_U) - 1)
+        )
+        spans, last = (Spans.of(queries_U, lengths_U, device) for queries_U in (lengths_U, np.ones_like(lengths_U)))
+        return Prompts(tokens_N, positions_N, ends_U, spans, last)
 
 
 class LlamaForward:
@@ -95,6 +120,10 @@ class LlamaForward:
         return self._embed.weight.device
 
     @property
+    def features(self) -> int:
+        return self._embed.weight.shape[1]
+
+    @property
     def vocabulary(self) -> int:
         return self.head.weight.shape[0]
 
@@ -150,27 +179,23 @@ class LlamaForward:
         """whether prompts can be prefilled end to end, without padding"""
         return has_flash(self.device, self.dtype, self.geometry.head_dim)
 
-    def prefill_flat(
-        self, tokens_N: torch.Tensor, positions_N: torch.Tensor, lengths_U: np.ndarray, layer: int | None, sink: Sink
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]."""
-        ways = self._ways(len(tokens_N))
-        cis_N, h = self._cis[positions_N, None], embedding(tokens_N, self._embed.weight)
-        ends_U = torch.from_numpy(np.cumsum(lengths_U) - 1).to(self.device)
-        spans, scale = Spans.of(lengths_U, lengths_U, self.device), self.geometry.scale
+    def prefill_flat(self, prompts: Prompts, layer: int | None, sink: Sink) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]. Reads no value on the
+        host."""
+        ways, ends_U, scale = self._ways(len(prompts.tokens_N)), prompts.ends_U, self.geometry.scale
+        cis_N, h = self._cis[prompts.positions_N, None], embedding(prompts.tokens_N, self._embed.weight)
         wanted = h[ends_U] if layer == 0 else None
         for depth, block in enumerate(self._layers[:-1]):
             q, k, v = block.query_key_value(h, cis_N, ways)
             sink(depth, k, v)
-            h = block.after_attention(h, attend(q, k, v, spans, scale).flatten(1), ways)
+            h = block.after_attention(h, attend(q, k, v, prompts.spans, scale).flatten(1), ways)
             if layer == depth + 1:
                 wanted = h[ends_U]
         top, h_U = self._layers[-1], h[ends_U]
         k, v = top.key_value(h, cis_N, ways)
         sink(len(self) - 1, k, v)
         q, _, _ = top.query_key_value(h_U, cis_N[ends_U])
-        last = Spans.of(np.ones_like(lengths_U), lengths_U, self.device)
-        h_U = self.final_norm(top.after_attention(h_U, attend(q, k, v, last, scale).flatten(1)))
+        h_U = self.final_norm(top.after_attention(h_U, attend(q, k, v, prompts.last, scale).flatten(1)))
         return self.head.unrounded(h_U), h_U if layer == len(self) else wanted
 
     def prefill(

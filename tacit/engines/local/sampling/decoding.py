@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.sampling.drawing import Onward, draw, draws_by_kernel, launch_draw
 
 Written = Callable[[], tuple[np.ndarray, np.ndarray]]
@@ -50,6 +51,10 @@ class Joined:
     hidden_ND: np.ndarray | None
 
 
+Begun = Callable[[], Joined]
+"""which a device may still be at work on, as above"""
+
+
 class Table(Protocol):
     """Rows that are decoded together, at places 0, 1, … without a gap; those that are over run along unread."""
 
@@ -77,7 +82,7 @@ class Table(Protocol):
         step's reading of them"""
         ...
 
-    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
+    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
         """Prefill the prompts and draw each row's first token. `seated` places are taken now, or 0: begin afresh. `layer`
         counts from 0, the embeddings."""
         ...
@@ -128,14 +133,14 @@ class Lanes:
 
     def seat(self, places_N: np.ndarray, tokens_N: torch.Tensor, positions_N: np.ndarray) -> None:
         """Rows whose last token is not read yet, and goes to this position."""
-        places = torch.from_numpy(places_N).to(self.tokens_B.device)
+        places = handed(places_N, self.tokens_B.device)
         self.tokens_B[places] = tokens_N
-        self.positions_B[places] = torch.from_numpy(positions_N).to(self.positions_B.device)
+        self.positions_B[places] = handed(positions_N, self.positions_B.device)
 
     def expect(self, noise_BK: np.ndarray) -> None:
         """The noise of the next few tokens."""
         rows, steps = noise_BK.shape
-        self._noise_BK[:rows, :steps] = torch.from_numpy(noise_BK).to(self._noise_BK.device)
+        self._noise_BK[:rows, :steps] = handed(noise_BK, self._noise_BK.device)
         self._drawn_B.zero_()
 
     def draw(self, logits_BV: torch.Tensor, sampling: Sampling, columns: int) -> None:
@@ -156,18 +161,8 @@ class Lanes:
 
     def written(self, rows: int, steps: int) -> Written:
         """The tokens drawn since `expect`, and their log-probabilities."""
-        tokens, logprobs = self._out_tokens_BK[:rows, :steps], self._out_logprobs_BK[:rows, :steps]
-        if tokens.device.type == "cpu":
-            drawn = tokens.numpy().copy(), logprobs.numpy().copy()
-            return lambda: drawn
-        copies, done = [part.to("cpu", non_blocking=True) for part in (tokens, logprobs)], torch.cuda.Event()
-        done.record()
-
-        def read() -> tuple[np.ndarray, np.ndarray]:
-            done.synchronize()
-            return copies[0].numpy(), copies[1].numpy()
-
-        return read
+        read = fetched(self._out_tokens_BK[:rows, :steps], self._out_logprobs_BK[:rows, :steps])
+        return lambda: (read()[0], read()[1])
 
     def keep(self, rows: np.ndarray) -> None:
         """Place i becomes what place `rows[i]` is."""
@@ -187,9 +182,35 @@ class Lanes:
 def moved(rows: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """(places that change, where their content comes from)"""
     to = np.flatnonzero(rows != np.arange(len(rows)))
-    return torch.from_numpy(to).to(device), torch.from_numpy(rows[to]).to(device)
+    return handed(to, device), handed(rows[to], device)
+
+
+def fetched(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:
+    """As they are now, or will be once the device has done what it was told before this. Asking for them waits for that."""
+    if tensors[0].device.type == "cpu":
+        copies = [tensor.numpy().copy() for tensor in tensors]
+        return lambda: copies
+    there, done = [tensor.to("cpu", non_blocking=True) for tensor in tensors], torch.cuda.Event()
+    done.record()
+
+    def read() -> list[np.ndarray]:
+        done.synchronize()
+        return [tensor.numpy() for tensor in there]
+
+    return read
+
+
+def begun(tokens_N: torch.Tensor, logprobs_N: torch.Tensor, hidden_ND: torch.Tensor | None) -> Begun:
+    """What newcomers begin with, from the device."""
+    read = fetched(tokens_N, logprobs_N, *([] if hidden_ND is None else [hidden_ND.float()]))
+
+    def joined() -> Joined:
+        tokens, logprobs, *hidden = read()
+        return Joined(tokens, logprobs, hidden[0] if hidden else None)
+
+    return joined
 
 
 def first_tokens(logits_NV: torch.Tensor, newcomers: Newcomers, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
     """Each newcomer's first token, from the prefill's logits, and its log-probability."""
-    return draw(logits_NV, torch.from_numpy(newcomers.uniform_N).to(logits_NV.device), sampling)
+    return draw(logits_NV, handed(newcomers.uniform_N, logits_NV.device), sampling)

@@ -9,13 +9,16 @@ or until the first of them has waited for a while, or nothing is under way. Wher
 of least loss, whatever their length; short answers come back all together. These are counts: which requests share a batch is
 a function of the requests alone, and a run can be repeated bit for bit.
 
-A GPU goes on while what it wrote is read, as long as nobody has just come to an end: then it would write for nothing.
+A GPU goes on while what it wrote is read, as long as nobody has just come to an end: then it would write for nothing. It goes
+on as well while others are let in: it has the next few steps of those who stay to do until their prompts are there, and the
+first few of all until it is known what they begin with.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -25,8 +28,8 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.sampling.decoding import Newcomers, Table, Written
-from tacit.engines.local.sampling.rows import Job, NotFinite, Over, Rows
+from tacit.engines.local.sampling.decoding import Begun, Newcomers, Table, Written
+from tacit.engines.local.sampling.rows import Asked, Job, NotFinite, Over, Rows
 
 if TYPE_CHECKING:
     from tacit.engines.local.sampling.sampler import LocalSampler
@@ -55,6 +58,8 @@ class LocalDesk:
         self._version = 0
         self._table: Table | None = None
         self._rows = Rows(0)
+        self._unread: deque[Callable[[], None]] = deque()
+        """what was asked of the table, in order: each waits for it and takes it down"""
 
     def submit(self, request: Request, whose: str | None = None) -> int:
         """`whose`: the adapter that is to write, at a desk for several."""
@@ -77,6 +82,7 @@ class LocalDesk:
         """Rows under way wait once more, before all others."""
         self._waiting.extendleft(reversed([self._rows.jobs[place] for place in np.flatnonzero(self._rows.under_way_P)]))
         self._rows = Rows(0)
+        self._unread.clear()
 
     def let_go(self) -> None:
         """Give up the table and its memory; rows that sit at it begin again."""
@@ -88,6 +94,7 @@ class LocalDesk:
             if self._table is not None:
                 self._table.decoder.put_back(self._table)
             self._table, self._rows = None, Rows(0)
+            self._unread.clear()
             self._waiting.clear()
             self._finished.clear()
 
@@ -107,21 +114,32 @@ class LocalDesk:
 
     def _go_on(self, places: int) -> None:
         self._stand()
-        self._admit(places)
+        joined = self._admit(places)
         table, rows = self._table, self._rows
         assert table is not None
-        began, idle, waited = rows.under_way + len(self._finished), 0, 0
-        over, steady, ahead = len(self._finished), False, None
-        while rows.under_way:
-            if ahead is None and rows.under_way <= table.leave_below * len(rows):
+        goes_ahead = table.looks_ahead and not rows.all_end
+        if joined and goes_ahead:
+            self._ask()
+        while len(self._unread) > goes_ahead:
+            self._unread.popleft()()
+        over, idle, waited = len(self._finished), 0, 0
+        began, steady = rows.under_way + over, not over
+        while rows.under_way and idle < JOINING_COSTS * began and waited < PATIENCE:
+            if not self._unread and rows.under_way <= table.leave_below * len(rows):
                 table.keep(rows.move_together())
-            ahead = self._look(table, ahead, steady)
+            if not self._unread:
+                self._ask()
+            if table.looks_ahead and steady and not rows.some_end:
+                self._ask()
+            self._unread.popleft()()
             before, over = over, began - rows.under_way
             steady = over == before
             idle += over * table.check_every
             waited += table.check_every if over else 0
-            if ahead is None and (idle >= JOINING_COSTS * began or waited >= PATIENCE):
-                break
+        if not rows.under_way:
+            self._unread.clear()
+        elif table.looks_ahead and not self._unread and not rows.all_end:
+            self._ask()
 
     def _stand(self) -> None:
         """On the weights of now."""
@@ -134,15 +152,16 @@ class LocalDesk:
         if self._table is not None and not self._sampler.knows(self._table.decoder):
             self.let_go()
 
-    def _admit(self, places: int) -> None:
-        """Those that wait take the free places, in order; of those that join together, identical prompts are computed once."""
+    def _admit(self, places: int) -> bool:
+        """Those that wait take the free places, in order; of those that join together, identical prompts are computed once.
+        Returns whether there are any."""
         rows = self._rows
         jobs = list(islice(self._waiting, max(0, places - rows.under_way)))
         seated = len(rows) if rows.under_way else 0
         if seated:
             jobs = self._who_can_join(jobs)
         if not jobs:
-            return
+            return False
         if not seated:
             self._sit_down(max(job.longest for job in jobs))
         table, rows = self._table, self._rows
@@ -155,10 +174,10 @@ class LocalDesk:
         places_N, uniform_N = rows.seat(jobs)
         columns = max(job.longest for job in jobs) + table.check_every
         newcomers = Newcomers(places_N, prompts, whose, source_N, uniform_N, columns)
-        joined = table.join(newcomers, seated, self._sampling, self._depth)
+        begun = table.join(newcomers, seated, self._sampling, self._depth)
         self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
-        rows.hold(places_N, joined.hidden_ND)
-        self._finish(rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
+        self._unread.append(partial(self._begin, places_N, begun))
+        return True
 
     def _who_can_join(self, jobs: list[Job]) -> list[Job]:
         """A job that only another decoder can write waits until those who sit here have left, and so do all behind it."""
@@ -176,18 +195,26 @@ class LocalDesk:
             self._table = decoder.table()
         self._rows = Rows(self._table.check_every)
 
-    def _look(self, table: Table, written: Written | None, steady: bool) -> Written | None:
-        """Read what has been written, after going on where nobody seems to end; what is then under way is returned."""
-        rows, steps, ahead = self._rows, table.check_every, None
-        if written is None:
-            written = table.advance(rows.noise(steps), rows.longest, self._sampling)
-        if table.looks_ahead and steady and rows.least_left > steps:
-            ahead = table.advance(rows.noise(steps, after=steps), rows.longest + steps, self._sampling)
+    def _begin(self, places_N: np.ndarray, begun: Begun) -> None:
+        """Take down what newcomers begin with."""
+        rows, joined = self._rows, begun()
+        rows.hold(places_N, joined.hidden_ND)
+        self._finish(rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
+
+    def _ask(self) -> None:
+        """The table for the next few tokens of every row."""
+        table, rows = self._table, self._rows
+        assert table is not None
+        longest = rows.longest
+        noise_PK, asked = rows.ask(table.check_every)
+        self._unread.append(partial(self._read, asked, table.advance(noise_PK, longest, self._sampling)))
+
+    def _read(self, asked: Asked, written: Written) -> None:
+        """Take them down. Some may be over since they were asked for, and others have their places."""
         tokens_BK, logprobs_BK = written()
-        places_N = np.flatnonzero(rows.under_way_P)
+        places_N = self._rows.waiting(asked)
         self._sampler.written_tokens += len(places_N) * tokens_BK.shape[1]
-        self._finish(rows.record(places_N, tokens_BK[places_N], logprobs_BK[places_N], self._stops))
-        return ahead
+        self._finish(self._rows.record(places_N, tokens_BK[places_N], logprobs_BK[places_N], self._stops))
 
     def _finish(self, over: Iterable[Over]) -> None:
         self._finished += [

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, Written, first_tokens
+from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens
 
 
 class GenericDecoder:
@@ -66,7 +66,7 @@ class GenericTable:
         """Layers that slide or that keep a state of their own cannot be padded after the fact."""
         return all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
-    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
+    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
         decoder, device = self.decoder, self.decoder.device
         lengths_N = np.array([len(p) for p in newcomers.prompts])
         tokens_NT = np.zeros((len(lengths_N), lengths_N.max()), dtype=np.int64)
@@ -88,8 +88,7 @@ class GenericTable:
         tokens_N, logprobs_N = first_tokens(output.logits[:, -1][source], newcomers, sampling)
         self._lanes = self._lanes.grown(len(self._mask_BT))
         self._lanes.seat(newcomers.places_N, tokens_N, lengths_N[newcomers.source_N])
-        hidden_ND = None if layer is None else output.hidden_states[layer][:, -1][source].float().cpu().numpy()
-        return Joined(tokens_N.cpu().numpy(), logprobs_N.cpu().numpy(), hidden_ND)
+        return begun(tokens_N, logprobs_N, None if layer is None else output.hidden_states[layer][:, -1][source])
 
     def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
         rows, steps = noise_BK.shape

@@ -10,13 +10,17 @@ import numpy as np
 import torch
 
 from tacit.core.protocols import Sampling
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.passes.llama import LlamaForward, Prompts
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.projections import ALL, Groups
-from tacit.engines.local.sampling.decoding import Joined, Lanes, Newcomers, Table, Written, first_tokens, moved
+from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.prefills import RecordedPrefills
 
+RECORDED_PREFILLS = False
+"""whether prefills are recorded as well; this has not been run on a GPU yet"""
 ROOM = 1.25
 """a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
 
@@ -36,14 +40,17 @@ class LlamaDecoder:
         cuda_graphs: bool = True,
         fixed_shapes: bool | None = None,
         flat: bool | None = None,
+        recorded_prefills: bool = RECORDED_PREFILLS,
     ) -> None:
-        """`prefill_tokens`: prompt tokens computed at once. `flat`: without padding; None is where there are kernels for it."""
+        """`prefill_tokens`: prompt tokens computed at once. `flat`: without padding; None is where there are kernels for it.
+        `recorded_prefills`: those without padding are recorded, where steps are."""
         self.forward = LlamaForward(model)
         self.device = self.forward.device
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
         self.flat = self.forward.takes_flat if flat is None else flat
         self.records = on_gpu and cuda_graphs
+        self.records_prefills = recorded_prefills
         # a CPU wants its working set in cache, a GPU wants enough to do
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
         self.moves = 0
@@ -128,6 +135,7 @@ class LlamaTable:
         # where there are few widths, a table is no narrower before a quarter has left it
         self.leave_below = 0.75 if decoder.fixed_shapes else 0.9
         self.graphs = StepGraphs(enabled=decoder.records)
+        self.prefills = RecordedPrefills(enabled=decoder.records and decoder.flat and decoder.records_prefills)
         self.cache = KeyValueCache(decoder.forward.geometry)
         self._lanes = Lanes(0, self.check_every, decoder.device)
         self._used = 0
@@ -138,10 +146,11 @@ class LlamaTable:
         self._order: tuple[torch.Tensor, torch.Tensor] | None = None
         self._groups: Groups = ()
 
-    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Joined:
+    def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
         decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
         lengths_N = np.array([len(p) for p in newcomers.prompts])
         self._open(max(seated, int(places_N.max()) + 1), newcomers.columns, seated)
+        self._follow()
         self._used = max(self._used, int(lengths_N.max()))
         self._seat(places_N, [newcomers.whose[source] for source in source_N], seated)
         logits: list[torch.Tensor] = []
@@ -152,20 +161,17 @@ class LlamaTable:
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
             found, states = prefill(newcomers.prompts[start:end], places_N[first:last], local_N, layer)
-            index = torch.from_numpy(local_N).to(decoder.device)
+            index = handed(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
                 hidden.append(states[index])
         tokens_N, logprobs_N = first_tokens(torch.cat(logits), newcomers, sampling)
         self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
-        hidden_ND = torch.cat(hidden).float().cpu().numpy() if hidden else None
-        return Joined(tokens_N.cpu().numpy(), logprobs_N.cpu().numpy(), hidden_ND)
+        return begun(tokens_N, logprobs_N, torch.cat(hidden) if hidden else None)
 
     def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
         decoder, lanes, cache = self.decoder, self._lanes, self.cache
-        if decoder.moves != self._moves:
-            self.graphs.clear()
-            self._moves = decoder.moves
+        self._follow()
         rows, steps = noise_BK.shape
         width, capacity, order = decoder.width(rows), cache.capacity, self._order
         decoder.forward.use(self._groups)
@@ -209,6 +215,16 @@ class LlamaTable:
         by_name_B = np.argsort(number_B, kind="stable")
         self._order = torch.from_numpy(by_name_B), torch.from_numpy(np.argsort(by_name_B))
 
+    def _follow(self) -> None:
+        """Forget what was recorded of weights that have moved since."""
+        if self.decoder.moves != self._moves:
+            self._forget()
+            self._moves = self.decoder.moves
+
+    def _forget(self) -> None:
+        self.graphs.clear()
+        self.prefills.clear()
+
     def _open(self, rows: int, columns: int, seated: int) -> None:
         """Places and columns for all; those who sit keep what they have."""
         decoder, cache = self.decoder, self.cache
@@ -224,7 +240,7 @@ class LlamaTable:
             cache.open(max(width, cache.width), max(capacity, cache.capacity), seated, self._used)
         lanes = self._lanes.grown(cache.width)
         if lanes is not self._lanes or before != cache.addresses():
-            self.graphs.clear()
+            self._forget()
         self._lanes = lanes
         decoder.reach(cache.capacity)
 
@@ -236,32 +252,34 @@ class LlamaTable:
         tokens_UT = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
         for row, prompt in zip(tokens_UT, prompts, strict=True):
             row[: len(prompt)] = prompt
-        source = None if len(source_N) == len(prompts) else torch.from_numpy(source_N).to(device)
+        source = None if len(source_N) == len(prompts) else handed(source_N, device)
         sink = partial(self._store, self._rows(places_N), source)
-        last_U = torch.from_numpy(lengths - 1).to(device)
-        return self.decoder.forward.prefill(torch.from_numpy(tokens_UT).to(device), last_U, layer, sink)
+        return self.decoder.forward.prefill(handed(tokens_UT, device), handed(lengths - 1, device), layer, sink)
 
     def _prefill_flat(
         self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same without padding."""
-        device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
-        tokens = torch.from_numpy(np.concatenate(prompts)).to(device)
-        positions = within(lengths)
-        starts = np.cumsum(lengths) - lengths
+        forward, cache, device = self.decoder.forward, self.cache, self.decoder.device
+        lengths = np.array([len(prompt) for prompt in prompts])
         columns = within(lengths[source_N])
-        slots = torch.from_numpy(np.repeat(places_N * self.cache.capacity, lengths[source_N]) + columns).to(device)
+        slots = np.repeat(places_N * cache.capacity, lengths[source_N]) + columns
         shared = len(source_N) > len(prompts)
-        taken = torch.from_numpy(np.repeat(starts[source_N], lengths[source_N]) + columns).to(device) if shared else None
-        sink = partial(self.cache.put_flat, slots, taken)
-        return self.decoder.forward.prefill_flat(tokens, torch.from_numpy(positions).to(device), lengths, layer, sink)
+        if not shared and self._whose[places_N[0]] is None:
+            behind = int(places_N[0] * cache.capacity + lengths[0])
+            if (found := self.prefills.run(forward, cache, prompts, slots, behind, layer)) is not None:
+                return found
+        starts = np.cumsum(lengths) - lengths
+        taken = handed(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
+        sink = partial(cache.put_flat, handed(slots, device), taken)
+        return forward.prefill_flat(Prompts.of(prompts, device), layer, sink)
 
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
         """As an index of the cache: a run of neighbours is written faster."""
         first, last = int(places_N[0]), int(places_N[-1])
         if np.array_equal(places_N, np.arange(first, last + 1)):
             return slice(first, last + 1)
-        return torch.from_numpy(places_N).to(self.decoder.device)
+        return handed(places_N, self.decoder.device)
 
     def _store(
         self, rows: slice | torch.Tensor, source: torch.Tensor | None, depth: int, k: torch.Tensor, v: torch.Tensor

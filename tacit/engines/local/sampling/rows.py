@@ -29,6 +29,10 @@ class Job:
         return len(self.prompt) + self.limit
 
 
+Asked = tuple[np.ndarray, np.ndarray]
+"""places, and the ticket of the row that sat at each when its next tokens were asked for"""
+
+
 @dataclass(frozen=True, eq=False)
 class Over:
     """A row that has come to its end."""
@@ -54,7 +58,10 @@ class Rows:
         """by place; a row that is over keeps its place until another has it, or the rows move together"""
         self._hidden: list[np.ndarray | None] = []
         self.under_way_P = np.zeros(0, dtype=bool)
+        self._tickets_P = np.zeros(0, dtype=np.int64)
         self._lengths_P = np.zeros(0, dtype=np.int64)
+        self._asked_P = np.zeros(0, dtype=np.int64)
+        """tokens that were asked for, of which so many (lengths) have come back"""
         self._limits_P = np.zeros(0, dtype=np.int64)
         self._prompts_P = np.zeros(0, dtype=np.int64)
         self._noise_PM = np.zeros((0, 0), dtype=np.float32)
@@ -70,14 +77,18 @@ class Rows:
         return int(self.under_way_P.sum())
 
     @property
-    def least_left(self) -> int:
-        """tokens until the first row under way comes to its limit"""
-        return int((self._limits_P - self._lengths_P)[self.under_way_P].min())
+    def some_end(self) -> bool:
+        """whether one under way comes to its limit with what was asked for"""
+        return bool((self._asked_P >= self._limits_P)[self.under_way_P].any())
+
+    @property
+    def all_end(self) -> bool:
+        return bool((self._asked_P >= self._limits_P)[self.under_way_P].all())
 
     @property
     def longest(self) -> int:
-        """tokens of the longest row under way"""
-        return int((self._prompts_P + self._lengths_P)[self.under_way_P].max())
+        """tokens of the longest row under way, when it has what was asked for"""
+        return int((self._prompts_P + self._asked_P)[self.under_way_P].max())
 
     def seat(self, jobs: Sequence[Job]) -> tuple[np.ndarray, np.ndarray]:
         """(the place of each, the noise of its first token): places of rows that are over, then new ones."""
@@ -91,13 +102,22 @@ class Rows:
         for place, job in zip(places_N, jobs, strict=True):
             self.jobs[place] = job
         self.under_way_P[places_N], self._lengths_P[places_N], self._limits_P[places_N] = True, 0, limits_N
+        self._tickets_P[places_N], self._asked_P[places_N] = [job.ticket for job in jobs], 1
         self._prompts_P[places_N] = [len(job.prompt) for job in jobs]
         self._noise_PM[places_N] = uniforms([job.seed for job in jobs], self._noise_PM.shape[1])
         return places_N, self._noise_PM[places_N, 0]
 
-    def noise(self, steps: int, after: int = 0) -> np.ndarray:
-        """[places, steps] the noise of each row's next tokens, or of those after so many"""
-        return np.take_along_axis(self._noise_PM, self._lengths_P[:, None] + after + np.arange(steps), axis=1)
+    def ask(self, steps: int) -> tuple[np.ndarray, Asked]:
+        """([places, steps] the noise of each row's next tokens, who is to have them)"""
+        noise_PK = np.take_along_axis(self._noise_PM, self._asked_P[:, None] + np.arange(steps), axis=1)
+        places_N = np.flatnonzero(self.under_way_P)
+        self._asked_P[places_N] += steps
+        return noise_PK, (places_N, self._tickets_P[places_N])
+
+    def waiting(self, asked: Asked) -> np.ndarray:
+        """The places where the same rows are still under way."""
+        places_N, tickets_N = asked
+        return places_N[self.under_way_P[places_N] & (self._tickets_P[places_N] == tickets_N)]
 
     def hold(self, places_N: np.ndarray, hidden_ND: np.ndarray | None) -> None:
         """The hidden states that will come with the completions."""
@@ -124,7 +144,7 @@ class Rows:
             place, start, end = places_N[i], int(starts_N[i]), int(ends_N[i])
             length, stopped = _end(self._tokens_PM[place], candidate_NK[i], start, end, stops)
             if stopped or at_limit_N[i]:
-                self.under_way_P[place] = False
+                self.under_way_P[place], self._asked_P[place] = False, 0
                 tokens_T, logprobs_T = self._tokens_PM[place, :length].copy(), self._logprobs_PM[place, :length].copy()
                 over.append(Over(self.jobs[place], tokens_T, logprobs_T, stopped, self._hidden[place]))
         return over
@@ -151,7 +171,10 @@ class Rows:
                 setattr(self, name, new)
 
 
-_BY_PLACE = ("under_way_P", "_lengths_P", "_limits_P", "_prompts_P", "_noise_PM", "_tokens_PM", "_logprobs_PM")
+_BY_PLACE = (
+    *("under_way_P", "_tickets_P", "_lengths_P", "_asked_P", "_limits_P", "_prompts_P"),
+    *("_noise_PM", "_tokens_PM", "_logprobs_PM"),
+)
 
 
 def _end(tokens_M: np.ndarray, candidate_K: np.ndarray, start: int, end: int, stops: Stops) -> tuple[int, bool]:
