@@ -134,6 +134,7 @@ def test_what_a_lost_server_said_last_is_told() -> None:
     """Its log is written anew once it is started again."""
     server = MagicMock(spec=Server, deaths=0, under_way={})
     server.last_words.return_value = " Its last words: CUDA out of memory."
+    server.launch.side_effect = lambda: server.last_words.configure_mock(return_value="")
     servers = object.__new__(Servers)
     servers._servers, servers.restarted, servers._handover = [server], 0, SimpleNamespace(newest={})
     with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last words: CUDA out of memory"):
