@@ -4,6 +4,8 @@ when one is asked for."""
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 from typing import Any
 
@@ -11,6 +13,9 @@ from tacit.core.errors import TacitError, install
 
 OWN = "local"
 """the address that stands for a Ray of one's own, on this machine"""
+
+ANSWER_S = 10.0
+"""how long a cluster's door may take to open; left to itself, Ray knocks at a closed one for more than nine minutes"""
 
 _joined = ""
 """Ray is one to a process"""
@@ -33,6 +38,7 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
         return ray
     own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
     try:
+        _knock(address)
         # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
         ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
     except Exception as error:
@@ -43,10 +49,17 @@ def join_cluster(address: str, setting: str, processes: int) -> Any:
             ) from error
         raise TacitError(
             f"no Ray cluster answers at {address!r}: {first}. Start one with `ray start --head` and give its address, "
-            f"or use {setting} {OWN} for one of this run's own."
+            f"or use {setting} {OWN} for one of this run's own. One that asks for a token, as `ray start` says it does, wants "
+            "RAY_AUTH_MODE=token here too."
         ) from error
     _joined = address
     return ray
+
+
+def _knock(address: str) -> None:
+    """Whether anybody is there at all, where the address says where."""
+    if told := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
+        socket.create_connection((told[1], int(told[2])), timeout=ANSWER_S).close()
 
 
 def import_path() -> str:

@@ -369,6 +369,18 @@ class EngineConformance:
             self.near(policy.logprobs(*rows), mine)
             assert other.digest() != policy.digest()
 
+    def test_a_checkpoint_without_an_adapter_is_refused(self, checkpoint, batch, tmp_path: Path) -> None:
+        """It would stay as it has been learned since; and what is there is not half overwritten."""
+        self.need(LEARNING, ADAPTERS)
+        with self.policy(checkpoint, lora_rank=4) as policy:
+            policy.save(tmp_path / "saved")
+            policy.adapter("later")
+            policy.update(batch, [Weighted()], LR)
+            before = policy.digest()
+            with pytest.raises(TacitError, match="'later'"):
+                policy.load(tmp_path / "saved")
+            assert policy.digest() == before
+
     def near(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray], times: float = 1.0) -> None:
         assert len(found) == len(truth)
         for ours, theirs in zip(found, truth, strict=True):

@@ -190,6 +190,12 @@ def test_adapters_reach_the_server_by_name_and_version(model: Path) -> None:
         same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
         same(many.sample(asked, sampling), one.sample(asked, sampling))
         assert many.version == 2 and many.adapter("other").version == 1
+        server, handover = many.engine.servers._servers[0], many.engine.servers._handover
+        nowhere = replace(handover.newest["default"], version=3, path=str(model / "nowhere"))
+        with pytest.raises(TacitError, match=r"server 0 .* failed in 'load': .*--engine.exchange"):
+            server.give(nowhere, handover.probes)
+        same(many.adapter("other").sample(asked, sampling), one.adapter("other").sample(asked, sampling))
+        assert not many.engine.servers.restarted
     finally:
         many.close()
 

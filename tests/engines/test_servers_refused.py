@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,9 @@ from tacit.engines.local.passes.models import load_pretrained
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.sharded.driver import handover as handing_over
 from tacit.engines.sharded.driver import starting
-from tacit.engines.sharded.driver.handover import Handover
+from tacit.engines.sharded.driver.direct import Direct
+from tacit.engines.sharded.driver.group import RankGroup
+from tacit.engines.sharded.driver.handover import Handed, Handover
 from tacit.engines.sharded.driver.policy import load_policy
 from tacit.engines.sharded.driver.sampling import Replica
 from tacit.engines.sharded.driver.server import Server
@@ -130,8 +134,38 @@ def test_what_a_lost_server_said_last_is_told() -> None:
     """Its log is written anew once it is started again."""
     server = MagicMock(spec=Server, deaths=0, under_way={})
     server.last_words.return_value = " Its last words: CUDA out of memory."
+    server.launch.side_effect = lambda: server.last_words.configure_mock(return_value="")
     servers = object.__new__(Servers)
     servers._servers, servers.restarted, servers._handover = [server], 0, SimpleNamespace(newest={})
     with pytest.warns(UserWarning, match=r"was lost: it left with exit code 1\. .*last words: CUDA out of memory"):
         servers._begin_again(server, "it left with exit code 1", None)
     assert servers.restarted == 1 and server.arrive.call_count == 1
+
+
+def test_a_server_is_not_told_to_wait_for_ranks_that_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits two minutes for the first rank; one that comes back while a long update is computed would be lost again."""
+    asked: list[str] = []
+    ranks = object.__new__(RankGroup)
+    ranks.closed, ranks.timeout_s, ranks._asking = "", 60.0, threading.RLock()
+    monkeypatch.setattr(ranks, "_ask", lambda what, *_: [asked.append(what) or ""])
+    direct = Direct(ranks)
+    direct.keep("default")
+
+    def ask(what: str, *_: Any, meanwhile: Any) -> None:
+        with ThreadPoolExecutor(1) as beside:  # who would learn
+            assert not beside.submit(ranks._asking.acquire, False).result(), f"somebody may come between in {what!r}"
+        meanwhile()
+
+    direct.give(SimpleNamespace(number=0, met=False, ask=ask), "default", 1)  # type: ignore[arg-type]
+    assert asked == ["keep_weights", "open_pair", "meet", "give_weights"]
+
+
+def test_a_server_that_cannot_read_the_weights_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a cluster whose machines do not share the directory."""
+    server = Server(0, MagicMock(), MagicMock(), 1.0, 1.0)
+    monkeypatch.setattr(server, "_send", lambda *_: None)
+    monkeypatch.setattr(
+        server, "_hear", lambda *_: (False, (None, "FileNotFoundError: No such file or directory: /x/default-1"))
+    )
+    with pytest.raises(TacitError, match=r"server 0 .*'load'.*/x/default-1\. .*--engine.exchange.*--engine.server-memory"):
+        server.give(Handed("default", 1, "/x/default-1", None, ()), ())

@@ -8,7 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,9 +27,10 @@ from tacit.core.engine import ModelSource
 from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines import get_engine
-from tacit.engines.sharded.driver.group import RankGroup
+from tacit.engines.sharded.driver.group import RankGroup, _Rank
 from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.driver.starting import start_ranks
+from tacit.engines.sharded.messages import Line
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.losses.clipped import ClippedSurrogate
 from tacit.losses.distillation import Divergence
@@ -374,6 +377,20 @@ def test_a_rank_that_is_lost_is_named_within_the_limit(open_on: Open, what: str)
             os.kill(pid, 0)
     with pytest.raises(TacitError, match="have ended"):
         policy.logprobs([np.array([3])], [np.array([4])])
+
+
+def test_a_rank_whose_machine_is_gone_is_not_waited_for_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is left to close its line; Ray knows."""
+    here, there = Pipe()
+    gone = SimpleNamespace(name="Ray actor 1", ended=lambda: "its machine died", last_words=str, stop=lambda: None)
+    ranks = object.__new__(RankGroup)
+    ranks.size, ranks.closed, ranks._ranks = 1, "", [_Rank(0, gone, Line(here))]
+    monkeypatch.setattr(ranks, "_end", lambda: None, raising=False)
+    looks = iter([[], []])
+    monkeypatch.setattr("tacit.engines.sharded.driver.group.wait", lambda *_, **__: next(looks))
+    with pytest.raises(TacitError, match=r"rank 0 of 1 \(Ray actor 1\) was lost in 'update': its machine died"):
+        ranks._answers("update", time.monotonic() + 1800.0, "timeout_s")
+    there.close()
 
 
 def test_what_cannot_start_is_refused(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

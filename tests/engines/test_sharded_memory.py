@@ -22,6 +22,7 @@ from tacit.core.errors import EngineLost, TacitError
 from tacit.engines.local import memory
 from tacit.engines.local.learning import planning
 from tacit.engines.local.passes import scoring
+from tacit.engines.sharded.driver import policy as sharded
 from tacit.engines.sharded.driver.handover import Handover
 from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.ranks import handing
@@ -270,3 +271,10 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would(
         TacitError, match=r"does not fit: each of 2 ranks needs .* it can use 52. What would: .*lora-rank 16.*ranks"
     ):
         check(torch.bfloat16)
+    # The driver reads all of it before any rank is asked, and onto a GPU where there are no servers.
+    monkeypatch.setattr(sharded, "resolve_device", lambda _: (torch.device("cuda"), torch.bfloat16))
+    monkeypatch.setattr(sharded, "find_checkpoint", lambda name, *_: name)
+    monkeypatch.setattr(sharded, "load_pretrained", lambda *_: pytest.fail("it was loaded first"))
+    for servers in (0, 1):
+        with pytest.raises(TacitError, match=r"does not fit: each of 2 ranks needs .* What would"):
+            sharded.load_policy(ModelSource(str(tmp_path)), ShardedSettings(ranks=2, servers=servers, threads=1))

@@ -126,6 +126,15 @@ class TestTinker(EngineConformance):
             self.near(policy.logprobs(*rows), before)
             assert not policy._member.client.optimizer.state
 
+    def test_a_reference_that_was_frozen_since_goes_with_what_was_learned_since(self, checkpoint, batch, rows, tmp_path):
+        with self.policy(checkpoint) as policy:
+            policy.save(tmp_path / "saved")
+            base = policy.reference().logprobs(*rows)
+            policy.update(batch, [Weighted(scale=50.0)], 0.05)
+            policy.freeze_reference()
+            policy.load(tmp_path / "saved")
+            self.near(policy.reference().logprobs(*rows), base)
+
     def test_samples_carry_the_version_that_wrote_them(self, checkpoint, batch, rows):
         with self.policy(checkpoint) as policy:
             ask = [Request(rows[0][1], seed=1)]

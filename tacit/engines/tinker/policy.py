@@ -18,6 +18,7 @@ from tacit.core.protocols import LossTerm, Request, Sampling, Scorer, sample_at
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
 from tacit.engines.local.learning.adapters import MAIN
+from tacit.engines.local.learning.saving import check_members
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.speaking import Speaking
 from tacit.engines.tinker.connection import answer, check_proportions, context_limit, gradient_norm, new_adapter
@@ -233,13 +234,14 @@ class TinkerPolicy(Speaking):
         own = (FORMAT, connection.base_model, connection.settings.lora_rank)
         if found != own:
             raise TacitError(f"checkpoint {directory} is {found} (format, model, rank), and this policy {own}.")
+        check_members(Path(directory), members, connection.members)
         for name, saved in members.items():
             member = connection.member(name)
             load = member.client.load_state_with_optimizer if manifest["optimizer"] else member.client.load_state
             answer(load(saved["path"]), connection.settings, f"loading {saved['path']}")
             member.lineage, member.version, member.sampled_version = saved["lineage"], saved["version"], -1
+            member.reference_path, member.reference = saved["reference"], None
             if saved["reference"]:
-                member.reference_path = saved["reference"]
                 member.reference = connection.service.create_sampling_client(model_path=saved["reference"])
 
 

@@ -11,6 +11,7 @@ needs to go on exactly.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def export(engine: LocalEngine, directory: Path) -> None:
 
 def load(engine: LocalEngine, directory: Path) -> str:
     """Put a saved policy into this one, bit for bit; returns the digest the weights must have."""
-    manifest = read_manifest(directory, bool(engine.adapters))
+    manifest = read_manifest(directory, bool(engine.adapters), engine.members)
     if not engine.adapters:
         file = directory / "model" / "model.safetensors"
         _copy_into(_model_state(engine.model.hf), _read_shards(directory / "model"), file)
@@ -202,8 +203,9 @@ def _copy_into(targets: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor
         target.copy_(tensors[name])
 
 
-def read_manifest(directory: Path, lora: bool) -> dict[str, Any]:
-    """What a checkpoint says of itself; refused where it is not what a policy with or without adapters can load."""
+def read_manifest(directory: Path, lora: bool, members: Iterable[str]) -> dict[str, Any]:
+    """What a checkpoint says of itself; refused where it is not what a policy with or without adapters, or with these, can
+    load."""
     file = directory / MANIFEST
     try:
         manifest = json.loads(file.read_text())
@@ -218,7 +220,18 @@ def read_manifest(directory: Path, lora: bool) -> dict[str, Any]:
         raise TacitError(
             f"checkpoint {directory} holds {kinds[manifest['lora']]}, but this policy trains {kinds[not manifest['lora']]}."
         )
+    check_members(directory, manifest["members"], members)
     return manifest
+
+
+def check_members(directory: Path, saved: Iterable[str], members: Iterable[str]) -> None:
+    """What is not in a checkpoint would stay as it has been learned since."""
+    if unknown := sorted(set(members) - set(saved)):
+        names = ", ".join(map(repr, unknown))
+        raise TacitError(
+            f"checkpoint {directory} has no adapter {names}, and this policy has: it was named after the checkpoint was "
+            "written. Load the checkpoint into a fresh policy, and name the adapter then."
+        )
 
 
 def _unreadable(file: Path, error: Exception) -> TacitError:

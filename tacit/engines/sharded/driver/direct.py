@@ -20,12 +20,14 @@ class Direct:
         self._told[member] = self._ranks.ask("keep_weights", member)[0]
 
     def give(self, server: Server, member: str, version: int) -> None:
-        """What is kept of it. A server that was started again has to meet the first rank anew."""
-        if not server.met:
-            place = self._ranks.ask("open_pair", server.number)[0]
-            server.ask("meet", place, meanwhile=lambda: self._ranks.ask("meet", server.number)[0])
-            server.met = True
-        server.ask("take", member, version, self._told[member], meanwhile=lambda: self._given(member, server.number))
+        """What is kept of it. A server that was started again has to meet the first rank anew. It waits for two minutes, and
+        ranks that learn may take longer: so it is told once they have time."""
+        with self._ranks.undisturbed():
+            if not server.met:
+                place = self._ranks.ask("open_pair", server.number)[0]
+                server.ask("meet", place, meanwhile=lambda: self._ranks.ask("meet", server.number)[0])
+                server.met = True
+            server.ask("take", member, version, self._told[member], meanwhile=lambda: self._given(member, server.number))
 
     def _given(self, member: str, number: int) -> str:
         """Returns what went wrong."""

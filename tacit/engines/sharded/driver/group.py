@@ -14,7 +14,8 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
@@ -41,7 +42,7 @@ class RankGroup:
     def __init__(self, launcher: Launcher, ranks: int, device: str, start_timeout_s: float, timeout_s: float):
         self.size, self.timeout_s, self.closed = ranks, timeout_s, ""
         self._launcher = launcher  # keeps the logs of its ranks
-        self._asking = threading.Lock()  # hidden states may be asked for while something else is learned
+        self._asking = threading.RLock()  # hidden states may be asked for while something else is learned
         key = secrets.token_bytes(32)
         self._ranks: list[_Rank] = []
         self._end = weakref.finalize(self, _end, self._ranks)
@@ -64,6 +65,12 @@ class RankGroup:
             raise EngineLost(f"the ranks of this policy have ended: {self.closed} {REMEDY}")
         with self._asking:
             return self._ask(what, arguments, time.monotonic() + self.timeout_s, "timeout_s")
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Nobody else asks until the end of the block: who waits for a rank need not wait for an update besides."""
+        with self._asking:
+            yield
 
     def _ask(self, what: str, arguments: tuple[Any, ...], deadline: float, setting: str) -> list[Any]:
         message = written((what, arguments))
@@ -99,7 +106,8 @@ class RankGroup:
         failures: dict[int, tuple[BaseException | None, str]] = {}
         pending = {self._line(rank).connection: rank for rank in self._ranks}
         while pending:
-            for connection in wait(list(pending), timeout=max(0.0, min(LOOK_S, deadline - time.monotonic()))):
+            heard = wait(list(pending), timeout=max(0.0, min(LOOK_S, deadline - time.monotonic())))
+            for connection in heard:
                 rank = pending[connection]  # type: ignore[index]
                 try:
                     fine, answer = self._line(rank).receive()
@@ -111,8 +119,10 @@ class RankGroup:
                 else:
                     failures[rank.number] = answer
                     deadline = min(deadline, time.monotonic() + GRACE_S)
-            if pending and time.monotonic() > deadline:
+            late = time.monotonic() > deadline
+            if pending and (late or not (heard or failures)):  # a machine that is gone closes no line
                 self._look_after(list(pending.values()), what)
+            if pending and late:
                 if failures:
                     break
                 self._late(list(pending.values()), what, setting)

@@ -23,6 +23,7 @@ from tacit.engines.sharded.driver import saving
 from tacit.engines.sharded.driver.engine import ShardedEngine, ShardedScorer, joined
 from tacit.engines.sharded.driver.group import RankGroup
 from tacit.engines.sharded.driver.starting import start_ranks
+from tacit.engines.sharded.ranks.room import check_room
 from tacit.engines.sharded.settings import ShardedSettings
 
 
@@ -32,6 +33,8 @@ def load_policy(model: ModelSource, settings: ShardedSettings, ranks: RankGroup 
     checkpoint = find_checkpoint(model.name, model.seed, model.texts, model.sizes)
     device, dtype = resolve_device(settings)
     set_threads(settings.threads)
+    if not settings.address:  # the GPUs are those of this machine, and this process is the first to read all of the model
+        check_room(checkpoint, settings, device, dtype)
     if settings.servers:
         device = torch.device("cpu")  # what is kept here is only saved
     hf, tokenizer = load_pretrained(checkpoint, device, dtype)  # first: what cannot be loaded is said before ranks start

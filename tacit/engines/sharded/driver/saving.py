@@ -45,7 +45,7 @@ def save(engine: ShardedEngine, directory: Path, optimizer: bool) -> None:
 def load(engine: ShardedEngine, directory: Path) -> None:
     """Put a saved policy into this one, bit for bit."""
     directory = directory.absolute()
-    manifest = read_manifest(directory, bool(engine.settings.lora_rank))
+    manifest = read_manifest(directory, bool(engine.settings.lora_rank), engine.versions)
     if not (directory / SHARDS).is_dir():
         raise TacitError(
             f"checkpoint {directory} has no {SHARDS}/: another engine wrote it, or it is incomplete. Go on with that engine, "

@@ -21,6 +21,7 @@ from tacit.engines.sharded.messages import Line, Lost, caller, written
 from tacit.engines.sharded.servers.orders import Delivery, Opening, Order
 
 GREEDY = Sampling(temperature=0.0, max_tokens=1)
+ROOM = "that it has memory for what it is given: --engine.server-memory"
 
 
 class Died(Exception):
@@ -76,7 +77,10 @@ class Server:
         if handed.direct is not None:
             handed.direct.give(self, handed.member, handed.version)
         elif handed.path:
-            self.ask("load", handed.member, handed.version, handed.path)
+            try:
+                self.ask("load", handed.member, handed.version, handed.path)
+            except TacitError as error:
+                raise TacitError(f"{error}. See that it reaches --engine.exchange, as the ranks do, and {ROOM}.") from error
         orders = [Order(-1 - i, handed.member, tuple(probe.tolist()), 0, 1, GREEDY) for i, probe in enumerate(probes)]
         self.add(orders)
         deadline, found = time.monotonic() + self.timeout_s, dict[int, Delivery]()

@@ -1,0 +1,51 @@
+"""Joining a Ray cluster that is not there, with or without Ray on this machine."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tacit.core.clusters import join_cluster
+from tacit.core.errors import TacitError
+
+
+def _ray(knocked: list[str]) -> Any:
+    """A Ray that no cluster lets in."""
+
+    def init(address: str, **_: Any) -> None:
+        knocked.append(address)
+        raise ConnectionError(f"Failed to connect to Ray cluster at {address}.\nInvalidAuthToken")
+
+    return SimpleNamespace(is_initialized=lambda: False, init=init)
+
+
+@pytest.fixture
+def port() -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        yield door.getsockname()[1]
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_a_door_that_is_closed_is_not_left_to_ray(monkeypatch: pytest.MonkeyPatch, port: int, place: str) -> None:
+    """Which knocks at HOST:PORT for more than nine minutes."""
+    knocked: list[str] = []
+    monkeypatch.setitem(sys.modules, "ray", _ray(knocked))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        closed = place.format(door.getsockname()[1])
+    with pytest.raises(TacitError, match=rf"no Ray cluster answers at '{closed}'.*refused.*ray start --head.*--engine.address"):
+        join_cluster(closed, "--engine.address", 2)
+    assert not knocked
+    with pytest.raises(TacitError, match="no Ray cluster answers"):
+        join_cluster(place.format(port), "--engine.address", 2)
+    assert knocked == [place.format(port)]
+
+
+def test_one_that_asks_for_a_token_is_not_said_to_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray start --head` asks for one on a machine that has ever had a Ray of its own, and who joins it must say so."""
+    monkeypatch.setitem(sys.modules, "ray", _ray([]))
+    with pytest.raises(TacitError, match=r"Failed to connect to Ray cluster at auto\..*RAY_AUTH_MODE=token"):
+        join_cluster("auto", "--workers-at", 2)
