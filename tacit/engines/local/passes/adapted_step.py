@@ -21,6 +21,7 @@ from torch.nn.functional import rms_norm, silu
 
 from tacit.engines.local.passes.kernels import holds
 from tacit.engines.local.passes.kv_cache import KeyValueCache, Reading
+from tacit.engines.local.passes.packing import power_from
 from tacit.engines.local.passes.ways import Ways
 
 MOST_RANK = 64
@@ -55,7 +56,7 @@ def added(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch
     from tacit.engines.local.passes.adapted_kernel import add_and_norm  # triton is only there where there is a GPU
 
     (rows, width), rank = h_BD.shape, lora_B.shape[1]
-    normed_BD, block = torch.empty_like(h_BD), _power_from(width)
+    normed_BD, block = torch.empty_like(h_BD), power_from(width)
     add_and_norm[(rows,)](
         h_BD,
         product_BP,
@@ -65,7 +66,7 @@ def added(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch
         norm.variance_epsilon,
         WIDTH=width,
         RANK=rank,
-        PADDED=_power_from(rank),
+        PADDED=power_from(rank),
         BLOCK=block,
         num_warps=max(1, min(16, block // 256)),
     )
@@ -86,7 +87,7 @@ def gated(product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
         rows,
         INNER=inner,
         RANK=rank,
-        PADDED=max(16, _power_from(rank)),
+        PADDED=max(16, power_from(rank)),
         ROWS=ROWS,
         BLOCK=BLOCK,
     )
@@ -148,8 +149,3 @@ def _trial(device: torch.device, dtype: torch.dtype, *shapes: tuple[int, ...]) -
 
 def _close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.allclose(found.double(), expected, atol=2e-2, rtol=2e-2)
-
-
-def _power_from(count: int) -> int:
-    """The least power of two that is not below it."""
-    return 1 << (count - 1).bit_length()

@@ -5,14 +5,20 @@ import triton.language as tl
 
 
 @triton.jit
+def halves(gate_up, row, columns, inner, stride):
+    """A block of a row's gates and of what they let through; what is beyond the row is 0."""
+    here = gate_up + row * stride + columns
+    real = columns < inner
+    return tl.load(here, mask=real, other=0.0).to(tl.float32), tl.load(here + inner, mask=real, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def let_through(gate_up, through, inner, stride, BLOCK: tl.constexpr):
     """A program has a block of a row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = columns < inner
-    here = gate_up + row * stride + columns
-    gate = tl.load(here, mask=real, other=0.0).to(tl.float32)
-    up = tl.load(here + inner, mask=real, other=0.0).to(tl.float32)
+    gate, up = halves(gate_up, row, columns, inner, stride)
     tl.store(through + row * inner + columns, (gate * tl.sigmoid(gate) * up).to(through.dtype.element_ty), mask=real)
 
 
@@ -22,9 +28,7 @@ def pull_both(gate_up, pulled, both, inner, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = columns < inner
-    here = gate_up + row * stride + columns
-    gate = tl.load(here, mask=real, other=0.0).to(tl.float32)
-    up = tl.load(here + inner, mask=real, other=0.0).to(tl.float32)
+    gate, up = halves(gate_up, row, columns, inner, stride)
     pull = tl.load(pulled + row * inner + columns, mask=real, other=0.0).to(tl.float32)
     opened = tl.sigmoid(gate)
     activated = gate * opened

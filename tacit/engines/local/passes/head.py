@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.kernels import holds, trial_logits
 from tacit.engines.local.passes.unrounded import unrounded
 
 BLOCK, WARPS = 1024, 4
@@ -147,11 +147,8 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     """Sharp, flat and truncated rows, whose length is no multiple of a block: values and gradients."""
     generator = torch.Generator(device).manual_seed(0)
     rows, vocabulary = 16, 2 * PULL_BLOCK + 777
-    spread_C = torch.logspace(-1, 1, rows, device=device)[:, None]
-    logits_CV = torch.randn(rows, vocabulary, generator=generator, device=device) * spread_C
+    logits_CV = trial_logits(rows, vocabulary, BLOCK, generator)
     targets_C = torch.randint(0, vocabulary, (rows,), generator=generator, device=device)
-    for barred in (slice(0, BLOCK + 5), slice(BLOCK - 5, vocabulary)):
-        logits_CV[barred.start % 3 :: 3, barred] = float("-inf")
     logits_CV.scatter_(1, targets_C[:, None], 0.5)
     of_both = torch.randn(2, rows, generator=generator, device=device)
     for temperature in (1.0, 0.7):

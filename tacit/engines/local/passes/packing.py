@@ -10,6 +10,11 @@ import numpy as np
 from tacit.core.errors import TacitError
 
 
+def power_from(count: int) -> int:
+    """The least power of two that is not below it."""
+    return 1 << (count - 1).bit_length()
+
+
 def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
     """Row indices of each micro-batch: rows × longest row ≤ token_budget, longest rows first.
 

@@ -13,6 +13,7 @@ import torch
 
 from tacit.engines.local.passes.flat import Attention, FlatPack
 from tacit.engines.local.passes.gating import Gated, has_gating_kernels
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.joint import joint
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.pieces import COMPILED, PLAIN, WORTH_COMPILING, Pieces, can_compile
@@ -36,7 +37,7 @@ class RaggedDecoder(LeanDecoder):
 
     def __call__(self, pack: FlatPack) -> torch.Tensor:
         hidden_ND, normed_ND, rotation_N = self._below(pack, len(self.layers) - 1)
-        pieces, top, predicts_T = self._pieces(pack), self.layers[-1], _to(pack.predicts_T, self.device)
+        pieces, top, predicts_T = self._pieces(pack), self.layers[-1], handed(pack.predicts_T, self.device)
         rotation_T = tuple(part.index_select(0, predicts_T) for part in rotation_N)
         (q,) = self._heads(normed_ND.index_select(0, predicts_T), top.self_attn.q_proj)
         k, v = self._heads(normed_ND, top.self_attn.k_proj, top.self_attn.v_proj)
@@ -57,8 +58,8 @@ class RaggedDecoder(LeanDecoder):
         """The first `depth` layers: their states, these as the next layer (or the head) reads them, and the rotation. All
         states are left in `found`, where they are asked for."""
         pieces = self._pieces(pack)
-        hidden_ND = self.body.embed_tokens(_to(pack.tokens_N, self.device))
-        rotation_N = self._angles(_to(pack.positions_N, self.device))
+        hidden_ND = self.body.embed_tokens(handed(pack.tokens_N, self.device))
+        rotation_N = self._angles(handed(pack.positions_N, self.device))
         inner = [_Rows(attention, self.device) for attention in pack.inner]
         norms = [*(layer.input_layernorm for layer in self.layers), self.body.norm]
         normed_ND = pieces.normed(hidden_ND, norms[0].weight, norms[0].variance_epsilon)
@@ -135,7 +136,7 @@ class _Rows:
         self._spans = Spans.of(attention.query_lengths, attention.key_lengths, device)
         keys = attention.ragged_keys
         self._first, in_order = len(keys), np.array_equal(keys, np.arange(len(keys)))
-        self._keys = None if in_order else _to(keys, device)
+        self._keys = None if in_order else handed(keys, device)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         """[queries, heads · head_dim]"""
@@ -144,7 +145,3 @@ class _Rows:
         elif self._first < len(k):
             k, v = k[: self._first], v[: self._first]
         return attend(q, k, v, self._spans, scale).flatten(1)
-
-
-def _to(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -15,7 +15,8 @@ import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.kernels import holds, trial_logits
+from tacit.engines.local.passes.packing import power_from
 
 BLOCK = 4096
 """logits of a part"""
@@ -132,7 +133,7 @@ def launch_draw(
         *shape,
         STEPS=noise_BK.shape[1],
         PARTS=parts,
-        PADDED=1 << (parts - 1).bit_length(),
+        PADDED=power_from(parts),
         BLOCK=BLOCK,
         num_warps=8,
     )
@@ -154,10 +155,7 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     """Sharp, flat and truncated rows, whose length is no multiple of a block."""
     generator = torch.Generator(device).manual_seed(0)
     rows, vocabulary = 64, 2 * BLOCK + 777
-    spread_B = torch.logspace(-1, 1, rows, device=device)[:, None]
-    logits_BV = (torch.randn(rows, vocabulary, generator=generator, device=device) * spread_B).to(dtype)
-    logits_BV[::3, : BLOCK + 5] = float("-inf")  # a row that begins with what cannot be drawn
-    logits_BV[1::3, BLOCK - 5 :] = float("-inf")
+    logits_BV = trial_logits(rows, vocabulary, BLOCK, generator).to(dtype)
     uniform_B = torch.rand(rows, generator=generator, device=device)
     uniform_B[:4] = 1 - 2.0**-24
     for temperature in (1.0, 0.4):

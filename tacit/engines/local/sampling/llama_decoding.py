@@ -13,7 +13,7 @@ from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
-from tacit.engines.local.passes.packing import within
+from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.projections import ALL, Groups
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
@@ -106,7 +106,7 @@ class LlamaDecoder:
         """Places for this many rows: exact, or one of few sizes."""
         if not self.fixed_shapes:
             return rows
-        power = 1 << (rows - 1).bit_length()
+        power = power_from(rows)
         return power * 3 // 4 if power >= 16 and rows <= power * 3 // 4 else power
 
     def window(self, columns: int) -> int:
@@ -117,7 +117,7 @@ class LlamaDecoder:
         """Columns a row has in memory. They cost space and no time, and recordings depend on them: fewer sizes still."""
         if not self.fixed_shapes:
             return columns
-        return max(256, 1 << (columns - 1).bit_length()) if columns <= 1024 else _round_up(columns, 1024)
+        return max(256, power_from(columns)) if columns <= 1024 else _round_up(columns, 1024)
 
     def _check_addresses(self) -> None:
         if self.records and (addresses := self.forward.addresses()) != self._addresses:

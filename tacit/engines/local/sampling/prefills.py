@@ -19,7 +19,7 @@ import torch
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
-from tacit.engines.local.passes.packing import within
+from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.ragged_attention import Spans
 from tacit.engines.local.sampling.graphs import StepGraphs
 
@@ -41,12 +41,12 @@ class Size(NamedTuple):
     def of(lengths_U: np.ndarray) -> Size:
         """One of few in which they have room, and a filling of one token at least. Tokens are eighths of a power of two: no
         more than that much is computed for nothing."""
-        prompts = max(8, _power_from(len(lengths_U) + 1))
+        prompts = max(8, power_from(len(lengths_U) + 1))
         needed = max(128, int(lengths_U.sum()) + prompts - len(lengths_U))
-        step = max(16, _power_from(needed) // 16)
+        step = max(16, power_from(needed) // 16)
         tokens = -(-needed // step) * step
         longest = max(int(lengths_U.max()), int(_filling(tokens, prompts, lengths_U).max()))
-        return Size(tokens, prompts, _power_from(longest))
+        return Size(tokens, prompts, power_from(longest))
 
 
 class FixedPrompts:
@@ -143,11 +143,6 @@ def _filling(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:
     """Lengths of what fills a size up."""
     count, left = prompts - len(lengths_U), tokens - int(lengths_U.sum())
     return left // count + (np.arange(count) < left % count)
-
-
-def _power_from(count: int) -> int:
-    """The least power of two that is not below it."""
-    return 1 << (count - 1).bit_length()
 
 
 def _nothing() -> None:

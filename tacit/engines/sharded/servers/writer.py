@@ -62,9 +62,8 @@ class Writer:
             # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
             self._made += 1
             self._adapters[member] = LoRARequest(f"{member}-{version}-{self._made}", self._made, path)
-            self._engine.add_lora(
-                self._adapters[member]
-            )  # now: what cannot be read must not end the process at its first token
+            # Now: what cannot be read must not end the process at its first token.
+            self._engine.add_lora(self._adapters[member])
             if old is not None:
                 self._engine.remove_lora(old.lora_int_id)
 
