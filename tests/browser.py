@@ -72,7 +72,16 @@ class Browser:
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
 
     def click(self, selector: str) -> None:
-        where = f"document.querySelector({json.dumps(selector)})"
+        """Press the mouse on it, and again where the page moved it away in between: a person would, too."""
+        where, meant = f"document.querySelector({json.dumps(selector)})", f"event.target.closest({json.dumps(selector)})"
+        heard = f"if ({meant}) {{ window.met = true; document.removeEventListener('click', met, true) }}"
+        self.evaluate(f"window.met = false; document.addEventListener('click', function met(event) {{ {heard} }}, true)")
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.evaluate("window.met !== false"):  # a page that was left has no `met`
+            assert time.monotonic() < deadline, (selector, "was never under the pointer", self.evaluate("document.body.innerText"))
+            self._press_where(where)
+
+    def _press_where(self, where: str) -> None:
         self.evaluate(f"{where}.scrollIntoView({{block: 'center'}})")
         x, y = self.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({where}.getBoundingClientRect())")
         self.hover(x, y)

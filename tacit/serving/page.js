@@ -196,12 +196,12 @@
   }
   async function begin() {
     modules = (await ask("GET", "/modules")).modules;
+    await look(); // before anything is shown: what came later would push buttons away from under the pointer
     away = false;
     if (find("said").textContent === AWAY) say("");
-    enter(true);
     find("module").replaceChildren(...modules.map((m) => make("option", { value: m.name }, m.name)));
     splits();
-    await look();
+    enter(true);
   }
   setInterval(() => {
     // A server that was away may have come back with other modules.

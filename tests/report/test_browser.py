@@ -154,3 +154,11 @@ def test_hostile_text_is_shown_and_never_run(browser, pages):
 def test_an_episode_without_steps_can_be_looked_at(browser, pages):
     browser.open(pages["hostile"] + "#episode=3")
     assert browser.evaluate(WHERE) == "This episode ended before its first step." and browser.complaints == []
+
+def test_a_button_that_a_page_moves_away_is_pressed_where_it_went(browser, tmp_path):
+    page = tmp_path / "moving.html"
+    late = "addEventListener('mousemove', () => document.getElementById('late').style.height = '300px')"
+    page.write_text(f"<div id=late></div><button onclick='this.textContent += 1'>pressed </button><script>{late}</script>")
+    browser.open(page.as_uri())
+    browser.click("button")
+    assert browser.evaluate("document.querySelector('button').textContent") == "pressed 1"
