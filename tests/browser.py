@@ -78,7 +78,7 @@ class Browser:
         self.evaluate(f"window.met = false; document.addEventListener('click', function met(event) {{ {heard} }}, true)")
         deadline = time.monotonic() + PATIENCE_S
         while not self.evaluate("window.met !== false"):  # a page that was left has no `met`
-            assert time.monotonic() < deadline, (selector, "was never under the pointer", self.evaluate("document.body.innerText"))
+            assert time.monotonic() < deadline, (f"{selector} was never met", self.evaluate("document.body.innerText"))
             self._press_where(where)
 
     def _press_where(self, where: str) -> None:
