@@ -155,6 +155,7 @@ def test_an_episode_without_steps_can_be_looked_at(browser, pages):
     browser.open(pages["hostile"] + "#episode=3")
     assert browser.evaluate(WHERE) == "This episode ended before its first step." and browser.complaints == []
 
+
 def test_a_button_that_a_page_moves_away_is_pressed_where_it_went(browser, tmp_path):
     page = tmp_path / "moving.html"
     late = "addEventListener('mousemove', () => document.getElementById('late').style.height = '300px')"
