@@ -31,7 +31,7 @@ METHODS = {
     "complementary": "tacit.methods.complementary:Complementary",
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
-BESIDE = {"judge": "tacit.methods.judge:Judge"}
+BESIDE = {"judge": "tacit.methods.judge:Judge", "self_imitation": "tacit.methods.self_imitation:SelfImitation"}
 """what no paper is about and what goes beside any of them: `--method reuserl+judge`"""
 
 

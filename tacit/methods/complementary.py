@@ -28,7 +28,7 @@ from tacit.companions.experience.counsel import Asked
 from tacit.companions.experience.critic import Critic
 from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences, served_name
 from tacit.companions.experience.extractor import Extractor
-from tacit.companions.experience.internalising import Internalising
+from tacit.companions.experience.internalising import internalising
 from tacit.companions.experience.manager import Manager
 from tacit.companions.experience.operations import Style
 from tacit.companions.experience.retrieval import Diversity
@@ -144,7 +144,7 @@ class Complementary(GRPO):
         made = partial(Experience, self.manager(world, tools), self.merge_every, asked, writes, critic)
         experience = tools.shared("experience", self.shared(), made)
         may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
-        inner = Internalising(self.context(world), self.internalise, self.internalise_every)
+        inner = internalising(self.context(world), self.internalise, self.internalise_every)
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
         return (
             replaces("conditions", "how it is told", Halves(experience, self.guided)),

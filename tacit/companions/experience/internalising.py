@@ -11,49 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 from tacit.companions.experience.companion import GUIDED
+from tacit.companions.imitating import Examples, Imitating
 from tacit.contexts.asking import ASKED
-from tacit.core.batch import Batch
 from tacit.core.method import Context
-from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Group, Trajectory
-from tacit.losses.imitation import Imitation
 from tacit.rollout.retelling import recorded, told
 
 
-class Internalising:
-    """Learns from the batch before it, and remembers nothing."""
-
-    name = "internalising"
-    remembers = False
-    read_in_play = False
-
-    def __init__(self, context: Context, lr: float, every: int = 1) -> None:
-        self.context, self.lr, self.every = context, lr, every
-
-    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
-        return {}
-
-    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
-        if moment.iteration % self.every:
-            return {}
-        chosen = [trajectory for group in groups for trajectory in winners(group)]
-        prompts, completions = unguided(chosen, self.context, policy)
-        if not prompts:
-            return {"experience/internalised": 0.0}
-        metrics = policy.update(Batch.imitation(prompts, completions), (Imitation(),), self.lr)
-        return {"experience/internalised": float(len(chosen)), "experience/internalising_loss": metrics["loss"]}
-
-    def save(self, directory: Path) -> None:
-        pass
-
-    def load(self, directory: Path) -> None:
-        pass
+def internalising(context: Context, lr: float, every: int = 1) -> Imitating:
+    """Winners with a note, told as if they had had none."""
+    alone = partial(unguided, context)
+    return Imitating(lr, every, winners, alone, name="internalising", metric="experience/internalised")
 
 
 def winners(group: Group) -> list[Trajectory]:
@@ -64,7 +38,7 @@ def winners(group: Group) -> list[Trajectory]:
     return [t for t in group.trajectories if t.condition.name == GUIDED and t.score > np.mean(free)]
 
 
-def unguided(trajectories: Sequence[Trajectory], context: Context, policy: Policy) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def unguided(context: Context, trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
     """(what would have been read without the note, what was written), for every turn whose completion was an action. Turns
     that asked are not there: without an entry nobody may ask, and the world stood still."""
     prompts, completions = [], []

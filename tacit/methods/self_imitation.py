@@ -1,0 +1,37 @@
+"""Self-imitation: what was won is imitated as well (after Oh et al., 2018, without their replay and their critic).
+
+    B = {τ : R(τ) > mean R of its group}
+    L = −E[log π_θ(a | h)]      over the tokens of B, in an optimiser step of its own after GRPO's
+
+What differs from GRPO: that step. It is what a method that imitates its winners for a reason of its own (complementary's
+`--internalise`, which imitates those who had read a note) has to be measured against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tacit.companions.imitating import Imitating
+from tacit.core.bounds import AtLeastOne, NotNegative
+from tacit.core.composition import Part, adds
+from tacit.core.tools import Tools
+from tacit.core.world import Environment
+from tacit.methods.grpo import GRPO
+
+
+@dataclass(frozen=True)
+class SelfImitation(GRPO):
+    """GRPO that imitates whoever did better than the mean of its group."""
+
+    name: ClassVar[str] = "self_imitation"
+
+    imitation_lr: NotNegative | None = None
+    """learning rate of that step; by default the schedule's"""
+    imitation_every: AtLeastOne = 1
+    """iterations between such steps"""
+
+    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+        lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr
+        return (adds("companions", "self-imitation", Imitating(lr, self.imitation_every)),)

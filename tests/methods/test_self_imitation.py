@@ -1,0 +1,96 @@
+"""Self-imitation: whoever did better than the mean of its group is imitated, in a step of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scripted import Kit, ScriptedPolicy, make_group
+
+from tacit.companions.imitating import above_their_group
+from tacit.core.method import Schedule
+from tacit.core.moment import Moment
+from tacit.core.types import Group
+from tacit.environments import get_environment
+from tacit.environments.errands.town import DOORS
+from tacit.losses.imitation import Imitation
+from tacit.methods import METHODS, get_method
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import Loop
+from tacit.training.playground import Playground
+
+WORLD = get_environment("errands")
+SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "kl": 0.0}
+
+
+def acting(prompt: str, seed: int) -> str:
+    """Takes what is wanted when it is there, says nothing now and then, and opens any door."""
+    lines = prompt.splitlines()
+    thing = lines[0].rpartition(": ")[2]
+    return f"take {thing}" if thing in lines[-1] else "" if seed % 3 == 0 else f"open {DOORS[seed % 8]}"
+
+
+def play(tmp_path, name: str = "self_imitation", iterations: int = 3, **settings):
+    """(what the iterations were, the actor)"""
+    actor = ScriptedPolicy(acting)
+    chosen = replace(get_method(name)(**SMALL), schedule=Schedule(groups=6, group_size=4, lr=1e-3), **settings)
+    method = chosen.build(WORLD, Kit(ScriptedPolicy(lambda prompt, seed: "add: doors open"), tmp_path))
+    loop = Loop([Playground(method, WORLD.tasks("train", 24, 0), InPlace(WORLD.make), 12, 3)], actor, iterations=iterations)
+    return [loop.iterate(n + 1) for n in range(iterations)], actor
+
+
+def scored(scores: list[float]) -> Group:
+    group = make_group([[2]] * len(scores))
+    return Group(group.task, tuple(replace(t, score=score) for t, score in zip(group.trajectories, scores, strict=True)))
+
+
+def imitated(actor: ScriptedPolicy) -> list:
+    return [(batch, lr) for batch, losses, lr in actor.updates if losses == (Imitation(),)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [([1.0, 0.0, 0.0, 1.0], [0, 3]), ([0.2, 0.4, 0.9], [2]), ([1.0, 1.0], []), ([0.0, 0.0, 0.0], []), ([0.5], [])],
+)
+def test_who_is_above_the_mean_of_its_group_by_hand(scores, chosen):
+    group = scored(scores)
+    assert above_their_group(group) == [group.trajectories[i] for i in chosen]
+
+
+def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
+    done, actor = play(tmp_path)
+    steps, rounds = imitated(actor), [[t for g in d.groups for t in above_their_group(g)] for d in done]
+    assert all(rounds) and len(steps) == len(done) and len(actor.updates) == 2 * len(done), "a step of its own after GRPO's"
+    for (batch, lr), won, d in zip(steps, rounds, done, strict=True):
+        acted = [step for t in won for step in t.steps if step.valid]
+        assert lr == 1e-3 and not batch.sampled and d.metrics["self_imitation/episodes"] == len(won)
+        for prompt, completion, turn in zip(batch.prompts, batch.completions, acted, strict=True):
+            np.testing.assert_array_equal(prompt, turn.prompt_tokens)
+            np.testing.assert_array_equal(completion, turn.completion.tokens)
+        assert np.isfinite(d.metrics["self_imitation/episodes_loss"])
+    assert not all(step.valid for won in rounds for t in won for step in t.steps), (
+        "some won although they had said nothing once"
+    )
+
+
+def test_its_rate_and_its_interval_can_be_said(tmp_path):
+    done, actor = play(tmp_path, imitation_lr=3e-4, imitation_every=3)
+    assert [lr for _, lr in imitated(actor)] == [3e-4]
+    assert ["self_imitation/episodes" in d.metrics for d in done] == [False, False, True]
+
+
+def test_where_nobody_did_better_nobody_is_imitated(tmp_path):
+    actor = ScriptedPolicy(lambda prompt, seed: "look")
+    method = get_method("self_imitation")(**SMALL).build(WORLD, Kit(actor, tmp_path))
+    (companion,) = method.companions
+    assert companion.learn([scored([0.0, 0.0])], actor, Moment()) == {"self_imitation/episodes": 0.0} and not actor.updates
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"grpo"}))
+def test_it_goes_beside_every_method(name, tmp_path):
+    if name in ("reuserl", "round_length"):
+        pytest.skip("errands have no alphabet of skills")
+    settings = {"iterations": 1} if name == "skill_prompt" else {}
+    made = replace(get_method(f"{name}+self_imitation")(**SMALL), schedule=Schedule(**settings))
+    assert "imitating" in [c.name for c in made.build(WORLD).companions]
