@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.policy import LocalPolicy
 
 PARTS = {"cpu": 4, "cuda": 2}
@@ -53,7 +54,7 @@ class TextLearner:
         wanted = np.full((len(rows), width), -100, np.int64)
         for i, row in enumerate(rows):
             tokens[i, : len(row)] = wanted[i, : len(row)] = row
-        ids, targets = (torch.from_numpy(x).to(self.device, non_blocking=True) for x in (tokens, wanted))
+        ids, targets = (handed(x, self.device) for x in (tokens, wanted))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             # Padding lies to the right and attention looks left, so no mask is needed: it changes nothing that is predicted.
             logits = self.model(input_ids=ids[:, :-1], use_cache=False).logits

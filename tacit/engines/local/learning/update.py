@@ -26,9 +26,10 @@ from tacit.engines.local.learning.weights import TrainedWeights
 from tacit.engines.local.memory import Budget, patiently
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import Packed, flat, input_lengths
-from tacit.engines.local.passes.scoring import EntropyMode, distribution_scores, tensor, token_scores
+from tacit.engines.local.passes.scoring import EntropyMode, distribution_scores, token_scores
 from tacit.engines.local.settings import EngineSettings
 
 
@@ -115,7 +116,7 @@ class Learning:
 
     def _view(self, batch: Batch, packed: FlatPack | Packed, needs: frozenset[str], total_rows: int) -> TokenView:
         device = self.model.device
-        targets_T = tensor(packed.targets_T, device)
+        targets_T = handed(packed.targets_T, device)
         hidden_TD = self.model.predicting(packed)
         entropy: EntropyMode = "gradient" if "entropy" in needs else "value"
         logits_TV = self.model.logits(hidden_TD) if "logits" in needs else None
@@ -125,7 +126,7 @@ class Learning:
             logprobs_T, entropy_T = token_scores(self.model, hidden_TD, targets_T, batch.temperature, entropy)
         values_R = None
         if "values" in needs and self.value_head is not None:
-            ends_RD = hidden_TD.index_select(0, tensor(packed.first_R, device))
+            ends_RD = hidden_TD.index_select(0, handed(packed.first_R, device))
             values_R = self.value_head(ends_RD.float()).squeeze(-1)
 
         def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
@@ -133,10 +134,10 @@ class Learning:
 
         return TokenView(
             logprobs_T=logprobs_T,
-            behaviour_T=tensor(flat([batch.behaviour[r] for r in packed.rows], np.float32), device),
-            advantages_T=tensor(flat([batch.advantages[r] for r in packed.rows], np.float32), device),
-            row_T=tensor(packed.row_T, device),
-            lengths_R=tensor(packed.lengths_R, device),
+            behaviour_T=handed(flat([batch.behaviour[r] for r in packed.rows], np.float32), device),
+            advantages_T=handed(flat([batch.advantages[r] for r in packed.rows], np.float32), device),
+            row_T=handed(packed.row_T, device),
+            lengths_R=handed(packed.lengths_R, device),
             total_tokens=batch.total_tokens,
             total_rows=total_rows,
             tokens={name: per_token(column) for name, column in batch.tokens.items()},
@@ -242,7 +243,7 @@ def _names(losses: Sequence[LossTerm]) -> list[str]:
 
 def _column(values: np.ndarray, device: torch.device) -> torch.Tensor:
     kind = np.float32 if np.issubdtype(values.dtype, np.floating) else values.dtype
-    return tensor(values.astype(kind, copy=False), device)
+    return handed(values.astype(kind, copy=False), device)
 
 
 def _check_columns(batch: Batch) -> None:

@@ -21,6 +21,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from tacit.engines.local.passes.flat import Attention, FlatPack
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.llama import FAMILY
 
 
@@ -50,9 +51,9 @@ class LeanDecoder:
         """[T, D] states after the final norm, at the positions that predict the completion tokens."""
         device = self.body.embed_tokens.weight.device
         distinct_U, which_N = np.unique(pack.tokens_N, return_inverse=True)
-        embedded_UD, of_N = self.body.embed_tokens(_to(distinct_U, device)), _to(which_N, device)
+        embedded_UD, of_N = self.body.embed_tokens(handed(distinct_U, device)), handed(which_N, device)
         hidden_ND = embedded_UD.index_select(0, of_N)
-        rotation_N = self._rotation(_to(pack.positions_N, device))
+        rotation_N = self._rotation(handed(pack.positions_N, device))
         inner = [_Rectangle(attention, hidden_ND) for attention in pack.inner]
         for depth, layer in enumerate(self.layers[:-1]):
             if depth == 0 and not _drops_out(layer):
@@ -62,7 +63,7 @@ class LeanDecoder:
             q, k = _rotate(q, rotation_N), _rotate(k, rotation_N)
             attended = [self._attend(q, k, v, rectangle) for rectangle in inner]
             hidden_ND = self._rest(layer, hidden_ND, attended[0] if len(attended) == 1 else torch.cat(attended))
-        top, predicts_T = self.layers[-1], _to(pack.predicts_T, device)
+        top, predicts_T = self.layers[-1], handed(pack.predicts_T, device)
         hidden_TD = hidden_ND.index_select(0, predicts_T)
         q, k, v = self._projected(top, hidden_TD, hidden_ND)
         q, k = _rotate(q, rotation_N.index_select(0, predicts_T)), _rotate(k, rotation_N)
@@ -121,12 +122,12 @@ class _Rectangle:
     def __init__(self, attention: Attention, like: torch.Tensor):
         device = like.device
         self._query_shape, self._key_shape = attention.queries.shape, attention.keys.shape
-        self._queries = None if attention.queries_in_order else _to(attention.queries.ravel(), device)
-        self._keys = None if attention.keys_in_order else _to(attention.keys.ravel(), device)
-        self._slots = None if attention.slots_in_order else _to(attention.slots, device)
+        self._queries = None if attention.queries_in_order else handed(attention.queries.ravel(), device)
+        self._keys = None if attention.keys_in_order else handed(attention.keys.ravel(), device)
+        self._slots = None if attention.slots_in_order else handed(attention.slots, device)
         self.mask: torch.Tensor | None = None
         if attention.reach is not None:
-            reach = _to(attention.reach, device)[:, None] + torch.arange(self._query_shape[1], device=device)
+            reach = handed(attention.reach, device)[:, None] + torch.arange(self._query_shape[1], device=device)
             hidden = torch.arange(self._key_shape[1], device=device) > reach[:, :, None]
             self.mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None]
 
@@ -226,7 +227,3 @@ class _RMSNorm(torch.autograd.Function):
         shared = (product @ weight.float()).div_(normed.shape[-1]).unsqueeze(-1)
         scaled = (gradient * weight).float()
         return scaled.addcmul_(wide, shared, value=-1).mul_(inverse).to(normed.dtype), for_weight, None
-
-
-def _to(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -14,6 +14,7 @@ from torch import nn
 from tacit.core.errors import TacitError
 from tacit.engines.local.memory import patiently
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.packing import Packed, buckets, pack
 from tacit.engines.local.passes.ragged import RaggedDecoder
@@ -89,8 +90,8 @@ class LanguageModel:
         if isinstance(packed, FlatPack):
             assert self.lean is not None
             return self.lean(packed)
-        hidden_RSD = self.hidden(torch.from_numpy(packed.input_ids).to(self.device))
-        return hidden_RSD.flatten(0, 1).index_select(0, torch.from_numpy(packed.positions_T).to(self.device))
+        hidden_RSD = self.hidden(handed(packed.input_ids, self.device))
+        return hidden_RSD.flatten(0, 1).index_select(0, handed(packed.positions_T, self.device))
 
     def hidden_layers(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
         """[R, S, D] states of every layer: 0 the embeddings, `layers` (or −1) the last."""

@@ -19,6 +19,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import ran_out
+from tacit.engines.local.passes.handing import handed
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,7 @@ class Spans:
     def of(queries_B: np.ndarray, keys_B: np.ndarray, device: torch.device) -> Spans:
         """Rows of so many queries and keys."""
         starts_q, starts_k = (
-            torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)).to(device, non_blocking=True)
-            for lengths in (queries_B, keys_B)
+            handed(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), device) for lengths in (queries_B, keys_B)
         )
         return Spans(starts_q, starts_k, int(queries_B.max()), int(keys_B.max()))
 

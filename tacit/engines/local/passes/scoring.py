@@ -16,6 +16,7 @@ from tacit.engines.local.memory import Budget
 from tacit.engines.local.passes.attention import can_attend, check_attention, last_token_attention
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.head import HeadScores, has_score_kernels
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import Packed, buckets, input_lengths, pack
@@ -24,10 +25,6 @@ from tacit.engines.local.passes.ragged import RaggedDecoder
 POOLINGS = ("last", "mean", "attention")
 EntropyMode = Literal["none", "value", "gradient"]
 """whether to compute entropies, and whether gradients flow through them"""
-
-
-def tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
 def token_scores(
@@ -127,7 +124,7 @@ class ModelScorer:
         """log π(completion token | prompt, earlier tokens) at the temperature, one float32 array per row."""
         answers: list[np.ndarray] = [np.zeros(0, np.float32)] * len(prompts)
         for packed, hidden_TD in self._predicting(prompts, completions):
-            targets_T = tensor(packed.targets_T, self.model.device)
+            targets_T = handed(packed.targets_T, self.model.device)
             logprobs_T, _ = token_scores(self.model, hidden_TD, targets_T, temperature)
             for row, part in zip(packed.rows, _per_row(logprobs_T.cpu().numpy(), packed), strict=True):
                 answers[row] = part
@@ -193,8 +190,8 @@ class ModelScorer:
             return states
         for rows in buckets(lengths, self.token_budget):
             packed = pack(prompts, nothing, rows, self.codec.pad)
-            ends_R = tensor(packed.prompt_ends_R, self.model.device)
-            every = self.model.hidden_layers(tensor(packed.input_ids, self.model.device))
+            ends_R = handed(packed.prompt_ends_R, self.model.device)
+            every = self.model.hidden_layers(handed(packed.input_ids, self.model.device))
             for (layer, pooling), states_ND in states.items():
                 states_ND[rows] = self._pool(every, layer, ends_R, pooling).cpu().numpy()
         return states
@@ -255,8 +252,8 @@ class ModelScorer:
 def _pooled(hidden_ND: torch.Tensor, ends_U: np.ndarray, pooling: str) -> torch.Tensor:
     """[U, D] of prompts that lie end to end, each up to its end."""
     if pooling == "last":
-        return hidden_ND.index_select(0, tensor(ends_U, hidden_ND.device))
-    lengths_U = tensor(np.diff(ends_U, prepend=-1), hidden_ND.device)
+        return hidden_ND.index_select(0, handed(ends_U, hidden_ND.device))
+    lengths_U = handed(np.diff(ends_U, prepend=-1), hidden_ND.device)
     return torch.segment_reduce(hidden_ND, "mean", lengths=lengths_U, axis=0)
 
 

@@ -12,6 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tacit.core.protocols import Sampling
+from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens
 
 
@@ -74,12 +75,12 @@ class GenericTable:
             row[len(row) - len(prompt) :] = prompt
         before_N1 = (tokens_NT.shape[1] - lengths_N)[:, None]
         columns_T = np.arange(tokens_NT.shape[1])[None]
-        mask_NT = torch.from_numpy((columns_T >= before_N1).astype(np.int64)).to(device)
-        positions_NT = torch.from_numpy(np.maximum(columns_T - before_N1, 0)).to(device)
+        mask_NT = handed((columns_T >= before_N1).astype(np.int64), device)
+        positions_NT = handed(np.maximum(columns_T - before_N1, 0), device)
         cache = DynamicCache(config=decoder.model.config)
-        tokens = torch.from_numpy(tokens_NT).to(device)
+        tokens = handed(tokens_NT, device)
         output = decoder.forward(tokens, mask_NT, positions_NT, cache, output_hidden_states=layer is not None)
-        source = torch.from_numpy(newcomers.source_N).to(device)
+        source = handed(newcomers.source_N, device)
         cache.batch_select_indices(source)
         if seated:
             self._merge(cache, mask_NT[source], newcomers.places_N)
@@ -102,7 +103,7 @@ class GenericTable:
 
     def keep(self, rows: np.ndarray) -> None:
         self._lanes.keep(rows)
-        kept = torch.from_numpy(rows).to(self._mask_BT.device)
+        kept = handed(rows, self._mask_BT.device)
         self._cache.batch_select_indices(kept)
         self._mask_BT = self._mask_BT[kept]
         if self.joins:
@@ -113,7 +114,7 @@ class GenericTable:
         ours, theirs = len(self._mask_BT), len(mask_NT)
         order = np.arange(max(ours, int(places_N.max()) + 1))
         order[places_N] = ours + np.arange(theirs)
-        order_B = torch.from_numpy(order).to(mask_NT.device)
+        order_B = handed(order, mask_NT.device)
         columns = max(self._mask_BT.shape[1], mask_NT.shape[1])
         for here, there in zip(self._cache.layers, cache.layers, strict=True):
             for part in ("keys", "values"):
