@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from tacit.engines.local.passes.projections import NotPlain, Parts, add_adapter, parts_of
@@ -77,6 +78,7 @@ class _Adapted(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradient, (x, weight, lora_A, read, *lora_B) = gradients[0], ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_A, _, *needs_B = ctx.needs_input_grad

@@ -74,7 +74,7 @@ def distribution_scores(
 def _positive(temperature: float) -> float:
     if temperature <= 0:
         raise TacitError(f"log-probabilities need a temperature above 0, got {temperature}.")
-    return temperature
+    return float(temperature)  # of numpy's numbers a kernel takes none
 
 
 Rest = ParamSpec("Rest")
