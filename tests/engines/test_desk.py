@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -370,6 +372,47 @@ def test_rows_whose_memory_is_wanted_begin_again(make_policy):
     found |= the_rest(desk)
     for i in range(4):
         alike(found[i], expected[i])
+
+
+def test_memory_that_is_given_up_is_free_at_once(llama, tokenizer):
+    """A GPU that others wait for has no time for Python's collector."""
+    sampler = LocalSampler(llama, tokenizer, "cpu")
+    gc.collect()
+    gc.disable()
+    try:
+        sampler.sample(LONG, WARM)
+        assert sampler._lean is not None and sampler._lean.spare is not None
+        held = [weakref.ref(thing) for thing in (sampler._lean, sampler._lean.spare, sampler._lean.spare.cache)]
+        sampler.release()
+        assert [thing() for thing in held] == [None, None, None]
+    finally:
+        gc.enable()
+
+
+def test_whoever_goes_on_after_an_interruption_misses_nothing(llama, tokenizer, monkeypatch):
+    expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
+    sampler, advance, windows = as_on_a_gpu(llama, tokenizer, monkeypatch), LlamaTable.advance, []
+
+    def interrupted(*given):
+        read = advance(*given)
+
+        def while_it_is_read():
+            windows.append(1)
+            if len(windows) == 3:
+                raise KeyboardInterrupt
+            return read()
+
+        return while_it_is_read
+
+    monkeypatch.setattr(LlamaTable, "advance", interrupted)
+    desk = sampler.desk(WARM)
+    for request in LONG:
+        desk.submit(request)
+    with pytest.raises(KeyboardInterrupt):
+        desk.wait()
+    found = the_rest(desk)
+    for i, completion in enumerate(expected):
+        alike(found[i], completion)
 
 
 def out_of_memory(times: int, work: Callable) -> Callable:

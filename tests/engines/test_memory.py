@@ -248,8 +248,12 @@ class FakeGPU:
 
     def __init__(self, monkeypatch, fails):
         self.streams, self.given_back, self.recorded, self._fails = [], 0, 0, fails
-        monkeypatch.setattr(torch.cuda, "Stream", self.Stream)
-        monkeypatch.setattr(torch.cuda, "current_stream", self.Stream)
+        self.ours, aside = self.Stream(), self.Stream()
+        self.current = self.ours
+        monkeypatch.setattr("tacit.engines.local.sampling.graphs._aside", lambda device: aside)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(self, "current", stream))
         monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext(self.streams.append(stream)))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", self.Graph)
         monkeypatch.setattr(torch.cuda, "graph", self.record)
@@ -266,8 +270,9 @@ class FakeGPU:
         def pool(self):
             return "pool"
 
-    def record(self, graph, pool, capture_error_mode):
+    def record(self, graph, pool, stream, capture_error_mode):
         self.recorded += 1
+        self.current = stream  # as torch leaves it where the end of a recording raises
         if self.recorded in self._fails:
             raise self._fails[self.recorded]
         return nullcontext()
@@ -282,19 +287,20 @@ def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(m
     assert gpu.given_back == 0
     for key in "abca":
         graphs.run(key, nothing, lambda: nothing)
-    assert len(gpu.streams) == 3 and len(set(map(id, gpu.streams))) == 1
+    assert len(gpu.streams) == 3 and len(set(map(id, gpu.streams))) == 1 and gpu.streams[0] is not gpu.ours
     graphs.clear()
     assert len(graphs) == 0 and gpu.given_back == 1
 
 
 def test_a_recording_without_room_is_a_shortage_and_not_the_end_of_recording(monkeypatch):
-    FakeGPU(monkeypatch, {2: no_room(1), 4: RuntimeError("this device cannot")})
+    gpu = FakeGPU(monkeypatch, {2: no_room(1), 4: RuntimeError("this device cannot")})
     graphs = StepGraphs(enabled=True)
     graphs.run("a", nothing, lambda: nothing)
     with pytest.raises(torch.OutOfMemoryError):
         graphs.run("b", nothing, lambda: nothing)
+    assert gpu.current is gpu.ours, "whatever becomes of a recording, work goes on where it was"
     graphs.run("b", nothing, lambda: nothing)
     assert graphs.enabled and len(graphs) == 2
     with pytest.warns(UserWarning, match="without CUDA graphs"):
         graphs.run("c", nothing, lambda: nothing)
-    assert not graphs.enabled
+    assert not graphs.enabled and gpu.current is gpu.ours

@@ -59,6 +59,19 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     assert all(p.grad is None for p in policy.engine.model.hf.parameters())
 
 
+def test_logits_of_a_single_chunk_are_not_counted_for_each_token(make_policy, monkeypatch) -> None:
+    """They would be kept of few tokens and not of many, and are planned for by themselves."""
+    rng = np.random.default_rng(0)
+    batch = Batch.imitation([rng.integers(2, 250, size=5) for _ in range(8)], [rng.integers(2, 250, size=20) for _ in range(8)])
+    learning = make_policy().engine.learning("default")
+    monkeypatch.setattr(planning, "TRIED_TOKENS", 60)
+    chunks = {}
+    for size in (10**6, 1):
+        monkeypatch.setattr(type(learning.model), "chunk_tokens", size)
+        chunks[size] = kept_by(learning, batch, [Imitation()], np.arange(8))[1]
+    assert chunks[10**6] == pytest.approx(chunks[1], rel=0.1)
+
+
 def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_policy, monkeypatch) -> None:
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])

@@ -182,7 +182,10 @@ def test_what_a_shortage_leads_to_is_one(monkeypatch):
         def wait_stream(self, other: Stream) -> None:
             pass
 
-    for name, made in (("Stream", Stream), ("current_stream", Stream), ("CUDAGraph", object)):
+    monkeypatch.setattr("tacit.engines.local.sampling.graphs._aside", lambda device: Stream())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    for name, made in (("current_stream", Stream), ("CUDAGraph", object)):
         monkeypatch.setattr(torch.cuda, name, made)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: warnings.catch_warnings())
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: Recording())

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from tacit.core.batch import Batch
+from tacit.core.engine import LOGITS, TEACHER
 from tacit.core.protocols import LossTerm
 from tacit.engines.local.learning.update import Learning, Tally, training
 from tacit.engines.local.learning.weights import TrainedWeights
@@ -78,6 +79,13 @@ def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: 
     """Bytes that autograd keeps for the backward pass: (whatever the tokens, and for each)."""
     model = learning.model
     needs: frozenset[str] = frozenset().union(*(loss.needs for loss in losses))
+    in_chunks = not needs & {LOGITS, TEACHER}
+
+    def counts(tensor: torch.Tensor) -> bool:
+        """Logits of a single chunk are kept where there is no other, and are counted by themselves."""
+        shape = tuple(tensor.shape)
+        return not (in_chunks and len(shape) == 2 and shape[0] <= model.chunk_tokens and shape[1] == model.vocabulary)
+
     tried: dict[int, int] = {}
     for budget in (TRIED_TOKENS, 2 * TRIED_TOKENS):
         part = model.parts(batch.prompts, batch.completions, rows, budget)[0]
@@ -88,6 +96,7 @@ def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: 
                     learning._view(batch, packed, needs, len(rows)), batch.sampled
                 ),
                 (*learning.weights.live.values(), *model.hf.parameters()),
+                counts,
             )[0]  # its result would hold on to all that was counted while twice as much is
     fewer, more = min(tried), max(tried)
     if more == fewer:  # the whole batch is no more than that
@@ -96,15 +105,18 @@ def kept_by(learning: Learning, batch: Batch, losses: Sequence[LossTerm], rows: 
     return max(0.0, tried[fewer] - per_token * fewer), per_token
 
 
-def kept_bytes(work: Callable[[], Any], apart_from: Sequence[torch.Tensor]) -> tuple[int, Any]:
-    """(bytes of distinct memory that autograd keeps of `work()`, its result), without what is there anyway."""
+def kept_bytes(
+    work: Callable[[], Any], apart_from: Sequence[torch.Tensor], counts: Callable[[torch.Tensor], bool] = lambda _: True
+) -> tuple[int, Any]:
+    """(bytes of distinct memory that autograd keeps of `work()`, its result), without what is there anyway or does not
+    count."""
     own: list[Any] = [t.to_local() if hasattr(t, "to_local") else t for t in apart_from]  # of a weight in shards, what is here
     there = {t.untyped_storage().data_ptr() for t in own}
     kept: dict[int, int] = {}
 
     def count(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in there:
+        if storage.data_ptr() not in there and counts(tensor):
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 

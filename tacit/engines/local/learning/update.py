@@ -111,6 +111,7 @@ class Learning:
                 if total.requires_grad:
                     total.backward()
                     self.weights.collect()
+                del view, total  # before the next pass begins
         self.weights.make_moments()
         return tally.metrics(tally.read(self.weights.gradient_norm())), computed
 

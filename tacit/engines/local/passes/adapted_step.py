@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.kernels import holds, on_its_device
 from tacit.engines.local.passes.kv_cache import KeyValueCache, Reading
 from tacit.engines.local.passes.packing import power_from
 from tacit.engines.local.passes.ways import Ways
@@ -51,6 +51,7 @@ def adapted_step(
     return x
 
 
+@on_its_device
 def added(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     """h becomes h + y + a Bᵀ, where [y, a] is the product; returns norm(h). B runs along the outputs in memory."""
     from tacit.engines.local.passes.adapted_kernel import add_and_norm  # triton is only there where there is a GPU
@@ -73,6 +74,7 @@ def added(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch
     return normed_BD
 
 
+@on_its_device
 def gated(product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
     """silu(g + a Bgᵀ) · (u + a Buᵀ), where [g, u, a] is the product and B = [Bg; Bu] runs along the outputs in memory."""
     from tacit.engines.local.passes.adapted_kernel import gate
@@ -111,13 +113,13 @@ def has_adapted_step(layers: Sequence[Any], device: torch.device, dtype: torch.d
 @cache
 def has_norm_kernel(device: torch.device, dtype: torch.dtype, width: int, rank: int) -> bool:
     fits = width <= MOST_WIDTH and rank <= MOST_RANK and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds(device, partial(_adds, device, dtype, width, rank))
+    return fits and holds("adapters and norms", device, partial(_adds, device, dtype, width, rank))
 
 
 @cache
 def has_gate_kernel(device: torch.device, dtype: torch.dtype, inner: int, rank: int) -> bool:
     fits = rank <= 2 * MOST_RANK and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds(device, partial(_gates, device, dtype, inner, rank))
+    return fits and holds("adapters and gates", device, partial(_gates, device, dtype, inner, rank))
 
 
 def _adds(device: torch.device, dtype: torch.dtype, width: int, rank: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.kernels import holds, on_its_device
 
 BLOCK, WARPS = 1024, 4
 """of a program: eight numbers of 16 bits for each thread, which it reads in one go"""
@@ -33,6 +33,7 @@ class Gated(torch.autograd.Function):
         return pulled(gate_up_NF, gradients[0].contiguous())
 
 
+@on_its_device
 def let(gate_up_NF: torch.Tensor) -> torch.Tensor:
     """What the gates let through."""
     from tacit.engines.local.passes.gating_kernel import let_through  # triton is only there where there is a GPU
@@ -45,6 +46,7 @@ def let(gate_up_NF: torch.Tensor) -> torch.Tensor:
     return through_NF
 
 
+@on_its_device
 def pulled(gate_up_NF: torch.Tensor, gradient_NF: torch.Tensor) -> torch.Tensor:
     """The gradient of both halves, side by side."""
     from tacit.engines.local.passes.gating_kernel import pull_both
@@ -59,7 +61,7 @@ def pulled(gate_up_NF: torch.Tensor, gradient_NF: torch.Tensor) -> torch.Tensor:
 
 @cache
 def has_gating_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return holds(device, partial(_agrees, device, dtype))
+    return holds("gates", device, partial(_agrees, device, dtype))
 
 
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from tacit.engines.local.passes.kernels import holds, trial_logits
+from tacit.engines.local.passes.kernels import holds, on_its_device, trial_logits
 from tacit.engines.local.passes.unrounded import unrounded
 
 BLOCK, WARPS = 1024, 4
@@ -89,6 +89,7 @@ class HeadScores(torch.autograd.Function):
         return for_hidden_TD, for_weight_VD, None, None, None, None
 
 
+@on_its_device
 def weighed(
     logits_CV: torch.Tensor,
     targets_C: torch.Tensor,
@@ -108,6 +109,7 @@ def weighed(
         weigh[(rows,)](logits_CV, targets_C, *found, *shape, ENTROPY=entropy, BLOCK=BLOCK, num_warps=WARPS)
 
 
+@on_its_device
 def pulled(
     logits_CV: torch.Tensor,
     targets_C: torch.Tensor,
@@ -144,7 +146,7 @@ def pulled(
 
 @cache
 def has_score_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    return holds(device, partial(_agrees, device, dtype))
+    return holds("scores", device, partial(_agrees, device, dtype))
 
 
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 
 from tacit.engines.local.memory import ran_out
+
+Rest = ParamSpec("Rest")
+Answer = TypeVar("Answer")
+
+
+def on_its_device(
+    launch: Callable[Concatenate[torch.Tensor, Rest], Answer],
+) -> Callable[Concatenate[torch.Tensor, Rest], Answer]:
+    """triton launches on the device that is current in a thread, wherever the tensors are."""
+
+    @wraps(launch)
+    def there(tensor: torch.Tensor, /, *rest: Rest.args, **more: Rest.kwargs) -> Answer:
+        with torch.cuda.device_of(tensor):
+            return launch(tensor, *rest, **more)
+
+    return there
 
 
 def trial_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> torch.Tensor:
@@ -20,13 +39,18 @@ def trial_logits(rows: int, vocabulary: int, block: int, generator: torch.Genera
     return logits_BV
 
 
-def holds(device: torch.device, agrees: Callable[[], bool]) -> bool:
-    """Whether a kernel of triton's can be used on this device; `agrees` runs it, and says whether what it computes is right."""
+def holds(what: str, device: torch.device, agrees: Callable[[], bool]) -> bool:
+    """Whether a kernel of triton's can be used on this device; `agrees` runs it, and says whether what it computes is right.
+    Where there should be one and torch's operations do it instead, that is said: it is slower."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
     try:
-        return agrees()
-    except Exception as error:
+        if agrees():
+            return True
+        why = "it gives other numbers than torch's operations"
+    except Exception as error:  # a compiler that is missing, or too old
         if ran_out(error):
             raise
-        return False  # a compiler that is missing, or too old: torch's operations do it then
+        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+    warnings.warn(f"our kernel for {what} is not used on {device}, torch's slower operations are: {why}", stacklevel=2)
+    return False

@@ -82,7 +82,8 @@ class KeyValueCache:
                 here.copy_(part)
 
     def addresses(self) -> tuple[Any, ...]:
-        return (self._columns.data_ptr(), *(memory.data_ptr() for memory in self._memory))
+        """Of all that a recorded step reads; values lie behind the keys, so it matters how much there is."""
+        return (self._columns.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self._memory))
 
     def _view(self, memory: torch.Tensor) -> torch.Tensor:
         g = self.geometry

@@ -17,7 +17,7 @@ from functools import cache, partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.kernels import holds, on_its_device
 from tacit.engines.local.passes.ways import Ways
 
 LEAST = 16
@@ -30,6 +30,7 @@ LAUNCH = {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
 """columns that are looked at together, by how many warps, and how far ahead they are asked for"""
 
 
+@on_its_device
 def attend_step(
     q_BHD: torch.Tensor,
     k_BGD: torch.Tensor,
@@ -98,7 +99,9 @@ def _parts(programs: int, device: torch.device) -> int:
 @cache
 def has_step_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
     fits = queries_per_kv <= LEAST and head_dim in (16, 32, 64, 128, 256) and dtype in (torch.bfloat16, torch.float16)
-    return fits and holds(device, partial(_agrees, device, dtype, kv_heads, queries_per_kv, head_dim))
+    return fits and holds(
+        "the attention of a step", device, partial(_agrees, device, dtype, kv_heads, queries_per_kv, head_dim)
+    )
 
 
 def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:

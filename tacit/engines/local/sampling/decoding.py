@@ -169,6 +169,7 @@ class Lanes:
         to, source = moved(rows, self.tokens_B.device)
         for lane in (self.tokens_B, self.positions_B):
             lane[to] = lane[source]
+        self.positions_B[len(rows) :] = 0  # of nobody: a step that takes more places than there are rows has little to read
 
     def snapshot(self) -> tuple[torch.Tensor, ...]:
         """What a step changes and the next one reads; see `restore`."""
@@ -190,8 +191,8 @@ def fetched(*tensors: torch.Tensor) -> Callable[[], list[np.ndarray]]:
     if tensors[0].device.type == "cpu":
         copies = [tensor.numpy().copy() for tensor in tensors]
         return lambda: copies
-    there, done = [tensor.to("cpu", non_blocking=True) for tensor in tensors], torch.cuda.Event()
-    done.record()
+    there = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    done = torch.cuda.current_stream(tensors[0].device).record_event()
 
     def read() -> list[np.ndarray]:
         done.synchronize()

@@ -74,7 +74,11 @@ class LocalDesk:
     def wait(self) -> list[tuple[int, Completion]]:
         with self._sampler.in_use:
             if asked := len(self._waiting) + self._rows.under_way:
-                self._go_on_as_room_allows(asked)
+                try:
+                    self._go_on_as_room_allows(asked)
+                except KeyboardInterrupt:
+                    self.begin_again()  # it may have come while something was being taken down
+                    raise
             finished, self._finished = self._finished, []
         return finished
 

@@ -15,7 +15,7 @@ import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.engines.local.passes.kernels import holds, trial_logits
+from tacit.engines.local.passes.kernels import holds, on_its_device, trial_logits
 from tacit.engines.local.passes.packing import power_from
 
 BLOCK = 4096
@@ -103,6 +103,7 @@ def _invert(cdf_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cdf_BV, target_B[:, None], right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)
 
 
+@on_its_device
 def launch_draw(
     logits_BV: torch.Tensor,
     temperature: float,
@@ -148,7 +149,7 @@ def _launched(logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: flo
 
 @cache
 def has_draw_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    return holds(device, partial(_agrees, device, dtype))
+    return holds("draws", device, partial(_agrees, device, dtype))
 
 
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:

@@ -5,10 +5,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
+from functools import cache
+from threading import Lock
 
 import torch
 
 from tacit.engines.local.memory import ran_out
+
+_RECORDING = Lock()
+"""what another thread did on that stream meanwhile would be recorded with it"""
+
+
+@cache
+def _aside(device: int) -> torch.cuda.Stream:
+    """Where steps are tried and recorded: one stream for all, since what libraries set up for a stream stays for good."""
+    return torch.cuda.Stream(device)
 
 
 class StepGraphs:
@@ -17,8 +28,6 @@ class StepGraphs:
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self._stream: torch.cuda.Stream | None = None
-        """for trial steps; one for all, since torch keeps what was freed on a stream for that stream alone"""
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -36,7 +45,8 @@ class StepGraphs:
             return
         if key not in self._graphs:
             undo = rewind()
-            graph = self._record(step)
+            with _RECORDING:
+                graph = self._record(step)
             undo()
             if graph is None:
                 self.enabled = False
@@ -47,20 +57,22 @@ class StepGraphs:
 
     def _record(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """Libraries set themselves up on a first run, which cannot be recorded: try the step once on another stream."""
-        stream = self._stream = self._stream or torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        ours, aside = torch.cuda.current_stream(), _aside(torch.cuda.current_device())
+        aside.wait_stream(ours)
+        with torch.cuda.stream(aside):
             step()
-        torch.cuda.current_stream().wait_stream(stream)
+        ours.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         # steps leave nothing behind but their in-place results, and never overlap: they can share their working memory
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         try:
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=aside, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
             if ran_out(error):
                 raise  # a shortage passes, once less is sampled at once; what follows is for devices that cannot record
             warnings.warn(f"sampling goes on without CUDA graphs, more slowly: {error}", stacklevel=2)
             return None
+        finally:
+            torch.cuda.set_stream(ours)  # torch stays on the other one where a recording cannot be ended
         return graph

@@ -106,7 +106,7 @@ class LocalSampler:
         if not self.in_use.acquire(blocking=False):
             return
         try:
-            self._lean = None
+            self._give_up_lean()
             for desk in self._desks:
                 desk.let_go()
             give_back(self.device)
@@ -130,10 +130,16 @@ class LocalSampler:
                     self._lean.refresh(self._stale, name)
                     self._stale = False
             except NotPlain:  # another adapter may be plain again, so the next call tries anew
-                self._lean = None
+                self._give_up_lean()
                 if any(name is not None for name in whose):  # no other decoder reads with an adapter that is not active
                     raise
         self._stale = False
+
+    def _give_up_lean(self) -> None:
+        """Its spare table knows it, as it knows the table: but for this only Python's collector would let go of the two."""
+        if self._lean is not None:
+            self._lean.spare = None
+        self._lean = None
 
     def forget(self, whose: str) -> None:
         """Give up what was copied of an adapter; rows that it writes begin again, and had better not."""

@@ -1,0 +1,51 @@
+"""Whether a kernel of ours is used: where it runs and is right; and where it is not, that is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+import pytest
+import torch
+
+from tacit.engines.local.passes.kernels import holds, on_its_device
+
+GPU = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def triton(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+
+
+def raising(error: Exception):
+    def agrees() -> bool:
+        raise error
+
+    return agrees
+
+
+def test_one_that_is_right_is_used_in_silence():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert holds("gates", GPU, lambda: True)
+        assert not holds("gates", torch.device("cpu"), raising(AssertionError("nobody asks"))), "they are for GPUs"
+
+
+def test_one_that_is_not_used_is_said():
+    with pytest.warns(UserWarning, match="our kernel for gates is not used on cuda.*other numbers than torch's"):
+        assert not holds("gates", GPU, lambda: False)
+    with pytest.warns(UserWarning, match="draws is not used on cuda.*: no compiler$"):
+        assert not holds("draws", GPU, raising(RuntimeError("no compiler\nand much more")))
+    with pytest.warns(UserWarning, match=": AssertionError$"):
+        assert not holds("draws", GPU, raising(AssertionError()))
+
+
+def test_a_shortage_says_nothing_of_a_kernel():
+    with pytest.raises(torch.OutOfMemoryError):
+        holds("gates", GPU, raising(torch.OutOfMemoryError("no room")))
+
+
+def test_a_launch_is_made_where_its_tensors_are():
+    launch = on_its_device(lambda tensor, by, more=0: tensor * by + more)
+    assert launch(torch.ones(2), 3, more=1).tolist() == [4, 4]
