@@ -26,10 +26,10 @@ Examples = tuple[list[np.ndarray], list[np.ndarray]]
 Telling = Callable[[Sequence[Trajectory], Policy], Examples]
 
 
-def above_their_group(group: Group) -> list[Trajectory]:
-    """Nobody where all are alike."""
-    mean = np.mean([trajectory.score for trajectory in group.trajectories])
-    return [trajectory for trajectory in group.trajectories if trajectory.score > mean]
+def above_their_group(group: Group, share: float = 1.0) -> list[Trajectory]:
+    """Nobody where all are alike. `share`: of the members that may be chosen, the first so many."""
+    mean, members = np.mean([trajectory.score for trajectory in group.trajectories]), group.trajectories
+    return [trajectory for trajectory in members[: round(share * len(members))] if trajectory.score > mean]
 
 
 def as_it_was(trajectories: Sequence[Trajectory], policy: Policy) -> Examples:

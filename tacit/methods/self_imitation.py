@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from tacit.companions.imitating import Imitating
-from tacit.core.bounds import AtLeastOne, NotNegative
+from tacit.companions.imitating import Imitating, above_their_group
+from tacit.core.bounds import AtLeastOne, NotNegative, Share
 from tacit.core.composition import Part, adds
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
@@ -31,7 +32,10 @@ class SelfImitation(GRPO):
     """learning rate of that step; by default the schedule's"""
     imitation_every: AtLeastOne = 1
     """iterations between such steps"""
+    imitation_share: Share = 1.0
+    """of a group's members that may be imitated: with 0.5 about as many are as a bank's readers, who are half of a group"""
 
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr
-        return (adds("companions", "self-imitation", Imitating(lr, self.imitation_every)),)
+        chosen = partial(above_their_group, share=self.imitation_share)
+        return (adds("companions", "self-imitation", Imitating(lr, self.imitation_every, chosen)),)

@@ -58,6 +58,11 @@ def test_who_is_above_the_mean_of_its_group_by_hand(scores, chosen):
     assert above_their_group(group) == [group.trajectories[i] for i in chosen]
 
 
+def test_of_some_members_by_hand():
+    group = scored([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
+    assert above_their_group(group, 0.5) == [group.trajectories[0], group.trajectories[2]] and not above_their_group(group, 0.0)
+
+
 def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
     done, actor = play(tmp_path)
     steps, rounds = imitated(actor), [[t for g in d.groups for t in above_their_group(g)] for d in done]
