@@ -24,6 +24,7 @@ from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.environments import get_environment
 from tacit.runs.directory import SETTINGS
+from tacit.training.overlap import check_overlap
 from tacit.training.practice import Practice, completion_limit
 from tacit.training.relabelling import check_adviser
 from tacit.training.settings import TrainSettings
@@ -160,6 +161,7 @@ def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
     needs = frozenset().union(*(method.needs for method in methods))
     engine.refuse_unless_able(recipe.method, needs, all_engines())
     settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
+    check_overlap(train, methods, engine.can_hold is None or engine.can_hold(settings))
     recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes, *doubts(recipe)))
     toolbox.recipe = recipe
     toolbox.check_policies()

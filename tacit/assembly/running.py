@@ -17,7 +17,7 @@ from tacit.rollout.fitting import check_talk
 from tacit.runs.directory import SETTINGS, Run, read_settings, saved_checkpoints
 from tacit.runs.files import write_json
 from tacit.training.events import Callback
-from tacit.training.overlap import check_overlap
+from tacit.training.overlap import check_held
 from tacit.training.practice import Practice
 from tacit.training.reporting import Reporter
 from tacit.training.train import Trainer
@@ -97,5 +97,5 @@ def _opened(prepared: Prepared) -> tuple[Policy, Sequence[Practice]]:
         for companion in practice.method.companions:
             if (check := getattr(companion, "check", None)) is not None:
                 check(policy)
-    check_overlap(recipe.train, policy, practices)
+    check_held(recipe.train, policy)
     return policy, practices

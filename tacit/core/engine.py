@@ -59,6 +59,8 @@ class Engine:
     """its models are on other machines and go by names that nothing here can check"""
     fit: Callable[[Any, frozenset[str]], tuple[Any, tuple[str, ...]]] | None = None
     """(settings, what the method needs) -> the settings with what that takes turned on, and notes that say so"""
+    can_hold: Callable[[Any], bool] | None = None
+    """whether with these settings its policies are a HeldSampler, which overlap takes; None: that is seen when one is loaded"""
 
     def __post_init__(self) -> None:
         strange = sorted(self.capabilities - set(CAPABILITIES))

@@ -19,9 +19,8 @@ from tacit.methods.opid import OPID
 from tacit.methods.reuserl import ReuseRL
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.overlap import check_overlap
+from tacit.training.overlap import check_held, check_overlap
 from tacit.training.playground import Playground
-from tacit.training.practice import Practice
 from tacit.training.settings import TrainSettings
 
 
@@ -96,16 +95,17 @@ def test_an_error_of_either_half_is_raised_once_both_are_over():
 
 
 def test_it_is_refused_where_episodes_read_what_is_learned_beside():
-    def practice(method) -> Practice:
-        return Practice.of(WORLD, method, TrainSettings(overlap=1, tasks=8))
-
-    check_overlap(TrainSettings(), ScriptedPolicy(half_hearted), [])
-    check_overlap(TrainSettings(overlap=1), Waiting(), [practice(build())])
+    check_overlap(TrainSettings(), [build()], can_hold=False)
+    check_overlap(TrainSettings(overlap=1), [build()])
     with pytest.raises(TacitError, match=r"--engine.servers 1"):
-        check_overlap(TrainSettings(overlap=1), ScriptedPolicy(half_hearted), [practice(build())])
+        check_overlap(TrainSettings(overlap=1), [build()], can_hold=False)
+    check_held(TrainSettings(), ScriptedPolicy(half_hearted))
+    check_held(TrainSettings(overlap=1), Waiting())
+    with pytest.raises(TacitError, match=r"--engine.servers 1"):
+        check_held(TrainSettings(overlap=1), ScriptedPolicy(half_hearted))
     banked = replace(build(), companions=(SimpleNamespace(name="bank"),))
     with pytest.raises(TacitError, match=r"episodes of 'grpo' read what bank learned .*--overlap 0"):
-        check_overlap(TrainSettings(overlap=1), Waiting(), [practice(banked)])
+        check_overlap(TrainSettings(overlap=1), [banked])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -114,13 +114,12 @@ def test_only_an_experience_bank_is_read_in_play(name):
     played."""
     method = build(get_method(name))
     refused = [c.name for c in method.companions if getattr(c, "read_in_play", True)]
-    practice = Practice.of(WORLD, method, TrainSettings(overlap=1, tasks=8))
     if refused:
         assert (name, refused) == ("complementary", ["experience"])
         with pytest.raises(TacitError, match="episodes of 'complementary' read what experience learned"):
-            check_overlap(TrainSettings(overlap=1), Waiting(), [practice])
+            check_overlap(TrainSettings(overlap=1), [method])
         return
-    check_overlap(TrainSettings(overlap=1), Waiting(), [practice])
+    check_overlap(TrainSettings(overlap=1), [method])
     seen, fresh = Versioned(), Versioned()
     loop, without = (
         Loop([Playground(made, TASKS, InPlace(WORLD.make), 16, 4)], policy, 0, 2)

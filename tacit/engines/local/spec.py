@@ -29,4 +29,5 @@ ENGINE = Engine(
     settings=EngineSettings,
     load=_load,
     fit=with_value_head,
+    can_hold=lambda settings: False,
 )

@@ -21,4 +21,5 @@ ENGINE = Engine(
     settings=ShardedSettings,
     load=_load,
     fit=with_value_head,
+    can_hold=lambda settings: settings.servers > 0,
 )
