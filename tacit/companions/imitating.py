@@ -26,10 +26,13 @@ Examples = tuple[list[np.ndarray], list[np.ndarray]]
 Telling = Callable[[Sequence[Trajectory], Policy], Examples]
 
 
-def above_their_group(group: Group, share: float = 1.0) -> list[Trajectory]:
-    """Nobody where all are alike. `share`: of the members that may be chosen, the first so many."""
+def above_their_group(group: Group, share: float = 1.0, quickest: bool = False) -> list[Trajectory]:
+    """Nobody where all are alike. `share`: of the members that may be chosen, the first so many. `quickest`: only those who
+    took the fewest turns."""
     mean, members = np.mean([trajectory.score for trajectory in group.trajectories]), group.trajectories
-    return [trajectory for trajectory in members[: round(share * len(members))] if trajectory.score > mean]
+    better = [trajectory for trajectory in members[: round(share * len(members))] if trajectory.score > mean]
+    fewest = min(map(len, better), default=0)
+    return [trajectory for trajectory in better if not quickest or len(trajectory) == fewest]
 
 
 def as_it_was(trajectories: Sequence[Trajectory], policy: Policy) -> Examples:

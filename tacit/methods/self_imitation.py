@@ -35,7 +35,10 @@ class SelfImitation(GRPO):
     imitation_share: Share = 1.0
     """of a group's members that may be imitated: with 0.5 about as many are as a bank's readers, who are half of a group"""
 
+    imitation_quickest: bool = False
+    """of those who did better only the ones that took the fewest turns"""
+
     def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
         lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr
-        chosen = partial(above_their_group, share=self.imitation_share)
+        chosen = partial(above_their_group, share=self.imitation_share, quickest=self.imitation_quickest)
         return (adds("companions", "self-imitation", Imitating(lr, self.imitation_every, chosen)),)

@@ -63,6 +63,13 @@ def test_of_some_members_by_hand():
     assert above_their_group(group, 0.5) == [group.trajectories[0], group.trajectories[2]] and not above_their_group(group, 0.0)
 
 
+def test_of_the_quickest_by_hand():
+    group = make_group([[2, 2], [2], [2, 2], [2]], success=[True, False, True, True])
+    assert [len(t) for t in above_their_group(group)] == [2, 2, 1]
+    assert above_their_group(group, quickest=True) == [group.trajectories[3]], "the one that lost was as quick"
+    assert above_their_group(group, 0.75, True) == [group.trajectories[0], group.trajectories[2]]
+
+
 def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
     done, actor = play(tmp_path)
     steps, rounds = imitated(actor), [[t for g in d.groups for t in above_their_group(g)] for d in done]
