@@ -120,10 +120,6 @@ class LlamaForward:
         return self._embed.weight.device
 
     @property
-    def features(self) -> int:
-        return self._embed.weight.shape[1]
-
-    @property
     def vocabulary(self) -> int:
         return self.head.weight.shape[0]
 
@@ -180,8 +176,7 @@ class LlamaForward:
         return has_flash(self.device, self.dtype, self.geometry.head_dim)
 
     def prefill_flat(self, prompts: Prompts, layer: int | None, sink: Sink) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]. Reads no value on the
-        host."""
+        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]."""
         ways, ends_U, scale = self._ways(len(prompts.tokens_N)), prompts.ends_U, self.geometry.scale
         cis_N, h = self._cis[prompts.positions_N, None], embedding(prompts.tokens_N, self._embed.weight)
         wanted = h[ends_U] if layer == 0 else None
