@@ -54,7 +54,7 @@ class Imitating:
         chosen: Choice = above_their_group,
         told: Telling = as_it_was,
         name: str = "imitating",
-        metric: str = "self_imitation/episodes",
+        metric: str = "self_imitation/imitated",
     ) -> None:
         self.lr, self.every, self.chosen, self.told = lr, every, chosen, told
         self.name, self.metric = name, metric

@@ -32,7 +32,7 @@ METHODS = {
     "constant_context": "tacit.methods.constant_context:ConstantContext",
 }
 BESIDE = {"judge": "tacit.methods.judge:Judge", "self_imitation": "tacit.methods.self_imitation:SelfImitation"}
-"""what no paper is about and what goes beside any of them: `--method reuserl+judge`"""
+"""what is made to go beside any of them: `--method reuserl+judge`"""
 
 
 def _is_settings(found: Any) -> bool:

@@ -34,7 +34,6 @@ class SelfImitation(GRPO):
     """iterations between such steps"""
     imitation_share: Share = 1.0
     """of a group's members that may be imitated: with 0.5 about as many are as a bank's readers, who are half of a group"""
-
     imitation_quickest: bool = False
     """of those who did better only the ones that took the fewest turns"""
 

@@ -7,9 +7,9 @@ import torch
 from interpreted import assert_interpreted
 from test_regions import computed, model_of, packs
 
-from tacit.engines.local.passes import ragged
+from tacit.engines.local.passes import pieces
 from tacit.engines.local.passes.gating import has_gating_kernels
-from tacit.engines.local.passes.pieces import PLAIN
+from tacit.engines.local.passes.pieces import PLAIN, Pieces
 from tacit.engines.local.passes.ragged import RaggedDecoder
 
 INTERPRETED = """
@@ -48,11 +48,13 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
 
     decoder, pack = RaggedDecoder(hf), packs()[0]
     expected, expected_gradients = computed(decoder, hf, pack)
-    monkeypatch.setattr(ragged, "has_gating_kernels", lambda device, dtype: there)
-    monkeypatch.setattr(ragged, "Gated", Gated)
+    monkeypatch.setattr(pieces, "has_gating_kernels", lambda device, dtype: there)
+    monkeypatch.setattr(pieces, "Gated", Gated)
     computed(decoder, hf, pack)
     assert not used
-    monkeypatch.setattr(ragged, "COMPILED", PLAIN)
+    compiled = Pieces(compiled=True)
+    monkeypatch.setattr(pieces._Compiled, "failed", True)  # a compiler is not what is tried here
+    monkeypatch.setattr(RaggedDecoder, "_pieces", lambda self, pack: compiled)
     found, gradients = computed(decoder, hf, pack)
     assert used == ([pack.computed] * 4 + [len(pack.predicts_T)] if there else [])
     torch.testing.assert_close(found, expected)

@@ -76,11 +76,11 @@ def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
     assert all(rounds) and len(steps) == len(done) and len(actor.updates) == 2 * len(done), "a step of its own after GRPO's"
     for (batch, lr), won, d in zip(steps, rounds, done, strict=True):
         acted = [step for t in won for step in t.steps if step.valid]
-        assert lr == 1e-3 and not batch.sampled and d.metrics["self_imitation/episodes"] == len(won)
+        assert lr == 1e-3 and not batch.sampled and d.metrics["self_imitation/imitated"] == len(won)
         for prompt, completion, turn in zip(batch.prompts, batch.completions, acted, strict=True):
             np.testing.assert_array_equal(prompt, turn.prompt_tokens)
             np.testing.assert_array_equal(completion, turn.completion.tokens)
-        assert np.isfinite(d.metrics["self_imitation/episodes_loss"])
+        assert np.isfinite(d.metrics["self_imitation/imitated_loss"])
     assert not all(step.valid for won in rounds for t in won for step in t.steps), (
         "some won although they had said nothing once"
     )
@@ -89,14 +89,14 @@ def test_they_are_imitated_as_they_read_and_wrote(tmp_path):
 def test_its_rate_and_its_interval_can_be_said(tmp_path):
     done, actor = play(tmp_path, imitation_lr=3e-4, imitation_every=3)
     assert [lr for _, lr in imitated(actor)] == [3e-4]
-    assert ["self_imitation/episodes" in d.metrics for d in done] == [False, False, True]
+    assert ["self_imitation/imitated" in d.metrics for d in done] == [False, False, True]
 
 
 def test_where_nobody_did_better_nobody_is_imitated(tmp_path):
     actor = ScriptedPolicy(lambda prompt, seed: "look")
     method = get_method("self_imitation")(**SMALL).build(WORLD, Kit(actor, tmp_path))
     (companion,) = method.companions
-    assert companion.learn([scored([0.0, 0.0])], actor, Moment()) == {"self_imitation/episodes": 0.0} and not actor.updates
+    assert companion.learn([scored([0.0, 0.0])], actor, Moment()) == {"self_imitation/imitated": 0.0} and not actor.updates
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"grpo"}))

@@ -20,6 +20,7 @@ import torch
 from torch.nn.functional import silu
 
 from tacit.engines.local.memory import ran_out
+from tacit.engines.local.passes.gating import Gated, has_gating_kernels
 
 WORTH_COMPILING = 4096
 """rows of a pass from which on pieces are compiled: smaller ones wait for launches, not for memory"""
@@ -58,7 +59,7 @@ class Pieces:
 
     def __init__(self, compiled: bool = False) -> None:
         made: Callable[[Any], Any] = _Compiled if compiled else lambda piece: piece
-        self.normed, self.added, self.gated = made(normed), made(added), made(gated)
+        self.normed, self.added, self.gated = made(normed), made(added), _by_kernel(made(gated)) if compiled else gated
         self.rotated, self.rotated_pairs = made(rotated), made(rotated_pairs)
 
 
@@ -79,6 +80,16 @@ def goes_without(error: Exception, how: str) -> None:
         raise error
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     warnings.warn(f"the model runs {how}, more slowly: {first_line}", stacklevel=5)
+
+
+def _by_kernel(otherwise: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`gated` of rows by a kernel of our own, where there is one."""
+
+    def gated(gate_up: torch.Tensor) -> torch.Tensor:
+        by_kernel = gate_up.ndim == 2 and has_gating_kernels(gate_up.device, gate_up.dtype)
+        return Gated.apply(gate_up) if by_kernel else otherwise(gate_up)
+
+    return gated
 
 
 class _Compiled:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from tacit.engines.local.passes.flat import Attention, FlatPack
-from tacit.engines.local.passes.gating import Gated, has_gating_kernels
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.joint import joint
 from tacit.engines.local.passes.lean import LeanDecoder
@@ -116,9 +115,7 @@ class RaggedDecoder(LeanDecoder):
     def _fed_forward(
         self, pieces: Pieces, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        gate_up = joint(normed, layer.mlp.gate_proj, layer.mlp.up_proj)
-        by_kernel = pieces is COMPILED and has_gating_kernels(gate_up.device, gate_up.dtype)
-        x = Gated.apply(gate_up) if by_kernel else pieces.gated(gate_up)
+        x = pieces.gated(joint(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
         return pieces.added(hidden, joint(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
 
     def _angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
