@@ -120,6 +120,14 @@ class LlamaForward:
         return self._embed.weight.device
 
     @property
+    def features(self) -> int:
+        return self._embed.weight.shape[1]
+
+    @property
+    def weights_a_layer(self) -> int:
+        return sum(projection.weight.numel() for projection in self._layers[0].projections)
+
+    @property
     def vocabulary(self) -> int:
         return self.head.weight.shape[0]
 
@@ -176,7 +184,8 @@ class LlamaForward:
         return has_flash(self.device, self.dtype, self.geometry.head_dim)
 
     def prefill_flat(self, prompts: Prompts, layer: int | None, sink: Sink) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]."""
+        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]. Reads no value on the
+        host."""
         ways, ends_U, scale = self._ways(len(prompts.tokens_N)), prompts.ends_U, self.geometry.scale
         cis_N, h = self._cis[prompts.positions_N, None], embedding(prompts.tokens_N, self._embed.weight)
         wanted = h[ends_U] if layer == 0 else None

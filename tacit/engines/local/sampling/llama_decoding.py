@@ -17,6 +17,7 @@ from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.projections import ALL, Groups
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.prefills import RecordedPrefills
 
 ROOM = 1.25
 """a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
@@ -129,6 +130,7 @@ class LlamaTable:
         # where there are few widths, a table is no narrower before a quarter has left it
         self.leave_below = 0.75 if decoder.fixed_shapes else 0.9
         self.graphs = StepGraphs(enabled=decoder.records)
+        self.prefills = RecordedPrefills(enabled=decoder.records and decoder.flat)
         self.cache = KeyValueCache(decoder.forward.geometry)
         self._lanes = Lanes(0, self.check_every, decoder.device)
         self._used = 0
@@ -143,6 +145,7 @@ class LlamaTable:
         decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
         lengths_N = np.array([len(p) for p in newcomers.prompts])
         self._open(max(seated, int(places_N.max()) + 1), newcomers.columns, seated)
+        self._follow()
         self._used = max(self._used, int(lengths_N.max()))
         self._seat(places_N, [newcomers.whose[source] for source in source_N], seated)
         logits: list[torch.Tensor] = []
@@ -163,9 +166,7 @@ class LlamaTable:
 
     def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
         decoder, lanes, cache = self.decoder, self._lanes, self.cache
-        if decoder.moves != self._moves:
-            self.graphs.clear()
-            self._moves = decoder.moves
+        self._follow()
         rows, steps = noise_BK.shape
         width, capacity, order = decoder.width(rows), cache.capacity, self._order
         decoder.forward.use(self._groups)
@@ -209,6 +210,16 @@ class LlamaTable:
         by_name_B = np.argsort(number_B, kind="stable")
         self._order = torch.from_numpy(by_name_B), torch.from_numpy(np.argsort(by_name_B))
 
+    def _follow(self) -> None:
+        """Forget what was recorded of weights that have moved since."""
+        if self.decoder.moves != self._moves:
+            self._forget()
+            self._moves = self.decoder.moves
+
+    def _forget(self) -> None:
+        self.graphs.clear()
+        self.prefills.clear()
+
     def _open(self, rows: int, columns: int, seated: int) -> None:
         """Places and columns for all; those who sit keep what they have."""
         decoder, cache = self.decoder, self.cache
@@ -224,7 +235,7 @@ class LlamaTable:
             cache.open(max(width, cache.width), max(capacity, cache.capacity), seated, self._used)
         lanes = self._lanes.grown(cache.width)
         if lanes is not self._lanes or before != cache.addresses():
-            self.graphs.clear()
+            self._forget()
         self._lanes = lanes
         decoder.reach(cache.capacity)
 
@@ -244,12 +255,19 @@ class LlamaTable:
         self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same without padding."""
-        device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
-        columns, starts = within(lengths[source_N]), np.cumsum(lengths) - lengths
-        slots = handed(np.repeat(places_N * self.cache.capacity, lengths[source_N]) + columns, device)
+        forward, cache, device = self.decoder.forward, self.cache, self.decoder.device
+        lengths = np.array([len(prompt) for prompt in prompts])
+        columns = within(lengths[source_N])
+        slots = np.repeat(places_N * cache.capacity, lengths[source_N]) + columns
         shared = len(source_N) > len(prompts)
+        if not shared and self._whose[places_N[0]] is None:
+            behind = int(places_N[0] * cache.capacity + lengths[0])
+            if (found := self.prefills.run(forward, cache, prompts, slots, behind, layer)) is not None:
+                return found
+        starts = np.cumsum(lengths) - lengths
         taken = handed(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
-        return self.decoder.forward.prefill_flat(Prompts.of(prompts, device), layer, partial(self.cache.put_flat, slots, taken))
+        sink = partial(cache.put_flat, handed(slots, device), taken)
+        return forward.prefill_flat(Prompts.of(prompts, device), layer, sink)
 
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
         """As an index of the cache: a run of neighbours is written faster."""

@@ -1,0 +1,161 @@
+"""Prefills in few sizes, recorded as steps are: of a small model, launching its hundreds of kernels takes longer than running
+them.
+
+    [ prompt | prompt | … | filling | filling ]      so many tokens, so many prompts, none longer than so much
+
+What fills a size up are prompts too, of zeros at position 0, and nobody reads what comes of them. Their keys and values all
+go to one slot, behind a prompt of those who join: that row's first step writes there before anything reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tacit.engines.local.passes.handing import handed
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward, Prompts
+from tacit.engines.local.passes.packing import power_from, within
+from tacit.engines.local.passes.ragged_attention import Spans
+from tacit.engines.local.sampling.graphs import StepGraphs
+
+LAUNCHED = 1e11
+"""tokens · weights of a layer that an H200 has done in the time that a layer's launches take (1 ms)"""
+MOST_WORK = 8 * LAUNCHED
+"""of a prefill that is recorded: up to here a host that is rid of the launches has other things to do meanwhile"""
+SEEN = 2
+"""times that a size has come before it is recorded, which takes longer than three times launching it"""
+MOST_KEPT = 96
+"""recordings; where more are wanted, all are given up"""
+
+States = tuple[torch.Tensor, torch.Tensor | None]
+"""logits and, where asked for, a layer's states, of each prompt"""
+
+
+class Size(NamedTuple):
+    tokens: int
+    prompts: int
+    longest: int
+
+    @staticmethod
+    def of(lengths_U: np.ndarray, weights: int = 0) -> Size:
+        """One of few in which they have room, and a filling of one token at least. Tokens are quarters of a power of two where
+        launches take longer than what is computed for nothing, with a layer of so many weights, and eighths elsewhere."""
+        prompts = max(8, power_from(len(lengths_U) + 1))
+        needed = max(128, int(lengths_U.sum()) + prompts - len(lengths_U))
+        step = max(16, power_from(needed) // (8 if needed * weights <= LAUNCHED else 16))
+        tokens = -(-needed // step) * step
+        longest = max(int(lengths_U.max()), int(_filling(tokens, prompts, lengths_U).max()))
+        return Size(tokens, prompts, max(512, power_from(longest)))
+
+
+class FixedPrompts:
+    """Prompts of one size, at addresses that stay."""
+
+    def __init__(self, size: Size, device: torch.device) -> None:
+        self.size, (tokens, prompts, _) = size, size
+        self._all = torch.zeros(3 * tokens + 2 * prompts + 1, dtype=torch.long, device=device)
+        self._tokens_N, self._positions_N, self.slots_N, self._ends_U, self._starts = self._all.split(
+            (tokens, tokens, tokens, prompts, prompts + 1)
+        )
+        self._single = torch.arange(prompts + 1, dtype=torch.int32, device=device)
+
+    def fill(self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, spare: int) -> None:
+        """With these, whose keys and values go to the slots; those of the filling to the spare one."""
+        lengths_U = np.array([len(prompt) for prompt in prompts])
+        filling = self.size.tokens - len(slots_N)
+        lengths_U = np.append(lengths_U, _filling(self.size.tokens, self.size.prompts, lengths_U))
+        tokens_N = np.concatenate([*prompts, np.zeros(filling, dtype=np.int64)])
+        ends_U = np.cumsum(lengths_U)
+        starts = np.append(0, ends_U)
+        positions_N = within(lengths_U)
+        positions_N[len(slots_N) :] = 0  # a filling may be longer than anything there are rotations for
+        packed = np.concatenate([tokens_N, positions_N, slots_N, np.full(filling, spare), ends_U - 1, starts])
+        self._all.copy_(handed(packed, self._all.device))
+
+    def prompts(self) -> Prompts:
+        starts, longest = self._starts.int(), self.size.longest
+        spans, last = Spans(starts, starts, longest, longest), Spans(self._single, starts, 1, longest)
+        return Prompts(self._tokens_N, self._positions_N, self._ends_U, spans, last)
+
+
+class RecordedPrefills:
+    """Of one table: each size is recorded when it has come a few times."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._graphs = StepGraphs(enabled)
+        self._seen: Counter[Hashable] = Counter()
+        self._rooms: dict[Hashable, FixedPrompts] = {}
+        self._found: dict[Hashable, States] = {}
+        """of so many prompts: one prefill is read before the next"""
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def clear(self) -> None:
+        """Something they read has moved, or there are too many."""
+        self._graphs.clear()
+        self._rooms.clear()
+        self._found.clear()
+        self._seen.clear()
+
+    def run(
+        self,
+        forward: LlamaForward,
+        cache: KeyValueCache,
+        prompts: Sequence[np.ndarray],
+        slots_N: np.ndarray,
+        spare: int,
+        layer: int | None,
+    ) -> States | None:
+        """None where it is better not recorded. What is returned is good until the next one."""
+        if not self._graphs.enabled or len(slots_N) * forward.weights_a_layer > MOST_WORK:
+            return None
+        size = Size.of(np.array([len(prompt) for prompt in prompts]), forward.weights_a_layer)
+        key = (size, cache.width, cache.capacity, layer)
+        self._seen[key] += 1
+        if self._seen[key] <= SEEN:
+            return None
+        if key not in self._rooms:
+            if len(self._rooms) >= MOST_KEPT:
+                self.clear()
+                return None
+            self._rooms[key] = FixedPrompts(size, forward.device)
+            if (size.prompts, layer) not in self._found:
+                self._found[size.prompts, layer] = _states_of(size.prompts, forward, layer)
+        fixed, found = self._rooms[key], self._found[size.prompts, layer]
+        fixed.fill(prompts, slots_N, spare)
+
+        def prefill() -> None:
+            sink = partial(cache.put_flat, fixed.slots_N, None)
+            for here, state in zip(found, forward.prefill_flat(fixed.prompts(), layer, sink), strict=True):
+                if here is not None and state is not None:
+                    here.copy_(state)
+
+        self._graphs.run(key, prefill, lambda: _nothing)
+        if not self._graphs.enabled:  # it cannot be recorded here
+            self.clear()
+        logits, hidden = found
+        return logits[: len(prompts)], None if hidden is None else hidden[: len(prompts)]
+
+
+def _states_of(prompts: int, forward: LlamaForward, layer: int | None) -> States:
+    """Room for them."""
+    logits = torch.empty(prompts, forward.vocabulary, device=forward.device)
+    hidden = torch.empty(prompts, forward.features, dtype=forward.dtype, device=forward.device)
+    return logits, None if layer is None else hidden
+
+
+def _filling(tokens: int, prompts: int, lengths_U: np.ndarray) -> np.ndarray:
+    """Lengths of what fills a size up."""
+    count, left = prompts - len(lengths_U), tokens - int(lengths_U.sum())
+    return left // count + (np.arange(count) < left % count)
+
+
+def _nothing() -> None:
+    """A prefill that is tried writes what it will write again."""

@@ -1,0 +1,221 @@
+"""Prefills in few sizes, as they are recorded on a GPU: what fills a size up changes nothing, and nobody reads it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from random_models import Recording, as_on_a_gpu, make_model
+
+from tacit.core.protocols import Request, Sampling
+from tacit.core.types import Completion
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward, Prompts
+from tacit.engines.local.sampling import prefills
+from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
+from tacit.engines.local.sampling.prefills import MOST_KEPT, FixedPrompts, RecordedPrefills, Size
+from tacit.engines.local.sampling.sampler import LocalSampler
+
+
+def drawn(rng: np.random.Generator, *lengths: int) -> list[np.ndarray]:
+    return [rng.integers(0, 256, length) for length in lengths]
+
+
+@pytest.mark.parametrize("weights, share, most", [(0, 4, 40), (10**9, 8, 60)])
+def test_sizes_are_few_and_little_larger_than_what_they_hold(weights, share, most):
+    rng, sizes = np.random.default_rng(0), set()
+    for _ in range(500):
+        lengths_U = rng.integers(300, 700, rng.integers(2, 28))
+        size = Size.of(lengths_U, weights)
+        filling = prefills._filling(size.tokens, size.prompts, lengths_U)
+        assert lengths_U.sum() + filling.sum() == size.tokens and len(lengths_U) + len(filling) == size.prompts
+        assert filling.min() >= 1 and max(filling.max(), lengths_U.max()) <= size.longest
+        assert filling.sum() <= lengths_U.sum() / share + size.prompts
+        sizes.add(size)
+    assert len(sizes) < most
+    assert Size.of(np.array([1])).tokens >= 128
+
+
+def test_a_filling_longer_than_the_rotations_reach_does_not_ask_for_them():
+    forward, device = LlamaForward(make_model("llama")), torch.device("cpu")
+    prompts = drawn(np.random.default_rng(0), *[30] * 127)
+    fixed = FixedPrompts(Size.of(np.array([30] * 127)), device)
+    filling = fixed.size.tokens - 30 * 127
+    assert filling > len(forward._cis), "not such a case"
+    fixed.fill(prompts, np.arange(30 * 127), 5000)
+    with torch.inference_mode():
+        found, _ = forward.prefill_flat(fixed.prompts(), None, lambda *_: None)
+        expected, _ = forward.prefill_flat(Prompts.of(prompts, device), None, lambda *_: None)
+    torch.testing.assert_close(found[:127], expected, atol=1e-5, rtol=1e-4)
+
+
+def with_adapter(model):
+    peft = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False))
+    return peft.eval().get_base_model()
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])
+def test_what_fills_a_size_up_changes_nothing(family):
+    torch.manual_seed(0)
+    model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
+    forward, device, rng = LlamaForward(model), torch.device("cpu"), np.random.default_rng(0)
+    forward.reach(256)
+    fixed = None
+    for lengths in ((17, 3, 40), (40, 2, 1, 30, 9), (60,), (5, 6, 7, 8, 9, 10, 11)):
+        prompts = drawn(rng, *lengths)
+        if fixed is None:
+            fixed = FixedPrompts(Size.of(np.array(lengths)), device)
+        total = sum(lengths)
+        fixed.fill(prompts, np.arange(total), 999)
+        assert fixed.slots_N.tolist() == [*range(total), *[999] * (fixed.size.tokens - total)]
+        for layer in (None, 0, 1, len(forward)):
+            found, kept = [], []
+            for told in (Prompts.of(prompts, device), fixed.prompts()):
+                keys: list[torch.Tensor] = []
+                with torch.inference_mode():
+                    found.append(forward.prefill_flat(told, layer, lambda _, k, v, keys=keys: keys.extend((k, v))))
+                kept.append(keys)
+            for ours, theirs in zip(*found, strict=True):
+                if theirs is not None:
+                    torch.testing.assert_close(theirs[: len(lengths)], ours, atol=1e-5, rtol=1e-4)
+                    assert torch.isfinite(theirs).all()
+            for ours, theirs in zip(*kept, strict=True):
+                torch.testing.assert_close(theirs[:total], ours, atol=1e-5, rtol=1e-4)
+
+
+def recorder(model, tokenizer, monkeypatch, **options) -> LocalSampler:
+    """As on a GPU that has kernels for prompts without padding, and records them."""
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, **options)
+    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
+    sampler._lean.records = True
+    return sampler
+
+
+LINES = 6
+
+
+def lines_of(turns: int) -> list[list[Request]]:
+    """Two of them begin alike."""
+    rng = np.random.default_rng(5)
+    lines = [
+        [Request(p, seed=100 * i + t, max_tokens=4 + (i + t) % 9) for t, p in enumerate(drawn(rng, *turns * [12]))]
+        for i in range(LINES)
+    ]
+    again = lines[0][0]
+    return [*lines, [Request(again.prompt, seed=1, max_tokens=again.max_tokens)]]
+
+
+def play(sampler: LocalSampler, lines: list[list[Request]], desk=None) -> dict[tuple[int, int], Completion]:
+    desk = desk or sampler.desk(Sampling(temperature=0.9), layer=1)
+    tickets, found = {desk.submit(line[0]): (i, 0) for i, line in enumerate(lines)}, {}
+    while finished := desk.wait():
+        for ticket, completion in finished:
+            i, turn = tickets.pop(ticket)
+            found[i, turn] = completion
+            if turn + 1 < len(lines[i]):
+                tickets[desk.submit(lines[i][turn + 1])] = (i, turn + 1)
+    assert not tickets
+    return found
+
+
+def check_as_alone(model, tokenizer, lines, found) -> None:
+    alone = LocalSampler(model, tokenizer, "cpu")
+    for (i, turn), completion in found.items():
+        (expected,) = alone.sample([lines[i][turn]], Sampling(temperature=0.9), layer=1)
+        assert completion.tokens.tolist() == expected.tokens.tolist()
+        np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
+        np.testing.assert_allclose(completion.hidden, expected.hidden, atol=1e-4)
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_recorded_prefills_sample_the_same_and_nobody_reads_the_filling(adapted, poisoned, tokenizer, monkeypatch):
+    torch.manual_seed(0)
+    model = with_adapter(make_model("llama")) if adapted else make_model("llama")
+    sampler, recorded, filled = recorder(model, tokenizer, monkeypatch), [], []
+
+    def record(self, step):
+        step()
+        recorded.append(step)
+        return Recording(step)
+
+    monkeypatch.setattr(StepGraphs, "_record", record)
+    fill, put = FixedPrompts.fill, KeyValueCache.put_flat
+    monkeypatch.setattr(FixedPrompts, "fill", lambda self, *given: filled.append(given[2]) or fill(self, *given))
+
+    def poison(self, slots_M, taken_M, layer, keys_NHD, values_NHD):
+        if filled:
+            bad = (slots_M == filled[-1])[:, None, None]
+            keys_NHD, values_NHD = (x.masked_fill(bad, float("nan")) for x in (keys_NHD, values_NHD))
+        put(self, slots_M, taken_M, layer, keys_NHD, values_NHD)
+
+    if poisoned:
+        monkeypatch.setattr(KeyValueCache, "put_flat", poison)
+    lines = lines_of(6)
+    desk = sampler.desk(Sampling(temperature=0.9), layer=1)
+    found = play(sampler, lines, desk)
+    check_as_alone(model, tokenizer, lines, found)
+    assert len(filled) > len(desk._table.prefills) > 0, "none was replayed"
+
+
+def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, monkeypatch):
+    model = make_model("llama")
+    sampler, filled, fill = recorder(model, tokenizer, monkeypatch), [], FixedPrompts.fill
+    monkeypatch.setattr(FixedPrompts, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+
+    def record(self, step):
+        step()
+        if step.__name__ != "prefill":
+            return Recording(step)
+        warnings.warn("sampling goes on without CUDA graphs", stacklevel=2)
+        return None
+
+    monkeypatch.setattr(StepGraphs, "_record", record)
+    lines, desk = lines_of(6), sampler.desk(Sampling(temperature=0.9), layer=1)
+    with pytest.warns(UserWarning, match="without CUDA graphs") as told:
+        found = play(sampler, lines, desk)
+    check_as_alone(model, tokenizer, lines, found)
+    assert len(told) == len(filled) == 1 and not desk._table.prefills._rooms
+    assert desk._table.graphs.enabled, "steps are recorded all the same"
+
+
+def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypatch):
+    model, most = make_model("llama"), []
+    monkeypatch.setattr(prefills, "MOST_KEPT", 2)
+    sampler, run = recorder(model, tokenizer, monkeypatch), RecordedPrefills.run
+
+    def watched(self, *given):
+        found = run(self, *given)
+        most.append((len(self), len(self._rooms)))
+        return found
+
+    monkeypatch.setattr(RecordedPrefills, "run", watched)
+    rng = np.random.default_rng(2)
+    desk = sampler.desk(Sampling(), layer=None)
+    for _ in range(3):
+        for length in (50, 50, 40, 40, 30, 30, 20, 20, 20):
+            for prompt in drawn(rng, *4 * [length]):
+                desk.submit(Request(prompt, max_tokens=2))
+            while desk.wait():
+                pass
+    assert max(most) == (2, 2) and len(set(most)) > 2
+    table = desk._table
+    assert len(table.prefills) > 0
+    sampler._lean.moves += 1
+    table._follow()
+    assert len(table.prefills) == len(table.prefills._rooms) == 0
+    assert MOST_KEPT > 2
+
+
+def test_what_is_large_is_not_recorded(monkeypatch):
+    forward = LlamaForward(make_model("llama"))
+    cache = KeyValueCache(forward.geometry)
+    assert RecordedPrefills(enabled=False).run(forward, cache, [np.arange(3)], np.arange(3), 0, None) is None
+    monkeypatch.setattr(prefills, "MOST_WORK", 10 * forward.weights_a_layer)
+    runs = RecordedPrefills(enabled=True)
+    assert runs.run(forward, cache, [np.arange(11)], np.arange(11), 0, None) is None and not runs._seen
+    assert runs.run(forward, cache, [np.arange(10)], np.arange(10), 0, None) is None and runs._seen
