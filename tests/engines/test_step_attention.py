@@ -27,7 +27,7 @@ from tacit.engines.local.passes.llama import LlamaForward
 from tests.engines.random_models import make_model
 forward, seen = LlamaForward(make_model("qwen3")), {}
 forward._plain = False
-step_attention._parts = lambda *known: 2
+step_attention._processors = lambda device: 16
 for kernel in (False, True):
     kv_cache.has_step_kernel = lambda *known: kernel
     cache = kv_cache.KeyValueCache(forward.geometry)
