@@ -46,7 +46,7 @@ class Size(NamedTuple):
     def of(lengths_U: np.ndarray, weights: int = 0) -> Size:
         """One of few in which they have room, and a filling of one token at least. Tokens are quarters of a power of two where
         launches take longer than what is computed for nothing, with a layer of so many weights, and eighths elsewhere."""
-        prompts = max(8, power_from(len(lengths_U) + 1))
+        prompts = max(8, power_from(len(lengths_U))) + 8
         needed = max(128, int(lengths_U.sum()) + prompts - len(lengths_U))
         step = max(16, power_from(needed) // (8 if needed * weights <= LAUNCHED else 16))
         tokens = -(-needed // step) * step
