@@ -109,7 +109,7 @@ def measure(methods: dict[str, Callable[[int], int]], repeats: int, device: str)
     """Median tokens per second of each method; methods take turns, so that a busy machine disturbs all alike."""
     speeds: dict[str, list[float]] = {name: [] for name in methods}
     failed: set[str] = set()
-    for repeat in range(-3, repeats):  # three rounds to warm up: libraries, compilation, and what is recorded when it comes again
+    for repeat in range(-3, repeats):  # to warm up: libraries, compilation, and what is recorded the third time
         for name, run in methods.items():
             if name in failed:
                 continue
