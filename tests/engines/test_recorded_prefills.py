@@ -183,6 +183,37 @@ def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, mon
     assert desk._table.graphs.enabled, "steps are recorded all the same"
 
 
+def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(tokenizer, monkeypatch, recwarn):
+    model = make_model("llama")
+    sampler, tried = recorder(model, tokenizer, monkeypatch), []
+
+    def record(self, step):
+        if step.__name__ != "prefill":
+            step()
+            return Recording(step)
+        tried.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(StepGraphs, "_record", record)
+    lines, desk = lines_of(6), sampler.desk(Sampling(temperature=0.9), layer=1)
+    found = play(sampler, lines, desk)
+    check_as_alone(model, tokenizer, lines, found)
+    assert sampler.places.now == sampler.places.chosen and desk._table.graphs.enabled
+    assert len(tried) == 1 and not desk._table.prefills._rooms, "what is short is not asked for again and again"
+    assert ["no GPU memory to record prefills" in str(told.message) for told in recwarn] == [True]
+
+
+def test_where_bits_are_to_come_again_nothing_depends_on_which_sizes_have_come_before(tokenizer, monkeypatch):
+    model, filled, fill = make_model("llama"), [], FixedPrompts.fill
+    monkeypatch.setattr(FixedPrompts, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    play(recorder(model, tokenizer, monkeypatch), lines_of(6))
+    assert not filled
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    play(recorder(model, tokenizer, monkeypatch), lines_of(6))
+    assert filled
+
+
 def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypatch):
     model, most = make_model("llama"), []
     monkeypatch.setattr(prefills, "MOST_KEPT", 2)
