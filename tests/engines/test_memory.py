@@ -260,8 +260,10 @@ class FakeGPU:
         monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
 
     class Stream:
+        waits_for = None
+
         def wait_stream(self, other):
-            pass
+            self.waits_for = other
 
     class Graph:
         def replay(self):
@@ -290,6 +292,18 @@ def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(m
     assert len(gpu.streams) == 3 and len(set(map(id, gpu.streams))) == 1 and gpu.streams[0] is not gpu.ours
     graphs.clear()
     assert len(graphs) == 0 and gpu.given_back == 1
+
+
+def test_what_a_trial_that_fails_has_begun_is_waited_for(monkeypatch):
+    """It writes where others read: in the cache, behind a prompt."""
+    gpu, graphs = FakeGPU(monkeypatch, {}), StepGraphs(enabled=True)
+
+    def step():
+        raise no_room(1)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.run("a", step, lambda: nothing)
+    assert gpu.ours.waits_for is gpu.streams[0]
 
 
 def test_a_recording_without_room_is_a_shortage_and_not_the_end_of_recording(monkeypatch):
