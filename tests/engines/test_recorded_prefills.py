@@ -242,6 +242,24 @@ def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypa
     assert MOST_KEPT > 2
 
 
+def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monkeypatch):
+    """It remembers an address and how far it may write, and is told slots."""
+    cache, written, copy = KeyValueCache(LlamaForward(make_model("llama")).geometry), [], torch.Tensor.index_copy_
+    cache._by_head = False
+    monkeypatch.setattr(
+        torch.Tensor, "index_copy_", lambda self, *given: written.append((self.data_ptr(), self.shape)) or copy(self, *given)
+    )
+    heads, dim = cache.geometry.kv_heads, cache.geometry.head_dim
+    for width, capacity in ((4, 16), (2, 32), (3, 8)):
+        cache.open(width, capacity)
+        keys, values = torch.randn(2, 5, heads, dim)
+        cache.put_flat(torch.arange(5) + capacity, None, 1, keys, values)
+        torch.testing.assert_close(cache._part(1, 2, 5)[0][1], keys)
+        torch.testing.assert_close(cache._part(1, 2, 5)[1][1], values)
+    assert written[:2] == written[2:4] == written[4:]
+    assert len(set(written)) == 2
+
+
 def test_what_is_large_is_not_recorded(monkeypatch):
     forward = LlamaForward(make_model("llama"))
     cache = KeyValueCache(forward.geometry)

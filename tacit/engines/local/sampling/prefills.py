@@ -125,7 +125,7 @@ class RecordedPrefills:
         if len(slots_N) * forward.weights_a_layer > MOST_WORK:
             return None
         size = Size.of(np.array([len(prompt) for prompt in prompts]), forward.weights_a_layer)
-        key = (size, cache.width, cache.capacity, layer)
+        key = (size, layer)
         self._seen[key] += 1
         if self._seen[key] <= SEEN:
             return None
