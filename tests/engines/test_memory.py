@@ -16,7 +16,7 @@ from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.memory import Budget, give_back, is_crowded
+from tacit.engines.local.memory import Budget, free_bytes, give_back, is_crowded
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
@@ -241,6 +241,20 @@ def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
     monkeypatch.setattr(torch, "zeros", checked)
     cache.open(4, 16)
     assert len(views) == 4 and cache.capacity == 16
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_what_recordings_work_in_is_not_free_though_torch_does_not_count_it_as_used(monkeypatch, device):
+    def segment(on, total, allocated, pool):
+        return {"device": on, "total_size": total, "allocated_size": allocated, "segment_pool_id": pool}
+
+    segments = [segment(1, 100, 60, (0, 0)), segment(1, 30, 5, (0, 7)), segment(1, 8, 0, (0, 9)), segment(0, 50, 0, (0, 7))]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 138)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 65)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert free_bytes(torch.device(device)) == 1000 + 40
 
 
 class FakeGPU:
