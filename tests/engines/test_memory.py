@@ -16,7 +16,7 @@ from tacit.core.batch import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.memory import Budget, give_back, is_crowded
+from tacit.engines.local.memory import Budget, free_bytes, give_back, is_crowded
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
@@ -243,6 +243,20 @@ def test_a_cache_that_grows_lets_go_of_the_old_one_first(monkeypatch):
     assert len(views) == 4 and cache.capacity == 16
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_what_recordings_work_in_is_not_free_though_torch_does_not_count_it_as_used(monkeypatch, device):
+    def segment(on, total, allocated, pool):
+        return {"device": on, "total_size": total, "allocated_size": allocated, "segment_pool_id": pool}
+
+    segments = [segment(1, 100, 60, (0, 0)), segment(1, 30, 5, (0, 7)), segment(1, 8, 0, (0, 9)), segment(0, 50, 0, (0, 7))]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 138)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 65)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert free_bytes(torch.device(device)) == 1000 + 40
+
+
 class FakeGPU:
     """As much of torch.cuda as recording a step takes; `fails` are the recordings that raise."""
 
@@ -260,8 +274,10 @@ class FakeGPU:
         monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
 
     class Stream:
+        waits_for = None
+
         def wait_stream(self, other):
-            pass
+            self.waits_for = other
 
     class Graph:
         def replay(self):
@@ -290,6 +306,18 @@ def test_recordings_try_their_steps_on_one_stream_and_give_back_when_forgotten(m
     assert len(gpu.streams) == 3 and len(set(map(id, gpu.streams))) == 1 and gpu.streams[0] is not gpu.ours
     graphs.clear()
     assert len(graphs) == 0 and gpu.given_back == 1
+
+
+def test_what_a_trial_that_fails_has_begun_is_waited_for(monkeypatch):
+    """It writes where others read: in the cache, behind a prompt."""
+    gpu, graphs = FakeGPU(monkeypatch, {}), StepGraphs(enabled=True)
+
+    def step():
+        raise no_room(1)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.run("a", step, lambda: nothing)
+    assert gpu.ours.waits_for is gpu.streams[0]
 
 
 def test_a_recording_without_room_is_a_shortage_and_not_the_end_of_recording(monkeypatch):

@@ -90,7 +90,8 @@ def test_a_gradient_passes_an_adapter_uncopied() -> None:
 def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, frozen, in_one_product) -> None:
     """Layers of several widths, ranks and scales, one with a bias; in float64, against torch's own gradient of it, and against
     differences."""
-    monkeypatch.setattr(joint_module, "_writes_more_than_it_reads", lambda *_: in_one_product)
+    if in_one_product:
+        monkeypatch.setattr(joint_module, "_one_after_the_other", joint_module._in_one_product)
     generator = torch.Generator().manual_seed(0)
 
     def made(*shape: int, learns: bool = True) -> torch.Tensor:
@@ -117,6 +118,32 @@ def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, f
     # in the first layer the input itself has no gradient
     torch.testing.assert_close(torch.autograd.grad(joint(x.detach()), read[1:], pull), gradients[1:])
     assert torch.autograd.gradcheck(lambda *_: joint(x), read)
+
+
+@pytest.mark.parametrize("way", [joint_module._one_after_the_other, joint_module._in_one_product])
+def test_adapters_of_any_rank_and_scale_are_as_exact_in_half_precision(way) -> None:
+    """x as it may lie in memory, and no rank a multiple of anything."""
+    generator = torch.Generator().manual_seed(0)
+    layout = features, ranks, _ = [64, 72], [5, 3], [1 / 3, 1.7]
+    x, weight, bias, lora_A, *lora_B = (
+        torch.randn(shape, generator=generator).bfloat16() / shape[-1] ** 0.5
+        for shape in ((40, 300), (136, 40), (136,), (8, 40), *zip(features, ranks, strict=True))
+    )
+    exact = [t.double() for t in (x.t(), weight, bias, lora_A, *lora_B)]
+    expected, _, read = joint_module._one_after_the_other(*exact[:4], layout, exact[4:])
+    found = way(x.t(), weight, bias, lora_A, layout, lora_B)
+    assert [t.dtype for t in found] == 3 * [torch.bfloat16] and torch.equal(found[1], x.t())
+    for ours, theirs in ((found[0], expected), (found[2], read)):
+        assert (ours.double() - theirs).norm() < 0.004 * theirs.norm()
+
+
+def test_one_product_is_taken_where_more_is_saved_than_copied() -> None:
+    gate_up, qkv = (17920, 1536), (2048, 1536)
+    assert joint_module._saves_time(32768, *gate_up) and joint_module._saves_time(4096, *gate_up)
+    assert not joint_module._saves_time(1024, *gate_up), "the weights are larger than all that is computed"
+    assert not joint_module._saves_time(32768, *qkv)
+    small = 2 * 1536, 576
+    assert joint_module._saves_time(65536, *small) and not joint_module._saves_time(65536, 960, 576)
 
 
 def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:

@@ -183,6 +183,37 @@ def test_where_prefills_cannot_be_recorded_they_go_on_as_they_are(tokenizer, mon
     assert desk._table.graphs.enabled, "steps are recorded all the same"
 
 
+def test_a_shortage_while_a_prefill_is_recorded_costs_no_places_and_no_rows(tokenizer, monkeypatch, recwarn):
+    model = make_model("llama")
+    sampler, tried = recorder(model, tokenizer, monkeypatch), []
+
+    def record(self, step):
+        if step.__name__ != "prefill":
+            step()
+            return Recording(step)
+        tried.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(StepGraphs, "_record", record)
+    lines, desk = lines_of(6), sampler.desk(Sampling(temperature=0.9), layer=1)
+    found = play(sampler, lines, desk)
+    check_as_alone(model, tokenizer, lines, found)
+    assert sampler.places.now == sampler.places.chosen and desk._table.graphs.enabled
+    assert len(tried) == 1 and not desk._table.prefills._rooms, "what is short is not asked for again and again"
+    assert ["no GPU memory to record prefills" in str(told.message) for told in recwarn] == [True]
+
+
+def test_where_bits_are_to_come_again_nothing_depends_on_which_sizes_have_come_before(tokenizer, monkeypatch):
+    model, filled, fill = make_model("llama"), [], FixedPrompts.fill
+    monkeypatch.setattr(FixedPrompts, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    play(recorder(model, tokenizer, monkeypatch), lines_of(6))
+    assert not filled
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    play(recorder(model, tokenizer, monkeypatch), lines_of(6))
+    assert filled
+
+
 def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypatch):
     model, most = make_model("llama"), []
     monkeypatch.setattr(prefills, "MOST_KEPT", 2)
@@ -209,6 +240,24 @@ def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypa
     table._follow()
     assert len(table.prefills) == len(table.prefills._rooms) == 0
     assert MOST_KEPT > 2
+
+
+def test_a_recording_holds_for_any_rows_and_columns_that_memory_is_seen_as(monkeypatch):
+    """It remembers an address and how far it may write, and is told slots."""
+    cache, written, copy = KeyValueCache(LlamaForward(make_model("llama")).geometry), [], torch.Tensor.index_copy_
+    cache._by_head = False
+    monkeypatch.setattr(
+        torch.Tensor, "index_copy_", lambda self, *given: written.append((self.data_ptr(), self.shape)) or copy(self, *given)
+    )
+    heads, dim = cache.geometry.kv_heads, cache.geometry.head_dim
+    for width, capacity in ((4, 16), (2, 32), (3, 8)):
+        cache.open(width, capacity)
+        keys, values = torch.randn(2, 5, heads, dim)
+        cache.put_flat(torch.arange(5) + capacity, None, 1, keys, values)
+        torch.testing.assert_close(cache._part(1, 2, 5)[0][1], keys)
+        torch.testing.assert_close(cache._part(1, 2, 5)[1][1], values)
+    assert written[:2] == written[2:4] == written[4:]
+    assert len(set(written)) == 2
 
 
 def test_what_is_large_is_not_recorded(monkeypatch):

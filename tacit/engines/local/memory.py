@@ -86,9 +86,18 @@ def is_in_pieces(device: torch.device) -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """What torch could still have: free memory, and its own that nothing uses."""
+    """What torch could still have: free memory, and its own that nothing uses. Of the latter not what recordings work in:
+    torch counts it as unused between two replays, and gives it to nobody else."""
     free, _ = torch.cuda.mem_get_info(device)
-    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free + unused - _kept_for_recordings(device))
+
+
+def _kept_for_recordings(device: torch.device) -> int:
+    """Bytes of the pools that CUDA graphs have for themselves in which nothing lies now."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    here = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == index]
+    return sum(s["total_size"] - s["allocated_size"] for s in here if tuple(s.get("segment_pool_id", (0, 0))) != (0, 0))
 
 
 def room_and_whole(device: torch.device) -> tuple[int, int]:

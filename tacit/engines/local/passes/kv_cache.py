@@ -115,13 +115,14 @@ class KeyValueCache:
         self, slots_M: torch.Tensor, taken_M: torch.Tensor | None, layer: int, keys_NHD: torch.Tensor, values_NHD: torch.Tensor
     ) -> None:
         """Prefilled keys and values end to end, each at its slot of rows × columns; `taken` says which go there, where some go
-        to several."""
-        for cached, new in ((self._keys[layer], keys_NHD), (self._values[layer], values_NHD)):
+        to several. What is recorded of it holds for any width and capacity that the same memory is seen as."""
+        for i, new in enumerate((keys_NHD, values_NHD)):
             new = new if taken_M is None else new.index_select(0, taken_M)
             if self._by_head:
+                cached = (self._keys, self._values)[i][layer]
                 cached[slots_M // self.capacity, slots_M % self.capacity] = new
             else:
-                cached.flatten(0, 1).index_copy_(0, slots_M, new)
+                self._memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, slots_M, new)
 
     @property
     def reads_own_columns(self) -> bool:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tacit.engines.local.sampling.sampler import LocalSampler
 
 JOINING_COSTS = 4
-"""what it takes to let rows join however few they are, in steps of all rows. On a GPU a prefill is not recorded, and its
-launches take several recorded steps; on a CPU it takes less, but fewer prompts that are alike are computed together"""
+"""what it takes to let rows join however few they are, in steps of all rows. Chosen when no prefill was recorded on a GPU, and
+its launches took several recorded steps; on a CPU it takes less, but fewer prompts that are alike are computed together"""
 PATIENCE = 8 * JOINING_COSTS
 """no row that is over waits for more steps than this"""
 

@@ -59,9 +59,11 @@ class StepGraphs:
         """Libraries set themselves up on a first run, which cannot be recorded: try the step once on another stream."""
         ours, aside = torch.cuda.current_stream(), _aside(torch.cuda.current_device())
         aside.wait_stream(ours)
-        with torch.cuda.stream(aside):
-            step()
-        ours.wait_stream(aside)
+        try:
+            with torch.cuda.stream(aside):
+                step()
+        finally:  # what a failed one has begun is over, too, before anything else is done
+            ours.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         # steps leave nothing behind but their in-place results, and never overlap: they can share their working memory
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None

@@ -9,14 +9,16 @@ go to one slot, behind a prompt of those who join: that row's first step writes 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from tacit.engines.local.memory import give_back, ran_out
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
@@ -113,11 +115,17 @@ class RecordedPrefills:
         spare: int,
         layer: int | None,
     ) -> States | None:
-        """None where it is better not recorded. What is returned is good until the next one."""
-        if not self._graphs.enabled or len(slots_N) * forward.weights_a_layer > MOST_WORK:
+        """None where it is better not recorded. What is returned is good until the next one.
+
+        With a filling, log-probabilities are others in the last bits, and which sizes have come before depends on more than the
+        requests (on what was given up for want of memory, say). Nothing is recorded where a run again is to have the same
+        bits."""
+        if not self._graphs.enabled or torch.are_deterministic_algorithms_enabled():
+            return None
+        if len(slots_N) * forward.weights_a_layer > MOST_WORK:
             return None
         size = Size.of(np.array([len(prompt) for prompt in prompts]), forward.weights_a_layer)
-        key = (size, cache.width, cache.capacity, layer)
+        key = (size, layer)
         self._seen[key] += 1
         if self._seen[key] <= SEEN:
             return None
@@ -137,11 +145,26 @@ class RecordedPrefills:
                 if here is not None and state is not None:
                     here.copy_(state)
 
-        self._graphs.run(key, prefill, lambda: _nothing)
+        if not self._goes(key, prefill):
+            self._graphs.enabled = False
+            self.clear()
+            give_back(forward.device)
+            warnings.warn("there is no GPU memory to record prefills; sampling goes on without, more slowly", stacklevel=2)
+            return None
         if not self._graphs.enabled:  # it cannot be recorded here
             self.clear()
         logits, hidden = found
         return logits[: len(prompts)], None if hidden is None else hidden[: len(prompts)]
+
+    def _goes(self, key: Hashable, prefill: Callable[[], None]) -> bool:
+        """Whether there was memory for it: without a recording less is needed, and no row has to begin again."""
+        try:
+            self._graphs.run(key, prefill, lambda: _nothing)
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            return False
+        return True
 
 
 def _states_of(prompts: int, forward: LlamaForward, layer: int | None) -> States:
