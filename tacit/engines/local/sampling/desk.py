@@ -138,14 +138,12 @@ class LocalDesk:
         mixes = bool(self._sizes(len(rows)))
         costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if mixes else (JOINING_COSTS, PATIENCE)
         while rows.under_way and idle < costs * began and waited < patience:
-            if not self._unread and rows.under_way <= table.leave_below * len(rows):
-                order = rows.move_together()
-                self._readings.move(order)
-                table.keep(order)
+            reads = self._readings.under_way  # into places that stay where they are; and whoever ends, there is something to do
+            if not self._unread and not reads and rows.under_way <= table.leave_below * len(rows):
+                table.keep(rows.move_together())
             if not self._unread:
                 self._ask()
-            # a prompt that is being read is something to do whoever has come to an end
-            if table.looks_ahead and (self._readings.under_way or (steady and not rows.some_end)):
+            if table.looks_ahead and (reads or (steady and not rows.some_end)):
                 self._ask()
             self._unread.popleft()()
             before, over = over, began - rows.under_way

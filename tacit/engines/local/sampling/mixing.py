@@ -89,12 +89,6 @@ class Readings:
     def add(self, places_N: np.ndarray, prompts: Sequence[np.ndarray]) -> None:
         self._queue.extend(_Reading(int(place), prompt) for place, prompt in zip(places_N, prompts, strict=True))
 
-    def move(self, order: np.ndarray) -> None:
-        """Place i has become what place `order[i]` was."""
-        now = {int(before): place for place, before in enumerate(order)}
-        for reading in self._queue:
-            reading.place = now[reading.place]
-
     def look(self, steps: int, sizes: tuple[int, ...]) -> Look | None:
         """What so many steps are to read, of chunks of the least of the sizes that is enough. None: nothing is left."""
         if not self._queue:
