@@ -462,17 +462,18 @@ def test_prompts_are_prefilled_as_before_where_they_cannot_or_had_better_not_be_
     assert looks and all(look is None for look in looks)
 
 
-def test_rows_that_mix_come_back_sooner(model, tokenizer, monkeypatch):
-    """One short line among many long ones waits a few steps, and where a join stops everybody, many."""
+def test_a_desk_comes_back_sooner_where_those_who_come_next_can_be_mixed_in(model, tokenizer, monkeypatch):
+    """One short line among many long ones waits a few steps, and where a join would stop everybody, many."""
+    monkeypatch.setattr("tacit.engines.local.sampling.llama_decoding.chunk_sizes", lambda width: (16, 32))
     waited = {}
-    for most in (0, 16):
+    for most, length in ((0, 5), (1, 5), (1, 40)):
         monkeypatch.setattr(mixing, "MIXED_STEPS", most)
         desk = mixer(model, tokenizer, monkeypatch).desk(WARM)
         for i in range(30):
-            desk.submit(Request(np.arange(5), seed=i, max_tokens=2 if i == 0 else 120))
+            desk.submit(Request(np.arange(length), seed=i, max_tokens=2 if i == 0 else 120))
         assert 0 in dict(desk.wait())
-        waited[most] = int(desk._rows._lengths_P.max())
-    assert waited[16] <= 2 + 2 * mixing.MIXING_PATIENCE < waited[0]
+        waited[most, length] = int(desk._rows._lengths_P.max())
+    assert waited[1, 5] <= 2 + 2 * mixing.MIXING_PATIENCE < min(waited[0, 5], waited[1, 40])
 
 
 def spoiled(sampler: LocalSampler, model, tokenizer) -> bool:

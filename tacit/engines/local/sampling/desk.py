@@ -135,9 +135,7 @@ class LocalDesk:
             self._unread.popleft()()
         over, idle, waited = len(self._finished), 0, 0
         began, steady = rows.under_way + over, not over
-        mixes = bool(self._sizes(len(rows)))
-        costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if mixes else (JOINING_COSTS, PATIENCE)
-        while rows.under_way and idle < costs * began and waited < patience:
+        while rows.under_way and not self._is_time(over, began, idle, waited):
             reads = self._readings.under_way  # into places that stay where they are; and whoever ends, there is something to do
             if not self._unread and not reads and rows.under_way <= table.leave_below * len(rows):
                 table.keep(rows.move_together())
@@ -154,6 +152,12 @@ class LocalDesk:
             self._unread.clear()
         elif table.looks_ahead and not self._unread and not rows.all_end:
             self._ask()
+
+    def _is_time(self, over: int, began: int, idle: int, waited: int) -> bool:
+        """To come back with those that are over: whoever comes in their places will have prompts like those at the table."""
+        soon = self._readings.takes([self._rows.typical] * over, self._sizes(len(self._rows)))
+        costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if soon else (JOINING_COSTS, PATIENCE)
+        return idle >= costs * began or waited >= patience
 
     def _stand(self) -> None:
         """On the weights of now."""
@@ -204,11 +208,9 @@ class LocalDesk:
     def _can_be_mixed_in(self, jobs: list[Job]) -> bool:
         """Not where most of what is to be read would be read again for another: a prefill computes that once."""
         sizes = self._sizes(max(len(self._rows), self._rows.under_way + len(jobs)))
-        prompts = {job.prompt.tobytes(): len(job.prompt) for job in jobs}
-        alike = 2 * sum(prompts.values()) < sum(len(job.prompt) for job in jobs)
-        return (
-            not alike and all(job.whose is None for job in jobs) and self._readings.takes([job.prompt for job in jobs], sizes)
-        )
+        lengths, distinct = [len(job.prompt) for job in jobs], {job.prompt.tobytes(): len(job.prompt) for job in jobs}
+        alike = 2 * sum(distinct.values()) < sum(lengths)
+        return not alike and all(job.whose is None for job in jobs) and self._readings.takes(lengths, sizes)
 
     def _mix_in(self, jobs: list[Job], seated: int) -> None:
         """Their prompts are read in the next steps of those who sit; the shortest first, so that rows soon write."""

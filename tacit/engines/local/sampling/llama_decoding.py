@@ -17,7 +17,7 @@ from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.projections import ALL, Groups
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.mixing import ChunkRoom, Look, Seats, chunk_sizes
+from tacit.engines.local.sampling.mixing import ChunkRoom, ChunkRooms, Look, Seats, chunk_sizes
 from tacit.engines.local.sampling.prefills import RecordedPrefills
 
 ROOM = 1.25
@@ -143,8 +143,7 @@ class LlamaTable:
         """by place"""
         self._order: tuple[torch.Tensor, torch.Tensor] | None = None
         self._groups: Groups = ()
-        self._rooms: dict[int, ChunkRoom] = {}
-        """by size"""
+        self._rooms = ChunkRooms(self.check_every, decoder.device)
 
     def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
         decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
@@ -187,8 +186,7 @@ class LlamaTable:
         width, capacity, order = decoder.width(rows), cache.capacity, self._order
         decoder.forward.use(self._groups)
         lanes.expect(noise_BK)
-        rooms = self._chunks(look, steps)
-        for columns, room in zip(range(longest, longest + steps), rooms, strict=True):
+        for columns, room in enumerate(self._rooms.fill(look, steps), longest):
             window = capacity if cache.reads_own_columns else min(decoder.window(columns), capacity)
 
             def step(window: int = window, room: ChunkRoom | None = room) -> None:
@@ -204,16 +202,6 @@ class LlamaTable:
         if look is not None and len(look.ready.places_N):
             self._sit(look.ready)
         return written
-
-    def _chunks(self, look: Look | None, steps: int) -> list[ChunkRoom | None]:
-        """Where each step finds what it reads along."""
-        if look is None:
-            return [None] * steps
-        if look.size not in self._rooms:
-            self._rooms[look.size] = ChunkRoom(look.size, self.check_every, self.decoder.device)
-        room, count = self._rooms[look.size], len(look.packed_KX)
-        room.fill(look.packed_KX)
-        return [room] * count + [None] * (steps - count)
 
     def _sit(self, seats: Seats) -> None:
         self._lanes.seat(seats.places_N, handed(seats.tokens_N, self.decoder.device), seats.positions_N)

@@ -81,10 +81,10 @@ class Readings:
     def under_way(self) -> bool:
         return bool(self._queue)
 
-    def takes(self, prompts: Sequence[np.ndarray], sizes: tuple[int, ...]) -> bool:
-        """Whether these are soon read with those that are being read."""
-        more = TOKENS * sum(_blocks(len(prompt) - 1) for prompt in prompts)
-        return len(self) + more <= MIXED_STEPS * max(sizes, default=0)
+    def takes(self, lengths: Sequence[int], sizes: tuple[int, ...]) -> bool:
+        """Whether prompts of these lengths would soon be read, with those that are being read."""
+        more = TOKENS * sum(_blocks(length - 1) for length in lengths)
+        return bool(sizes) and len(self) + more <= MIXED_STEPS * sizes[-1]
 
     def add(self, places_N: np.ndarray, prompts: Sequence[np.ndarray]) -> None:
         self._queue.extend(_Reading(int(place), prompt) for place, prompt in zip(places_N, prompts, strict=True))
@@ -148,6 +148,24 @@ class ChunkRoom:
         packed_X = self._all_KX.index_select(0, step)[0]
         tokens_C, positions_C, described = packed_X.split((self.size, self.size, len(packed_X) - 2 * self.size))
         return Chunk(tokens_C, positions_C, described.view(-1, DESCRIBED))
+
+
+class ChunkRooms:
+    """Of all sizes that have come."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self._steps, self._device = steps, device
+        self._of: dict[int, ChunkRoom] = {}
+
+    def fill(self, look: Look | None, steps: int) -> list[ChunkRoom | None]:
+        """Where each of so many steps finds what it reads along."""
+        if look is None:
+            return [None] * steps
+        if look.size not in self._of:
+            self._of[look.size] = ChunkRoom(look.size, self._steps, self._device)
+        room, count = self._of[look.size], len(look.packed_KX)
+        room.fill(look.packed_KX)
+        return [room] * count + [None] * (steps - count)
 
 
 def _blocks(tokens: int) -> int:

@@ -92,6 +92,11 @@ class Rows:
         """tokens of the longest row under way, when it has what was asked for"""
         return int((self._prompts_P + self._asked_P)[self.under_way_P].max())
 
+    @property
+    def typical(self) -> int:
+        """tokens of a prompt, on average"""
+        return int(self._prompts_P.mean())
+
     def seat(self, jobs: Sequence[Job], reading: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """(the place of each, the noise of its first token): places of rows that are over, then new ones. `reading`: they are
         asked for nothing until they are `ready`, and then for their first token too."""
