@@ -14,6 +14,7 @@ from torch.nn.functional import rms_norm, silu
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.passes import adapted_step, projections
 from tacit.engines.local.passes.adapted_step import has_gate_kernel, has_norm_kernel
+from tacit.engines.local.sampling import mixing
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
@@ -118,6 +119,7 @@ def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monk
 
 @pytest.mark.parametrize("family", ["llama-untied-bias", "qwen2", "qwen3"])
 def test_prompts_that_are_read_along_are_read_with_adapters(family, tokenizer, kernels, monkeypatch):
+    monkeypatch.setattr(mixing, "MIXED_STEPS", 16)
     peft = _adapted(family)
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, max_batch=2)
     sampler._lean = LlamaDecoder(peft.get_base_model(), fixed_shapes=True, flat=True)

@@ -21,6 +21,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 WARM = Sampling(temperature=0.9)
 
 
+@pytest.fixture(autouse=True)
+def turned_on(monkeypatch):
+    monkeypatch.setattr(mixing, "MIXED_STEPS", 16)
+
+
 def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
     """As on a GPU that has kernels for prompts that are read along."""
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch, **options)

@@ -21,9 +21,9 @@ import torch
 from tacit.engines.local.passes.chunk_attention import DESCRIBED, TOKENS, Chunk
 from tacit.engines.local.passes.handing import handed
 
-MIXED_STEPS = 16
-"""prompts that would take more steps than this in all are prefilled while everybody waits, which takes less time a token; 0:
-all are"""
+MIXED_STEPS = 0
+"""prompts that would take more steps than this in all are prefilled while everybody waits, which takes less time a token. 0:
+all are, until a GPU has shown what reading along is worth; 16 is what was reckoned with"""
 MIXING_COSTS, MIXING_PATIENCE = 1, 8
 """JOINING_COSTS and PATIENCE (desk.py) of rows whose prompts are read along"""
 FULL = 256
