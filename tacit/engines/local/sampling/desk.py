@@ -155,7 +155,8 @@ class LocalDesk:
 
     def _is_time(self, over: int, began: int, idle: int, waited: int) -> bool:
         """To come back with those that are over: whoever comes in their places will have prompts like those at the table."""
-        soon = self._readings.takes([self._rows.typical] * over, self._sizes(len(self._rows)))
+        sizes = self._sizes(len(self._rows))
+        soon = sizes and self._readings.takes([self._rows.typical] * over, sizes)
         costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if soon else (JOINING_COSTS, PATIENCE)
         return idle >= costs * began or waited >= patience
 
