@@ -77,6 +77,33 @@ def test_the_tensors_of_a_failed_attempt_are_gone_when_room_is_made():
     assert len(kept) == 2
 
 
+def test_a_failed_attempt_is_gone_even_if_its_error_is_held_by_a_frame_of_its_own():
+    """As in a compiler, which keeps the error that it raises again; until the collector came, nothing else would fit."""
+    budget, attempts = Budget(8, torch.device("cpu")), []
+
+    def attempt(size: int) -> int:
+        if attempts:
+            assert attempts[-1]() is None, "the tensors of the attempt before are still there"
+        activations = torch.zeros(size)
+        attempts.append(weakref.ref(activations))
+        try:
+            if size > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        except torch.OutOfMemoryError as error:
+            kept = error
+        else:
+            return size
+        raise kept
+
+    gc.disable()
+    try:
+        with pytest.warns(UserWarning, match="out of GPU memory"):
+            assert budget.fit(attempt, 1, "an attempt of {}") == 2
+    finally:
+        gc.enable()
+    assert len(attempts) == 3
+
+
 def test_a_cpu_is_never_crowded_and_has_nothing_to_give_back(monkeypatch):
     def refuse(*_):
         raise AssertionError("this asks a GPU")

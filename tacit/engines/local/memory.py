@@ -11,6 +11,7 @@ memory: minutes later they may be at something else.
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 import warnings
@@ -64,10 +65,12 @@ def may_be_asked(keeper: Keeper) -> None:
 
 
 def make_room(device: torch.device) -> None:
-    """Give up whatever this process can make again."""
+    """Give up whatever this process can make again, and what nobody needs any more: an attempt that failed may be held by a
+    ring, an error that a frame of its own traceback has a name for, as frames of a compiler do."""
     for keeper in list(_keepers):
         if keeper.device.type == device.type:
             keeper.release()
+    gc.collect()
     give_back(device)
 
 
