@@ -31,6 +31,8 @@ FULL = 256
 256 take 69"""
 FEWEST = 64
 """tokens that are worth a wider step"""
+FAR_BEHIND = 4
+"""looks of the least size that may be waited for: 512 rows read more tokens a step than 256, and take longer for each"""
 
 
 def chunk_sizes(width: int) -> tuple[int, int]:
@@ -90,11 +92,12 @@ class Readings:
         self._queue.extend(_Reading(int(place), prompt) for place, prompt in zip(places_N, prompts, strict=True))
 
     def look(self, steps: int, sizes: tuple[int, ...]) -> Look | None:
-        """What so many steps are to read, of chunks of the least of the sizes that is enough. None: nothing is left."""
+        """What so many steps are to read, in chunks of the least of the sizes with which all are soon read. None: nothing is
+        left."""
         if not self._queue:
             return None
         needed = len(self)
-        size = next((size for size in sizes if needed <= steps * size), sizes[-1])
+        size = next((size for size in sizes if needed <= FAR_BEHIND * steps * size), sizes[-1])
         packed: list[np.ndarray] = []
         ready: list[_Reading] = []
         while self._queue and len(packed) < steps:
