@@ -30,7 +30,7 @@ from tacit.engines.local.passes import kv_cache, step_attention
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.mixing import FAR_BEHIND, ChunkRoom, Readings
 from tests.engines.random_models import make_model
-step_attention._parts = lambda *known: 2
+step_attention._parts, step_attention._processors = (lambda *known: 2), (lambda device: 16)
 for family in ("qwen3", "llama-untied-bias"):
     forward, seen = LlamaForward(make_model(family)), {}
     forward._plain = False
