@@ -12,6 +12,7 @@ from random_models import as_on_a_gpu, make_model, with_adapter
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
+from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.sampling import mixing
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
 from tacit.engines.local.sampling.sampler import LocalSampler
@@ -301,6 +302,18 @@ def test_prompts_are_prefilled_as_before_where_they_cannot_or_had_better_not_be_
     for ticket, request in tickets.items():
         alike(found[ticket], model, tokenizer, request)
     assert looks and all(look is None for look in looks)
+
+
+@pytest.mark.parametrize("most", [0, 16])
+def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(most, model, tokenizer, monkeypatch):
+    """On a GPU a kernel is compiled and tried for it, which takes seconds."""
+    asked = []
+    monkeypatch.setattr(KeyValueCache, "reads_along", property(lambda self: asked.append(self) or True))
+    monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=2)
+    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
+    assert len(sampler.sample(lines_of(1, 4)[0], WARM)) == 4
+    assert len(asked) == (1 if most else 0)
 
 
 def test_a_desk_comes_back_sooner_where_those_who_come_next_can_be_mixed_in(model, tokenizer, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,6 @@ class LlamaDecoder:
         on_gpu = self.device.type == "cuda"
         self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
         self.flat = self.forward.takes_flat if flat is None else flat
-        self.reads_along = self.fixed_shapes and self.flat and KeyValueCache(self.forward.geometry).reads_along
-        """whether prompts of those who join are read in the steps of those who write"""
         self.records = on_gpu and cuda_graphs
         # a CPU wants its working set in cache, a GPU wants enough to do
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
@@ -62,6 +60,12 @@ class LlamaDecoder:
     @property
     def longest(self) -> int | None:
         return self.forward.longest
+
+    @cached_property
+    def reads_along(self) -> bool:
+        """whether prompts of those who join can be read in the steps of those who write. Found out where it is asked for: a
+        kernel is compiled for it"""
+        return self.fixed_shapes and self.flat and KeyValueCache(self.forward.geometry).reads_along
 
     @property
     def mixes(self) -> bool:
