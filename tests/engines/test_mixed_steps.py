@@ -157,7 +157,11 @@ def small_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), torch.OutOfMemoryError("no room")], ids=["interrupted", "short"])
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), torch.OutOfMemoryError("no room"), RuntimeError("of the device")],
+    ids=["interrupted", "short", "failed"],
+)
 def test_whatever_happens_while_prompts_are_read_nobody_is_lost(error, at, model, tokenizer, monkeypatch, small_chunks):
     sampler = mixer(model, tokenizer, monkeypatch)
     desk, asked = begun(sampler)
@@ -165,7 +169,8 @@ def test_whatever_happens_while_prompts_are_read_nobody_is_lost(error, at, model
     found: dict[int, Completion] = {}
     try:
         found |= dict(desk.wait())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as raised:
+        assert raised is error and not isinstance(raised, torch.OutOfMemoryError)
         assert not desk._rows.under_way and not desk._readings.under_way
     found |= the_rest(desk)
     assert found.keys() == asked.keys()

@@ -83,8 +83,8 @@ class LocalDesk:
             if asked := len(self._waiting) + self._rows.under_way:
                 try:
                     self._go_on_as_room_allows(asked)
-                except KeyboardInterrupt:
-                    self.begin_again()  # it may have come while something was being taken down
+                except BaseException:  # an interruption, for one, may come while something is being taken down
+                    self.begin_again()
                     raise
             finished, self._finished = self._finished, []
         return finished
