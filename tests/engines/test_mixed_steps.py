@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
-from random_models import as_on_a_gpu, make_model, with_adapter
+from peft import LoraConfig, get_peft_model
+from random_models import as_on_a_gpu, make_model, plain_logprobs, with_adapter
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, Request, Sampling
@@ -20,6 +22,7 @@ from tacit.engines.local.sampling.sampler import LocalSampler
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 
 WARM = Sampling(temperature=0.9)
+LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +117,41 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, model, tokenize
         assert {look.size for look in read} == {16, 48}
     assert sampler.prefilled_tokens == sum(len(request.prompt) for line in lines for request in line)
     assert not desk._readings.under_way and not desk._rows.under_way
+
+
+def apart(desk: Desk, model, lines: list[list[Request]]) -> float:
+    """How far log-probabilities are from the model's own, on average."""
+    gaps = [
+        found.logprobs - plain_logprobs(model, lines[i][turn].prompt, found.tokens, WARM.temperature)
+        for i, turn, found in walk(desk, lines)
+    ]
+    return float(np.abs(np.concatenate(gaps)).mean())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("rank", [0, 8])
+def test_it_is_as_close_to_the_model_as_with_a_prefill(rank, device, tokenizer, monkeypatch, looks):
+    """On a GPU in half precision, with its kernels, and recorded."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    model = make_model("qwen3")  # whose heads are large enough for the kernels
+    model.config.max_position_embeddings = 1024
+    if rank:
+        adapters = LoraConfig(r=rank, target_modules=LAYERS, init_lora_weights=False)
+        model = get_peft_model(model, adapters).eval().get_base_model()
+    model = model.to(torch.bfloat16 if device == "cuda" else torch.float32)
+    wide, found, lines = copy.deepcopy(model).float(), {}, lines_of(9, 5)
+    if device == "cuda":
+        sampler = LocalSampler(model.to(device), tokenizer, device)
+    else:
+        sampler = mixer(model, tokenizer, monkeypatch)
+    for most in (0, 16):
+        monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+        desk = sampler.desk(WARM)
+        found[most] = apart(desk, wide, lines)
+    assert sum(look is not None for look in looks) > 8, "nobody was read along"
+    assert desk._table.graphs.enabled and any(key[-1] for key in desk._table.graphs._graphs), "no such step was recorded"
+    assert found[16] < 1.5 * found[0] + 0.01 < 0.2
 
 
 def begun(sampler: LocalSampler, version: Callable[[], int] = lambda: 0) -> tuple[Desk, dict[int, Request]]:
