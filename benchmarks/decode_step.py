@@ -76,6 +76,7 @@ class Steps:
         forward.reach(self._capacity)
         self._chunk: Chunk | None = None
         if along:
+            assert self._cache.reads_along, "the kernel for prompts that ride along does not hold here"  # `apart` is of rows
             readings, room, random = Readings(), ChunkRoom(along, 1, forward.device), np.random.default_rng(0)
             readings.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
             for look in (readings.look(1, (along,)) for _ in range(2)):
