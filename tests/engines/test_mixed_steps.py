@@ -373,6 +373,19 @@ def test_a_desk_comes_back_sooner_where_those_who_come_next_can_be_mixed_in(mode
     assert waited[1, 5] <= 2 + 2 * mixing.MIXING_PATIENCE < min(waited[0, 5], waited[1, 40])
 
 
+def test_a_desk_does_not_hurry_for_those_who_will_be_prefilled(model, tokenizer, monkeypatch):
+    """Who comes next is known where requests wait: of those that are alike, a prefill computes the prompt once."""
+    rng, waited = np.random.default_rng(0), {}
+    for alike in (False, True):
+        prompts = np.repeat(rng.integers(0, 256, (1, 9)), 34, 0) if alike else rng.integers(0, 256, (34, 9))
+        desk = mixer(model, tokenizer, monkeypatch, max_batch=30).desk(WARM)
+        for i, prompt in enumerate(prompts):
+            desk.submit(Request(prompt, seed=i, max_tokens=2 if i < 4 else 120))
+        assert len(desk.wait()) == 4
+        waited[alike] = int(desk._rows._lengths_P.max())
+    assert waited[False] <= 2 + 2 * mixing.MIXING_PATIENCE < waited[True]
+
+
 def spoiled(sampler: LocalSampler, model, tokenizer) -> bool:
     desk, asked = begun(sampler)
     found, alone = the_rest(desk), LocalSampler(model, tokenizer, "cpu")

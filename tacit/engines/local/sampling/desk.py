@@ -154,9 +154,12 @@ class LocalDesk:
             self._ask()
 
     def _is_time(self, over: int, began: int, idle: int, waited: int) -> bool:
-        """To come back with those that are over: whoever comes in their places will have prompts like those at the table."""
+        """To come back with those that are over. Whoever comes in their places waits already, or will have prompts like those
+        at the table."""
         sizes = self._sizes(len(self._rows))
-        soon = sizes and self._readings.takes([self._rows.typical] * over, sizes)
+        coming = list(islice(self._waiting, over)) if sizes else []
+        like_them = sizes and not coming and self._readings.takes([self._rows.typical] * over, sizes)
+        soon = self._can_be_mixed_in(coming) if coming else like_them
         costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if soon else (JOINING_COSTS, PATIENCE)
         return idle >= costs * began or waited >= patience
 
