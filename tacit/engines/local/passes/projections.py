@@ -38,8 +38,9 @@ INPUT_MAJOR_LIMIT = 1 << 22
 """largest matrix, in elements, that is worth a copy in another memory order"""
 BESIDE_LIMIT = 1 << 24
 """smallest matrix, in elements, that is not worth a copy with A beside it: it takes longer to read than a launch takes"""
-RANK_STEP = 8
-"""on a GPU A is filled up with rows of zeros to a multiple of this, so that each row of [y, a] begins at 16 bytes"""
+RANK_STEP = 16
+"""on a GPU A is filled up with rows of zeros to a multiple of this: each row of [y, a] then begins at 16 bytes, and is so many
+elements long that triton reads more than one at a time"""
 
 
 class NotPlain(Exception):
