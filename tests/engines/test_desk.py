@@ -427,6 +427,29 @@ def out_of_memory(times: int, work: Callable) -> Callable:
     return tried
 
 
+@pytest.mark.parametrize("where", ["join", "advance"])
+def test_after_an_error_of_any_kind_nobody_is_lost(where, llama, tokenizer, monkeypatch):
+    """Where a prefill failed, rows went on without the token that they begin with."""
+    expected = LocalSampler(llama, tokenizer, "cpu").sample(LONG, WARM)
+    sampler, work, calls = as_on_a_gpu(llama, tokenizer, monkeypatch), getattr(LlamaTable, where), []
+
+    def failing(*given):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("of the device")
+        return work(*given)
+
+    monkeypatch.setattr(LlamaTable, where, failing)
+    desk = sampler.desk(WARM)
+    for request in LONG:
+        desk.submit(request)
+    with pytest.raises(RuntimeError, match="of the device"):
+        desk.wait()
+    found = the_rest(desk)
+    for i, completion in enumerate(expected):
+        alike(found[i], completion)
+
+
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 @pytest.mark.parametrize("where", ["join", "advance"])
 def test_a_shortage_in_the_middle_loses_nobody(where, llama, tokenizer, monkeypatch):

@@ -133,20 +133,12 @@ def _in_one_product(
     """(y, x, a) with y = [x, a] [W, diag(s₁B₁, s₂B₂, …)]ᵀ, which is written once; x is copied instead, beside a. Of gate and
     up, 8,960 features each from 1,536, an H200 needs 2.6 ms instead of 3.4 for 32,768 tokens, and 2.4 without adapters; the
     copy of the weights, which is not in these figures, has to move a twentieth of what y is."""
-    (rows, inputs), rank = x.shape, len(lora_A)
-    wide = inputs + rank + -(inputs + rank) % RANK_STEP
-    beside, matrix = x.new_empty(rows, wide), weight.new_empty(len(weight), wide)
-    beside[:, :inputs], matrix[:, :inputs] = x, weight
-    for filled in (beside, matrix):
-        filled[:, inputs + rank :] = 0
+    inputs, rank = x.shape[1], len(lora_A)
+    missing = -(inputs + rank) % RANK_STEP
+    blocks = [weight.new_zeros(n, 0) if B is None else B * scale for B, n, _, scale in zip(lora_B, *layout, strict=True)]
+    matrix = torch.cat([weight, torch.block_diag(*blocks), weight.new_zeros(len(weight), missing)], 1)
+    beside = torch.cat([x, linear(x, lora_A), x.new_zeros(len(x), missing)], 1)
     x, read = beside[:, :inputs], beside[:, inputs : inputs + rank]
-    torch.mm(x, lora_A.t(), out=read)
-    blocks = matrix[:, inputs : inputs + rank].zero_()
-    top = left = 0
-    for B, features, width, scale in zip(lora_B, *layout, strict=True):
-        if B is not None:
-            torch.mul(B, scale, out=blocks[top : top + features, left : left + width])
-        top, left = top + features, left + width
     return linear(beside, matrix, bias), x, read
 
 
