@@ -31,7 +31,7 @@ LAUNCHED = 1e11
 MOST_WORK = 8 * LAUNCHED
 """of a prefill that is recorded: up to here a host that is rid of the launches has other things to do meanwhile"""
 SEEN = 2
-"""times that a size has come before it is recorded, which takes longer than three times launching it"""
+"""times that a size has come before it is recorded, which takes a trial, a recording and a replay where one pass would do"""
 MOST_KEPT = 96
 """recordings; where more are wanted, all are given up"""
 
