@@ -2,6 +2,7 @@
 
     python benchmarks/decode_step.py                                     # a tiny random model, 4 rows
     python benchmarks/decode_step.py --rank 16 --rows 16,64 --before 523 --profile     # on a GPU: shapes of Qwen2.5-1.5B
+    python benchmarks/decode_step.py --rows 64 --along 192,448           # with so many prompt tokens of others read along
 
 Weights are random, adapters stand on all linear layers, and their B is not zero. A step is recorded as in the sampler (a CUDA
 graph) and has the draw in it. `apart` is the mean difference in log-probability between the step and the model's own
@@ -22,16 +23,19 @@ from typing import Any
 import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits)
 
 # isort: split
+import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
 from train_step import synchronize
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tacit.core.protocols import Sampling
+from tacit.engines.local.passes.chunk_attention import Chunk
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.drawing import draw
 from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.mixing import ChunkRoom, Readings
 
 LARGE = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
 LARGE |= {"num_attention_heads": 12, "num_key_value_heads": 2}
@@ -59,15 +63,26 @@ def random_model(device: torch.device, rank: int) -> Any:
 
 
 class Steps:
-    """A model whose rows have `before` tokens in their cache and write one more."""
+    """A model whose rows have `before` tokens in their cache and write one more. `along` tokens of prompts as long, which are
+    half read, ride along."""
 
-    def __init__(self, forward: LlamaForward, tokens_BT: torch.Tensor) -> None:
+    def __init__(self, forward: LlamaForward, tokens_BT: torch.Tensor, along: int = 0) -> None:
         self._forward, self._tokens_B = forward, tokens_BT[:, -1].contiguous()
         rows, before = len(tokens_BT), tokens_BT.shape[1] - 1
         self._capacity = 1 << before.bit_length()
         self._cache = KeyValueCache(forward.geometry)
-        self._cache.open(rows, self._capacity)
+        prompts = 2 * -(-along // before) + 1
+        self._cache.open(rows + prompts, self._capacity)
         forward.reach(self._capacity)
+        self._chunk: Chunk | None = None
+        if along:
+            assert self._cache.reads_along, "the kernel for prompts that ride along does not hold here"  # `apart` is of rows
+            readings, room, random = Readings(), ChunkRoom(along, 1, forward.device), np.random.default_rng(0)
+            readings.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
+            for look in (readings.look(1, (along,)) for _ in range(2)):
+                assert look is not None
+                room.fill(look.packed_KX)
+            self._chunk = room.chunk(torch.zeros(1, dtype=torch.long, device=forward.device))
         self._positions_B = torch.full((rows,), before, device=forward.device)
         self._uniform_B = torch.rand(rows, device=forward.device)
         for part in torch.arange(rows, device=forward.device).split(32):
@@ -78,7 +93,7 @@ class Steps:
             )
 
     def logits(self) -> torch.Tensor:
-        return self._forward.step(self._tokens_B, self._positions_B, self._cache, self._capacity)
+        return self._forward.step(self._tokens_B, self._positions_B, self._cache, self._capacity, chunk=self._chunk)
 
     def __call__(self) -> None:
         draw(self.logits(), self._uniform_B, Sampling())
@@ -122,6 +137,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
     parser.add_argument("--rank", type=int, default=16, help="of the adapters (default %(default)s)")
     parser.add_argument("--rows", default="16,64" if gpu else "4", help="at once, several by commas (default %(default)s)")
+    parser.add_argument("--along", default="", help="prompt tokens of others in a step, multiples of 16 by commas")
     parser.add_argument("--before", type=int, default=523 if gpu else 23, help="tokens in the cache (default %(default)s)")
     parser.add_argument(
         "--repeats", type=int, default=5, help="timed rounds of 20 steps; the median counts (default %(default)s)"
@@ -156,6 +172,16 @@ def main() -> None:
         )
         if args.profile and on_gpu:
             show_kernels(run["adapters"])
+        result["rows"][rows]["along"] = {}
+        for along in map(int, filter(None, args.along.split(","))):
+            step = Steps(forwards["adapters"], tokens_BT, along)
+            gap = apart(step.logits(), peft, tokens_BT)
+            mixed = partial(graphs.run, along, step, lambda: lambda: None)
+            result["rows"][rows]["along"][along] = {"ms": (ms := milliseconds(mixed, args.repeats)), "apart": gap}
+            each = 1000 * (ms - found["adapters"]) / along
+            print(f"       with {along} prompt tokens: {ms:.3f} ms, {each:.2f} µs a token; apart {gap:.5f}", flush=True)
+            if args.profile and on_gpu:
+                show_kernels(mixed)
     if args.json:
         print(json.dumps(result))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     GPT2Config,
@@ -118,6 +119,12 @@ def plain_logprobs(model, prompt, tokens, temperature: float = 1.0) -> np.ndarra
     with torch.no_grad():
         logits = model(torch.from_numpy(np.concatenate([prompt, tokens]))[None]).logits[0, len(prompt) - 1 : -1]
     return (logits / temperature).log_softmax(-1)[torch.arange(len(tokens)), torch.from_numpy(tokens)].numpy()
+
+
+def with_adapter(model):
+    """Its adapter does something."""
+    targets = ["q_proj", "v_proj", "down_proj"]
+    return get_peft_model(model, LoraConfig(r=4, target_modules=targets, init_lora_weights=False)).eval().get_base_model()
 
 
 class Recording:

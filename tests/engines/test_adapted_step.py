@@ -11,9 +11,11 @@ from interpreted import assert_interpreted
 from peft import LoraConfig, get_peft_model
 from torch.nn.functional import rms_norm, silu
 
-from tacit.core.protocols import Sampling
+from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.passes import adapted_step, projections
 from tacit.engines.local.passes.adapted_step import has_gate_kernel, has_norm_kernel
+from tacit.engines.local.sampling import mixing
+from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -95,8 +97,8 @@ def _adapted(family: str, targets: list[str] = TARGETS, rank: int = 3):
     return peft.eval()
 
 
-def _check(peft, sampler) -> list[float]:
-    requests = make_requests(make_prompts(5))
+def _check(peft, sampler, requests: list[Request] | None = None) -> list[float]:
+    requests = requests or make_requests(make_prompts(5))
     completions = sampler.sample(requests, Sampling(max_tokens=8))
     for request, completion in zip(requests, completions, strict=True):
         expected = plain_logprobs(peft, request.prompt, completion.tokens)
@@ -113,6 +115,16 @@ def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monk
     peft = _adapted(family)
     _check(peft, as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch))
     assert kernels
+
+
+@pytest.mark.parametrize("family", ["llama-untied-bias", "qwen2", "qwen3"])
+def test_prompts_that_are_read_along_are_read_with_adapters(family, tokenizer, kernels, monkeypatch):
+    monkeypatch.setattr(mixing, "SHARE", 1)  # however little is written
+    peft = _adapted(family)
+    sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, max_batch=2)
+    sampler._lean = LlamaDecoder(peft.get_base_model(), fixed_shapes=True, flat=True)
+    _check(peft, sampler, [Request(p, seed=i, max_tokens=3 + 9 * (i % 2)) for i, p in enumerate(make_prompts(8))])
+    assert max(kernels) > 2 + 64, "nobody was"
 
 
 def test_an_adapter_changes_in_place_is_changed_for_another_and_switched_off(tokenizer, kernels, monkeypatch):

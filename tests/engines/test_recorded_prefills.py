@@ -7,8 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from random_models import Recording, as_on_a_gpu, make_model
+from random_models import Recording, as_on_a_gpu, make_model, with_adapter
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
@@ -51,11 +50,6 @@ def test_a_filling_longer_than_the_rotations_reach_does_not_ask_for_them():
         found, _ = forward.prefill_flat(fixed.prompts(), None, lambda *_: None)
         expected, _ = forward.prefill_flat(Prompts.of(prompts, device), None, lambda *_: None)
     torch.testing.assert_close(found[:127], expected, atol=1e-5, rtol=1e-4)
-
-
-def with_adapter(model):
-    peft = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False))
-    return peft.eval().get_base_model()
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])

@@ -7,13 +7,14 @@ fused kernel; on a GPU that has the kernel for it, each row reads its own column
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import give_back
+from tacit.engines.local.passes.chunk_attention import Chunk, attend_chunk, attend_chunk_plainly, has_chunk_kernel
 from tacit.engines.local.passes.step_attention import attend_step, has_step_kernel
 
 
@@ -41,7 +42,9 @@ class Reading:
     mask: torch.Tensor
     positions: torch.Tensor
     rotations: torch.Tensor | None = None
-    """of each row, where attention is to rotate"""
+    """of each row, and behind them of each prompt token that rides along, where attention is to rotate"""
+    chunk: Chunk | None = None
+    """prompt tokens that ride along; they lie behind the rows"""
 
 
 class KeyValueCache:
@@ -130,22 +133,32 @@ class KeyValueCache:
         g = self.geometry
         return not self._by_head and has_step_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
 
-    def reading(self, positions_B: torch.Tensor, window: int, cis_B: torch.Tensor) -> Reading:
+    @property
+    def reads_along(self) -> bool:
+        """whether prompt tokens can ride along in a step"""
+        g = self.geometry
+        if self._by_head:
+            return True
+        return self.reads_own_columns and has_chunk_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
+
+    def reading(self, positions_B: torch.Tensor, window: int, cis_B: torch.Tensor, chunk: Chunk | None = None) -> Reading:
         """A step in which row i writes at its position and reads up to it, as far as `window` goes.
-        `cis_B` [B, 1, head_dim / 2] are their rotations."""
-        if self.reads_own_columns:
-            return Reading(len(positions_B), window, (), positions_B, positions_B, torch.view_as_real(cis_B.squeeze(1)))
+        `cis_B` [B, 1, head_dim / 2] are their rotations, and behind them those of the chunk."""
         rows = len(positions_B)
+        if self.reads_own_columns:
+            return Reading(rows, window, (), positions_B, positions_B, torch.view_as_real(cis_B.squeeze(1)), chunk)
         if self._by_head:
             slots = self._first_slots[:rows] + positions_B[:, None]
         else:
             slots = torch.arange(rows, device=positions_B.device) * self.capacity + positions_B
-        return Reading(rows, window, (slots,), self._mask(positions_B, window), positions_B)
+        return Reading(rows, window, (slots,), self._mask(positions_B, window), positions_B, chunk=chunk)
 
     def attend(self, layer: int, q_BHD: torch.Tensor, k_BHD: torch.Tensor, v_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
         """Write this step's keys and values, then attend: [B, query heads · head_dim]. Queries and keys come rotated, unless
         rows read their own columns: that kernel rotates them."""
         g, keys, values = self.geometry, self._keys[layer], self._values[layer]
+        if step.chunk is not None:
+            return self._attend_mixed(layer, q_BHD, k_BHD, v_BHD, step, step.chunk)
         if step.rotations is not None:
             return attend_step(q_BHD, k_BHD, v_BHD, keys, values, step.positions, step.rotations, g.scale)
         if self._by_head:
@@ -155,6 +168,20 @@ class KeyValueCache:
             cached.view(-1, g.kv_heads, g.head_dim).index_copy_(0, step.slots[0], new)
         shape, strides = (step.width, step.window, g.kv_heads, g.head_dim), keys.stride()
         return attend_last(q_BHD, keys.as_strided(shape, strides), values.as_strided(shape, strides), step.mask, g.scale)
+
+    def _attend_mixed(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Reading, chunk: Chunk
+    ) -> torch.Tensor:
+        """Rows, and behind them prompt tokens; neither reads what the other writes."""
+        g, keys, values, rows = self.geometry, self._keys[layer], self._values[layer], step.width
+        if step.rotations is None:
+            attended = self.attend(layer, q[:rows], k[:rows], v[:rows], replace(step, chunk=None))
+            rest = attend_chunk_plainly(q[rows:], k[rows:], v[rows:], keys, values, chunk.blocks_N4, g.scale)
+            return torch.cat((attended, rest))
+        out, turns = torch.empty(len(q), q[0].numel(), dtype=q.dtype, device=q.device), step.rotations
+        attend_step(q[:rows], k[:rows], v[:rows], keys, values, step.positions, turns[:rows], g.scale, out=out[:rows])
+        attend_chunk(q[rows:], k[rows:], v[rows:], keys, values, chunk.blocks_N4, turns[rows:], g.scale, out[rows:])
+        return out
 
     def attend_by_head(self, layer: int, q_BHGD: torch.Tensor, kv_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
         """The same on a CPU, in as few calls: queries come by the key head they share, keys and values side by side."""

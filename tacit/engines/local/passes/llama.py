@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
 
 from tacit.engines.local.passes.adapted_step import adapted_step, has_adapted_step
+from tacit.engines.local.passes.chunk_attention import Chunk
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
 from tacit.engines.local.passes.packing import within
@@ -239,31 +240,36 @@ class LlamaForward:
         cache: KeyValueCache,
         window: int,
         order: tuple[torch.Tensor, torch.Tensor] | None = None,
+        chunk: Chunk | None = None,
     ) -> torch.Tensor:
         """One more token per row at its own position; reads the cache's first `window` columns. Returns logits [B, V].
 
+        `chunk`: prompt tokens that ride along behind the rows, and leave keys and values in the cache; no order then.
         `order`: (which row comes where when they are sorted into the groups in use, and where to find each again), where the
         rows do not lie so. Only attention, which reads the cache, sees them as they lie.
         """
-        cis_B = self._cis.index_select(0, positions_B).unsqueeze(1)
-        reading, ways = cache.reading(positions_B, window, cis_B), self._step_ways
+        rows, where = len(tokens_B), positions_B
+        if chunk is not None:
+            tokens_B, where = torch.cat((tokens_B, chunk.tokens_C)), torch.cat((positions_B, chunk.positions_C))
+        cis_B = self._cis.index_select(0, where).unsqueeze(1)
+        reading, ways = cache.reading(positions_B, window, cis_B, chunk), self._step_ways
         if order is not None:
             tokens_B, cis_B = tokens_B[order[0]], cis_B[order[0]]
         h = embedding(tokens_B, self._embed.weight)
-        if order is None and self._steps_small:
+        if order is None and chunk is None and self._steps_small:
             small = self._small_step(len(h))
             small(h, self._layers, self._first_projections(), tokens_B, cis_B, cache, reading)
             return self.head.unrounded(small.normed(h, self._norm.weight))
         turns = cis_B if reading.rotations is None else None
         if order is None and self._steps_adapted:
-            return self.head.unrounded(adapted_step(h, self._layers, self._norm, turns, cache, reading, ways))
+            return self.head.unrounded(adapted_step(h, self._layers, self._norm, turns, cache, reading, ways)[:rows])
         for depth, block in enumerate(self._layers):
             q, k, v = block.query_key_value(h, turns, ways)
             if order is not None:
                 q, k, v = (x[order[1]] for x in (q, k, v))
             attended = cache.attend(depth, q, k, v, reading)
             h = block.after_attention(h, attended if order is None else attended[order[0]], ways)
-        logits = self.head.unrounded(self.final_norm(h))
+        logits = self.head.unrounded(self.final_norm(h[:rows]))
         return logits if order is None else logits[order[1]]
 
     @property

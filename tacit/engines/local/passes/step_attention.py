@@ -45,9 +45,11 @@ def attend_step(
     scale: float,
     parts: int = 0,
     launch: Mapping[str, int] | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """[B, query heads · head_dim]. Rows may lie apart from each other in memory; a row's own heads may not. `parts`: of a row's
-    columns, a power of two; 0 is as many as the device can use, and so with how they are launched.
+    columns, a power of two; 0 is as many as the device can use, and so with how they are launched. `out`: where it goes, one
+    row right behind the other.
 
     Queries and keys keep the two halves of each rotated pair side by side. `rotations_B` [B, head_dim / 2, 2] are cosine and
     sine at each row's position, in float32."""
@@ -55,7 +57,8 @@ def attend_step(
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
     parts = parts or _parts(rows * kv_heads, q_BHD.device)
     launch = launch or (FEW if rows * kv_heads * parts <= 2 * _processors(q_BHD.device) else MANY)
-    out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
+    if out is None:
+        out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
     found, peaks = (
         out.new_empty((rows, kv_heads, parts, LEAST, size) if parts > 1 else 0, dtype=torch.float32) for size in (dim, 2)
     )

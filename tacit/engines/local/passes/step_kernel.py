@@ -107,3 +107,106 @@ def join_parts(
     weight = tl.exp(highest - tl.max(highest, 0))  # a part without columns has −∞, and counts for nothing
     found = tl.sum(tl.load(partial + theirs[:, None] * DIM + dims[None, :]) * weight[:, None], 0) / tl.sum(total * weight, 0)
     tl.store(out + (row * KV * GROUP + asked) * DIM + dims, found.to(out.dtype.element_ty))
+
+
+@triton.jit
+def turned(x, turn, ROWS: tl.constexpr, DIM: tl.constexpr):
+    """(a + ib)(cos + i sin) for every pair of a row, in float32 and rounded once."""
+    cos, sin = tl.split(tl.reshape(turn, (ROWS, DIM // 2, 2)))
+    a, b = tl.split(tl.reshape(x.to(tl.float32), (ROWS, DIM // 2, 2)))
+    return tl.reshape(tl.join(a * cos - b * sin, b * cos + a * sin), (ROWS, DIM)).to(x.dtype)
+
+
+@triton.jit
+def attend_chunk(
+    q,
+    k_new,
+    v_new,
+    keys,
+    values,
+    blocks,
+    rotations,
+    out,
+    scale,
+    q_row,
+    k_row,
+    v_row,
+    out_row,
+    capacity,
+    KV: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FRESH: tl.constexpr,
+):
+    """A program has a block of prompt tokens and some of the query heads that share a key head: HEADS · TOKENS queries."""
+    block = tl.program_id(0)
+    head = tl.program_id(1)
+    some = tl.program_id(2) * HEADS
+    described = blocks + block * 4
+    place = tl.load(described)
+    cached = tl.load(described + 1).to(tl.int32)
+    begin = tl.load(described + 2).to(tl.int32)
+    count = tl.load(described + 3).to(tl.int32)
+    own = block * TOKENS
+    dims = tl.arange(0, DIM)
+    queries = tl.arange(0, HEADS * TOKENS)
+    # What fills a block up repeats its last token, and what fills the heads up the last head: numbers like any others.
+    last = tl.maximum(count - 1, 0)
+    tokens = own + tl.minimum(queries % TOKENS, last)
+    asked = tl.minimum(some + queries // TOKENS, GROUP - 1)
+    turn = tl.load(rotations + tokens[:, None] * DIM + dims[None, :])
+    asking = tl.load(q + tokens[:, None].to(tl.int64) * q_row + (head * GROUP + asked)[:, None] * DIM + dims[None, :])
+    asking = turned(asking, turn, HEADS * TOKENS, DIM)
+    first = (place * capacity * KV + head) * DIM
+    # The block's own keys and values go into the cache, where nobody reads them before the next step.
+    fresh = tl.arange(0, TOKENS)
+    here = own + tl.minimum(fresh, last)
+    to = first + (cached + own - begin + fresh)[:, None].to(tl.int64) * (KV * DIM) + dims[None, :]
+    real = (fresh[:, None] < count) & (dims[None, :] < tl.where(some == 0, DIM, 0))
+    key = tl.load(k_new + here[:, None].to(tl.int64) * k_row + head * DIM + dims[None, :])
+    value = tl.load(v_new + here[:, None].to(tl.int64) * v_row + head * DIM + dims[None, :])
+    key = turned(key, tl.load(rotations + here[:, None] * DIM + dims[None, :]), TOKENS, DIM)
+    tl.store(keys + to, key, mask=real)
+    tl.store(values + to, value, mask=real)
+    highest = tl.zeros([HEADS * TOKENS], tl.float32) - float("inf")
+    total = tl.zeros([HEADS * TOKENS], tl.float32)
+    answer = tl.zeros([HEADS * TOKENS, DIM], tl.float32)
+    # First the prompt's tokens of this step, rotated on the way, from its first one here to the query itself. The first of
+    # them is seen by all queries: from then on nobody's highest score is −∞. A block of nobody has none.
+    end = tl.where(count > 0, own + count, begin)
+    for start in range(begin, end, FRESH):
+        columns = start + tl.arange(0, FRESH)
+        there = tl.minimum(columns, end - 1)
+        their_keys = tl.load(k_new + there[:, None].to(tl.int64) * k_row + head * DIM + dims[None, :])
+        their_values = tl.load(v_new + there[:, None].to(tl.int64) * v_row + head * DIM + dims[None, :])
+        their_keys = turned(their_keys, tl.load(rotations + there[:, None] * DIM + dims[None, :]), FRESH, DIM)
+        scores = tl.dot(asking, tl.trans(their_keys)) * scale
+        scores = tl.where(columns[None, :] <= tokens[:, None], scores, -float("inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp(scores - higher[:, None])
+        kept = tl.exp(highest - higher)
+        total = total * kept + tl.sum(weights, 1)
+        answer = answer * kept[:, None] + tl.dot(weights.to(their_values.dtype), their_values)
+        highest = higher
+    # Then what earlier steps have left in the cache, which every query sees.
+    before = tl.where(count > 0, cached, 0)
+    for start in range(0, before, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        places = first + tl.minimum(columns, before - 1)[:, None].to(tl.int64) * (KV * DIM) + dims[None, :]
+        their_keys = tl.load(keys + places)
+        their_values = tl.load(values + places)
+        scores = tl.dot(asking, tl.trans(their_keys)) * scale
+        scores = tl.where((columns < before)[None, :], scores, -float("inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp(scores - higher[:, None])
+        kept = tl.exp(highest - higher)
+        total = total * kept + tl.sum(weights, 1)
+        answer = answer * kept[:, None] + tl.dot(weights.to(their_values.dtype), their_values)
+        highest = higher
+    answer = answer / tl.where(total > 0, total, 1.0)[:, None]  # zeros where a block is of nobody
+    to = (own + queries % TOKENS)[:, None].to(tl.int64) * out_row + (head * GROUP + some + queries // TOKENS)[:, None] * DIM
+    known = (some + queries // TOKENS)[:, None] < GROUP
+    tl.store(out + to + dims[None, :], answer.to(asking.dtype), mask=known)

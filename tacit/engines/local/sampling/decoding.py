@@ -18,6 +18,7 @@ import torch
 from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.sampling.drawing import Onward, draw, draws_by_kernel, launch_draw
+from tacit.engines.local.sampling.mixing import Look, Seats
 
 Written = Callable[[], tuple[np.ndarray, np.ndarray]]
 """tokens and their log-probabilities, [B, K] each, which a device may still be at work on: asking for them waits for it"""
@@ -87,8 +88,17 @@ class Table(Protocol):
         counts from 0, the embeddings."""
         ...
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
-        """The next K tokens of every row. `longest`: tokens of the longest row."""
+    def reads_along(self, rows: int) -> tuple[int, ...]:
+        """How many prompt tokens can be read along in a step of so many rows: a few sizes, the least first. (): none."""
+        ...
+
+    def reserve(self, seats: Seats, columns: int, seated: int) -> None:
+        """Places of rows whose prompts are read along from now on. `columns` and `seated` as in `join`."""
+        ...
+
+    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling, look: Look | None = None) -> Written:
+        """The next K tokens of every row. `longest`: tokens of the longest row. `look`: what is read along; those who are ready
+        with it write from the next time on."""
         ...
 
     def keep(self, rows: np.ndarray) -> None:
@@ -131,6 +141,11 @@ class Lanes:
         more.positions_B[: self.places] = self.positions_B
         return more
 
+    @property
+    def drawn(self) -> torch.Tensor:
+        """[1] how many tokens of each row are drawn since `expect`"""
+        return self._drawn_B[:1]
+
     def seat(self, places_N: np.ndarray, tokens_N: torch.Tensor, positions_N: np.ndarray) -> None:
         """Rows whose last token is not read yet, and goes to this position."""
         places = handed(places_N, self.tokens_B.device)
@@ -151,7 +166,7 @@ class Lanes:
             onward = Onward(self._drawn_B, self.tokens_B, self.positions_B, columns - 1)
             launch_draw(logits_BV, sampling.temperature, self._noise_BK, self._out_tokens_BK, self._out_logprobs_BK, onward)
             return
-        index = self._drawn_B[:1]  # the same of every row
+        index = self.drawn
         tokens_B, logprobs_B = draw(logits_BV, self._noise_BK[:rows].index_select(1, index)[:, 0], sampling)
         self.tokens_B[:rows].copy_(tokens_B)
         self._out_tokens_BK[:rows].index_copy_(1, index, tokens_B[:, None])

@@ -12,6 +12,9 @@ a function of the requests alone, and a run can be repeated bit for bit.
 A GPU goes on while what it wrote is read, as long as nobody has just come to an end: then it would write for nothing. It goes
 on as well while others are let in: it has the next few steps of those who stay to do until their prompts are there, and the
 first few of all until it is known what they begin with.
+
+Where a table can read prompts along in the steps of those who write (mixing.py), and they are soon read, letting others join
+costs next to nothing, and idle places are not waited for as long.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ import torch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
+from tacit.engines.local.sampling import mixing
 from tacit.engines.local.sampling.decoding import Begun, Newcomers, Table, Written
+from tacit.engines.local.sampling.mixing import Readings, Seats
 from tacit.engines.local.sampling.rows import Asked, Job, NotFinite, Over, Rows
 
 if TYPE_CHECKING:
@@ -55,9 +60,13 @@ class LocalDesk:
         self._tickets = 0
         self._waiting: deque[Job] = deque()
         self._finished: list[tuple[int, Completion]] = []
+        self._over, self._written = 0, 0
+        """rows since the desk was opened, and their tokens"""
         self._version = 0
         self._table: Table | None = None
         self._rows = Rows(0)
+        self._readings = Readings()
+        """of rows under way, the prompts that are being read along"""
         self._unread: deque[Callable[[], None]] = deque()
         """what was asked of the table, in order: each waits for it and takes it down"""
 
@@ -85,7 +94,7 @@ class LocalDesk:
     def begin_again(self) -> None:
         """Rows under way wait once more, before all others."""
         self._waiting.extendleft(reversed([self._rows.jobs[place] for place in np.flatnonzero(self._rows.under_way_P)]))
-        self._rows = Rows(0)
+        self._rows, self._readings = Rows(0), Readings()
         self._unread.clear()
 
     def let_go(self) -> None:
@@ -97,7 +106,7 @@ class LocalDesk:
         with self._sampler.in_use:
             if self._table is not None:
                 self._table.decoder.put_back(self._table)
-            self._table, self._rows = None, Rows(0)
+            self._table, self._rows, self._readings = None, Rows(0), Readings()
             self._unread.clear()
             self._waiting.clear()
             self._finished.clear()
@@ -128,12 +137,13 @@ class LocalDesk:
             self._unread.popleft()()
         over, idle, waited = len(self._finished), 0, 0
         began, steady = rows.under_way + over, not over
-        while rows.under_way and idle < JOINING_COSTS * began and waited < PATIENCE:
-            if not self._unread and rows.under_way <= table.leave_below * len(rows):
+        while rows.under_way and not self._is_time(over, began, idle, waited):
+            reads = self._readings.under_way  # into places that stay where they are; and whoever ends, there is something to do
+            if not self._unread and not reads and rows.under_way <= table.leave_below * len(rows):
                 table.keep(rows.move_together())
             if not self._unread:
                 self._ask()
-            if table.looks_ahead and steady and not rows.some_end:
+            if table.looks_ahead and (reads or (steady and not rows.some_end)):
                 self._ask()
             self._unread.popleft()()
             before, over = over, began - rows.under_way
@@ -144,6 +154,16 @@ class LocalDesk:
             self._unread.clear()
         elif table.looks_ahead and not self._unread and not rows.all_end:
             self._ask()
+
+    def _is_time(self, over: int, began: int, idle: int, waited: int) -> bool:
+        """To come back with those that are over. Whoever comes in their places waits already, or will have prompts like those
+        at the table."""
+        sizes = self._sizes(len(self._rows))
+        coming = list(islice(self._waiting, over)) if sizes else []
+        like_them = sizes and not coming and self._readings.takes([self._rows.typical] * over, sizes, self._most_steps)
+        soon = self._can_be_mixed_in(coming) if coming else like_them
+        costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if soon else (JOINING_COSTS, PATIENCE)
+        return idle >= costs * began or waited >= patience
 
     def _stand(self) -> None:
         """On the weights of now."""
@@ -172,6 +192,9 @@ class LocalDesk:
         assert table is not None
         for _ in jobs:
             self._waiting.popleft()
+        if seated and self._can_be_mixed_in(jobs):
+            self._mix_in(jobs, seated)
+            return True
         jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
         firsts, source_N = _distinct(jobs)
         prompts, whose = [job.prompt for job in firsts], [job.whose for job in firsts]
@@ -182,6 +205,31 @@ class LocalDesk:
         self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
         self._unread.append(partial(self._begin, places_N, begun))
         return True
+
+    def _sizes(self, rows: int) -> tuple[int, ...]:
+        """Of chunks of prompts that so many rows can take along, if any. Hidden states are the prefill's."""
+        assert self._table is not None
+        return self._table.reads_along(rows) if self._depth is None and self._most_steps else ()
+
+    @property
+    def _most_steps(self) -> int:
+        return mixing.most_steps(self._written, self._over)
+
+    def _can_be_mixed_in(self, jobs: list[Job]) -> bool:
+        """Not where most of what is to be read would be read again for another: a prefill computes that once."""
+        sizes = self._sizes(max(len(self._rows), self._rows.under_way + len(jobs)))
+        lengths, distinct = [len(job.prompt) for job in jobs], {job.prompt.tobytes(): len(job.prompt) for job in jobs}
+        alike = 2 * sum(distinct.values()) < sum(lengths)
+        return not alike and all(job.whose is None for job in jobs) and self._readings.takes(lengths, sizes, self._most_steps)
+
+    def _mix_in(self, jobs: list[Job], seated: int) -> None:
+        """Their prompts are read in the next steps of those who sit; the shortest first, so that rows soon write."""
+        table, jobs = self._table, sorted(jobs, key=lambda job: len(job.prompt))
+        assert table is not None
+        places_N, _ = self._rows.seat(jobs, reading=True)
+        prompts = [job.prompt for job in jobs]
+        table.reserve(Seats.at_the_end(places_N, prompts), max(job.longest for job in jobs) + table.check_every, seated)
+        self._readings.add(places_N, prompts)
 
     def _who_can_join(self, jobs: list[Job]) -> list[Job]:
         """A job that only another decoder can write waits until those who sit here have left, and so do all behind it."""
@@ -210,8 +258,12 @@ class LocalDesk:
         table, rows = self._table, self._rows
         assert table is not None
         longest = rows.longest
+        look = self._readings.look(table.check_every, self._sizes(len(rows)))
         noise_PK, asked = rows.ask(table.check_every)
-        self._unread.append(partial(self._read, asked, table.advance(noise_PK, longest, self._sampling)))
+        self._unread.append(partial(self._read, asked, table.advance(noise_PK, longest, self._sampling, look)))
+        if look is not None:
+            rows.ready(look.ready.places_N)
+            self._sampler.prefilled_tokens += int((look.ready.positions_N + 1).sum())
 
     def _read(self, asked: Asked, written: Written) -> None:
         """Take them down. Some may be over since they were asked for, and others have their places."""
@@ -220,7 +272,8 @@ class LocalDesk:
         self._sampler.written_tokens += len(places_N) * tokens_BK.shape[1]
         self._finish(self._rows.record(places_N, tokens_BK[places_N], logprobs_BK[places_N], self._stops))
 
-    def _finish(self, over: Iterable[Over]) -> None:
+    def _finish(self, over: list[Over]) -> None:
+        self._over, self._written = self._over + len(over), self._written + sum(len(row.tokens_T) for row in over)
         self._finished += [
             (
                 row.job.ticket,

@@ -14,6 +14,7 @@ from transformers.cache_utils import DynamicLayer
 from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens
+from tacit.engines.local.sampling.mixing import Look, Seats
 
 
 class GenericDecoder:
@@ -91,7 +92,14 @@ class GenericTable:
         self._lanes.seat(newcomers.places_N, tokens_N, lengths_N[newcomers.source_N])
         return begun(tokens_N, logprobs_N, None if layer is None else output.hidden_states[layer][:, -1][source])
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
+    def reads_along(self, rows: int) -> tuple[int, ...]:
+        return ()
+
+    def reserve(self, seats: Seats, columns: int, seated: int) -> None:
+        raise AssertionError("no prompts are read along here")
+
+    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling, look: Look | None = None) -> Written:
+        assert look is None
         rows, steps = noise_BK.shape
         self._lanes.expect(noise_BK)
         for _ in range(steps):

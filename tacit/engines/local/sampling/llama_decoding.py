@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.projections import ALL, Groups
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
+from tacit.engines.local.sampling.mixing import ChunkRoom, ChunkRooms, Look, Seats, chunk_sizes
 from tacit.engines.local.sampling.prefills import RecordedPrefills
 
 ROOM = 1.25
@@ -59,6 +60,12 @@ class LlamaDecoder:
     @property
     def longest(self) -> int | None:
         return self.forward.longest
+
+    @cached_property
+    def reads_along(self) -> bool:
+        """whether prompts of those who join can be read in the steps of those who write. Found out where it is asked for: a
+        kernel is compiled for it"""
+        return self.fixed_shapes and self.flat and KeyValueCache(self.forward.geometry).reads_along
 
     @property
     def mixes(self) -> bool:
@@ -140,6 +147,7 @@ class LlamaTable:
         """by place"""
         self._order: tuple[torch.Tensor, torch.Tensor] | None = None
         self._groups: Groups = ()
+        self._rooms = ChunkRooms(self.check_every, decoder.device)
 
     def join(self, newcomers: Newcomers, seated: int, sampling: Sampling, layer: int | None) -> Begun:
         decoder, places_N, source_N = self.decoder, newcomers.places_N, newcomers.source_N
@@ -164,25 +172,43 @@ class LlamaTable:
         self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
         return begun(tokens_N, logprobs_N, torch.cat(hidden) if hidden else None)
 
-    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling) -> Written:
+    def reads_along(self, rows: int) -> tuple[int, ...]:
+        alone = self.decoder.reads_along and self._groups == ((None, ALL),)
+        return chunk_sizes(self.decoder.width(rows)) if alone else ()
+
+    def reserve(self, seats: Seats, columns: int, seated: int) -> None:
+        places_N = seats.places_N
+        self._open(max(seated, int(places_N.max()) + 1), columns, seated)
+        self._used = max(self._used, int(seats.positions_N.max()))
+        self._seat(places_N, [None] * len(places_N), seated)
+        self._sit(seats)
+
+    def advance(self, noise_BK: np.ndarray, longest: int, sampling: Sampling, look: Look | None = None) -> Written:
         decoder, lanes, cache = self.decoder, self._lanes, self.cache
         self._follow()
         rows, steps = noise_BK.shape
         width, capacity, order = decoder.width(rows), cache.capacity, self._order
         decoder.forward.use(self._groups)
         lanes.expect(noise_BK)
-        for columns in range(longest, longest + steps):
+        for columns, room in enumerate(self._rooms.fill(look, steps), longest):
             window = capacity if cache.reads_own_columns else min(decoder.window(columns), capacity)
 
-            def step(window: int = window) -> None:
+            def step(window: int = window, room: ChunkRoom | None = room) -> None:
                 tokens_B, positions_B = lanes.tokens_B[:width], lanes.positions_B[:width]
-                logits = decoder.forward.step(tokens_B, positions_B, cache, window, order)
+                chunk = None if room is None else room.chunk(lanes.drawn)
+                logits = decoder.forward.step(tokens_B, positions_B, cache, window, order, chunk)
                 lanes.draw(logits, sampling, capacity)
 
             how = (sampling.temperature, sampling.top_p, sampling.top_k)
-            self.graphs.run((width, capacity, window, how), step, self._rewind)
+            self.graphs.run((width, capacity, window, how, room and room.size), step, self._rewind)
         self._used = max(self._used, min(longest + steps - 1, capacity))
-        return lanes.written(rows, steps)
+        written = lanes.written(rows, steps)
+        if look is not None and len(look.ready.places_N):
+            self._sit(look.ready)
+        return written
+
+    def _sit(self, seats: Seats) -> None:
+        self._lanes.seat(seats.places_N, handed(seats.tokens_N, self.decoder.device), seats.positions_N)
 
     def keep(self, rows: np.ndarray) -> None:
         to, source = moved(rows, self.decoder.device)

@@ -58,6 +58,8 @@ class Rows:
         """by place; a row that is over keeps its place until another has it, or the rows move together"""
         self._hidden: list[np.ndarray | None] = []
         self.under_way_P = np.zeros(0, dtype=bool)
+        self._reading_P = np.zeros(0, dtype=bool)
+        """of those under way, whose prompt is not read yet, and who do not write"""
         self._tickets_P = np.zeros(0, dtype=np.int64)
         self._lengths_P = np.zeros(0, dtype=np.int64)
         self._asked_P = np.zeros(0, dtype=np.int64)
@@ -90,8 +92,14 @@ class Rows:
         """tokens of the longest row under way, when it has what was asked for"""
         return int((self._prompts_P + self._asked_P)[self.under_way_P].max())
 
-    def seat(self, jobs: Sequence[Job]) -> tuple[np.ndarray, np.ndarray]:
-        """(the place of each, the noise of its first token): places of rows that are over, then new ones."""
+    @property
+    def typical(self) -> int:
+        """tokens of a prompt, on average"""
+        return int(self._prompts_P.mean())
+
+    def seat(self, jobs: Sequence[Job], reading: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """(the place of each, the noise of its first token): places of rows that are over, then new ones. `reading`: they are
+        asked for nothing until they are `ready`, and then for their first token too."""
         free_N = np.flatnonzero(~self.under_way_P)[: len(jobs)]
         places_N = np.append(free_N, np.arange(len(self), len(self) + len(jobs) - len(free_N)))
         more = len(jobs) - len(free_N)
@@ -102,15 +110,19 @@ class Rows:
         for place, job in zip(places_N, jobs, strict=True):
             self.jobs[place] = job
         self.under_way_P[places_N], self._lengths_P[places_N], self._limits_P[places_N] = True, 0, limits_N
-        self._tickets_P[places_N], self._asked_P[places_N] = [job.ticket for job in jobs], 1
+        self._tickets_P[places_N], self._asked_P[places_N] = [job.ticket for job in jobs], 0 if reading else 1
+        self._reading_P[places_N] = reading
         self._prompts_P[places_N] = [len(job.prompt) for job in jobs]
         self._noise_PM[places_N] = uniforms([job.seed for job in jobs], self._noise_PM.shape[1])
         return places_N, self._noise_PM[places_N, 0]
 
+    def ready(self, places_N: np.ndarray) -> None:
+        self._reading_P[places_N] = False
+
     def ask(self, steps: int) -> tuple[np.ndarray, Asked]:
         """([places, steps] the noise of each row's next tokens, who is to have them)"""
         noise_PK = np.take_along_axis(self._noise_PM, self._asked_P[:, None] + np.arange(steps), axis=1)
-        places_N = np.flatnonzero(self.under_way_P)
+        places_N = np.flatnonzero(self.under_way_P & ~self._reading_P)
         self._asked_P[places_N] += steps
         return noise_PK, (places_N, self._tickets_P[places_N])
 
@@ -172,7 +184,7 @@ class Rows:
 
 
 _BY_PLACE = (
-    *("under_way_P", "_tickets_P", "_lengths_P", "_asked_P", "_limits_P", "_prompts_P"),
+    *("under_way_P", "_reading_P", "_tickets_P", "_lengths_P", "_asked_P", "_limits_P", "_prompts_P"),
     *("_noise_PM", "_tokens_PM", "_logprobs_PM"),
 )
 

@@ -1,0 +1,168 @@
+"""Prompt tokens that ride along in a step: what they leave in the cache, and that rows are none the wiser. Without a GPU
+triton's interpreter runs the kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from interpreted import assert_interpreted
+from random_models import make_model, with_adapter
+
+from tacit.engines.local.passes.chunk_attention import TOKENS, has_chunk_kernel
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward, Prompts
+from tacit.engines.local.sampling.mixing import FAR_BEHIND, ChunkRoom, Readings, chunk_sizes
+
+INTERPRETED = """
+import torch
+from tacit.engines.local.passes import chunk_attention
+for heads in ((3, 3, 64), (2, 6, 128), (1, 7, 16), (2, 1, 32), (1, 16, 16)):
+    assert chunk_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
+assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
+assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 1, 3, 128)
+"""
+
+# three prompts over several steps, two rows writing beside them; what nobody may read is infinite, and stays where it is
+IN_A_MODEL = """
+import numpy as np, torch
+from tacit.engines.local.passes import kv_cache, step_attention
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling.mixing import FAR_BEHIND, ChunkRoom, Readings
+from tests.engines.random_models import make_model
+step_attention._parts, step_attention._processors = (lambda *known: 2), (lambda device: 16)
+for family in ("qwen3", "llama-untied-bias"):
+    forward, seen = LlamaForward(make_model(family)), {}
+    forward._plain = False
+    for kernel in (False, True):
+        kv_cache.has_step_kernel = lambda *known: kernel
+        cache = kv_cache.KeyValueCache(forward.geometry)
+        cache._by_head = not kernel
+        cache.open(5, 128)
+        rng, readings, found = np.random.default_rng(0), Readings(), []
+        lengths = (1, 40, 91)
+        for rows in (cache._keys, cache._values):
+            for layer in rows:
+                layer[2:] = float("inf")
+        readings.add(np.array([2, 4, 3]), [rng.integers(0, 256, length) for length in lengths])
+        room, step = ChunkRoom(48, 4, torch.device("cpu")), 0
+        tokens, positions = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 5, 127, 127, 127])
+        while (look := readings.look(2, (48,))) is not None:
+            room.fill(look.packed_KX)
+            for at in range(len(look.packed_KX)):
+                with torch.no_grad():
+                    logits = forward.step(tokens, positions, cache, 128, None, room.chunk(torch.tensor([at])))
+                found.append(logits[:2])
+                tokens, positions, step = tokens + 1, (positions + 1).clamp(max=127), step + 1
+        for place, length in zip((2, 4, 3), lengths):
+            for rows in (cache._keys, cache._values):
+                found += [layer[place, : length - 1].clone() for layer in rows]
+                assert all(layer[place, length - 1 : 127].isinf().all() for layer in rows)
+        assert step == 3 and all(x.isfinite().all() for x in found)
+        seen[kernel] = found
+    torch.testing.assert_close(seen[True], seen[False], atol=1e-4, rtol=1e-4)
+"""
+
+
+@pytest.mark.parametrize("program", [INTERPRETED, IN_A_MODEL])
+def test_the_interpreted_kernel_is_plain_attention(program):
+    assert_interpreted(program)
+
+
+def test_a_cpu_has_none():
+    assert not has_chunk_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("heads", [(3, 3, 64), (2, 6, 128), (2, 7, 64), (2, 1, 128)])
+def test_a_gpu_that_can_compile_has_it(heads):
+    pytest.importorskip("triton")
+    assert has_chunk_kernel(torch.device("cuda"), torch.bfloat16, *heads)
+    assert not has_chunk_kernel(torch.device("cuda"), torch.float32, *heads)
+
+
+def test_chunks_fill_a_device():
+    assert [chunk_sizes(width) for width in (64, 48, 192, 256)] == [(192, 448), (208, 464), (64, 320), (256, 512)]
+    for width in range(1, 600):
+        few, many = chunk_sizes(width)
+        assert (
+            48 <= few < many and few % TOKENS == many % TOKENS == 0 and (width + many) <= -(-(width + few) // 256) * 256 + 256
+        )
+
+
+@pytest.mark.parametrize("sizes", [(32,), (48, 112), (16, 64)])
+def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_place(sizes):
+    rng, readings, prompts = np.random.default_rng(0), Readings(), {}
+    read: dict[int, list[int]] = {}
+    ready, now = set(), 0
+    for turn in range(60):
+        if turn % 7 == 0 and turn < 40:
+            new = [rng.integers(0, 256, rng.integers(1, 120)) for _ in range(rng.integers(1, 5))]
+            readings.add(np.arange(now, now + len(new)), new)
+            prompts |= dict(enumerate(new, now))
+            now += len(new)
+        left = len(readings)
+        look = readings.look(3, sizes)
+        if look is None:
+            assert left == 0
+            continue
+        assert (
+            look.size == next((size for size in sizes if left <= FAR_BEHIND * 3 * size), sizes[-1]) and len(look.packed_KX) <= 3
+        )
+        for packed_X in look.packed_KX:
+            tokens_C, positions_C, described = np.split(packed_X, (look.size, 2 * look.size))
+            before = {place: len(tokens) for place, tokens in read.items()}
+            for number, (place, cached, begin, count) in enumerate(described.reshape(-1, 4)):
+                own = number * TOKENS
+                assert not tokens_C[own + count : own + TOKENS].any() and 0 <= count <= TOKENS
+                if count:
+                    so_far = read.setdefault(place, [])
+                    assert cached == before.get(place, 0) and cached + own - begin == len(so_far)
+                    assert positions_C[own : own + count].tolist() == list(range(len(so_far), len(so_far) + count))
+                    so_far += tokens_C[own : own + count].tolist()
+        for place, token, position in zip(look.ready.places_N, look.ready.tokens_N, look.ready.positions_N, strict=True):
+            prompt = prompts[place]
+            assert (token, position) == (prompt[-1], len(prompt) - 1) and read.get(place, []) == prompt[:-1].tolist()
+            ready.add(place)
+    assert ready == set(prompts) and len(prompts) > 10 and not readings.under_way
+
+
+def test_prompts_begin_with_a_block_of_their_own_behind_one_another():
+    readings = Readings()
+    readings.add(np.array([5, 1]), [np.arange(20), np.arange(10)])
+    look = readings.look(4, (64,))
+    assert look is not None and look.ready.places_N.tolist() == [5, 1] and len(look.packed_KX) == 1
+    assert look.packed_KX[0, 128:].reshape(-1, 4).tolist() == [[5, 0, 0, 16], [5, 0, 0, 3], [1, 0, 32, 9], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "llama3-rope", "qwen2", "qwen3", "adapted"])
+def test_what_is_read_along_is_what_a_prefill_leaves_and_changes_no_row(family):
+    """Two rows write meanwhile, and are none the wiser; what nobody may read are no numbers."""
+    torch.manual_seed(0)
+    model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
+    forward, device, rng = LlamaForward(model), torch.device("cpu"), np.random.default_rng(0)
+    prompts = [rng.integers(0, 256, length) for length in (7, 90, 50, 33)]
+    mixed, alone = KeyValueCache(forward.geometry), KeyValueCache(forward.geometry)
+    for cache in (mixed, alone):
+        cache.open(6, 128)
+    readings, room, step = Readings(), ChunkRoom(64, 1, device), 0
+    for layer in (*mixed._keys, *mixed._values):
+        layer[2:] = float("nan")
+    readings.add(np.arange(2, 6), prompts)
+    with torch.inference_mode():
+        while (look := readings.look(1, (64,))) is not None:
+            room.fill(look.packed_KX)
+            rows = torch.tensor([3, 4]) + step, torch.tensor([0, 9]) + step
+            found = forward.step(*rows, mixed, 64, None, room.chunk(torch.tensor([0])))
+            torch.testing.assert_close(found, forward.step(*rows, alone, 64), atol=1e-5, rtol=1e-4)
+            step += 1
+        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        forward.prefill_flat(Prompts.of(prompts, device), None, lambda _, k, v: kept.append((k, v)))
+    starts = np.cumsum([0, *map(len, prompts)])
+    for layer, new in enumerate(kept):
+        for cached, expected in zip((mixed._keys[layer], mixed._values[layer]), new, strict=True):
+            for place, (start, prompt) in enumerate(zip(starts, prompts, strict=False), 2):
+                read = len(prompt) - 1
+                torch.testing.assert_close(cached[place, :read], expected[start : start + read], atol=1e-5, rtol=1e-4)
+                assert cached[place, read:].isnan().all()
+    assert step == 4

@@ -1,0 +1,430 @@
+"""Prompts that are read along in the steps of those who write: each completion is the one its request gets alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from random_models import as_on_a_gpu, make_model, plain_logprobs, with_adapter
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Desk, Request, Sampling
+from tacit.core.types import Completion
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.sampling import mixing
+from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
+from tacit.engines.local.sampling.sampler import LocalSampler
+
+pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
+
+WARM = Sampling(temperature=0.9)
+MOST_STEPS = mixing.most_steps
+LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@pytest.fixture(autouse=True)
+def however_little_is_written(monkeypatch):
+    """Prompts are read along."""
+    monkeypatch.setattr(mixing, "most_steps", lambda written, rows: mixing.MIXED_STEPS)
+
+
+def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
+    """As on a GPU that has kernels for prompts that are read along."""
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, **options)
+    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
+    sampler._lean.records = True
+    assert sampler._lean.reads_along
+    return sampler
+
+
+@pytest.fixture
+def looks(monkeypatch) -> list[mixing.Look | None]:
+    """What tables have read along."""
+    seen: list[mixing.Look | None] = []
+    advance = LlamaTable.advance
+
+    def watched(self, noise, longest, sampling, look=None):
+        seen.append(look)
+        return advance(self, noise, longest, sampling, look)
+
+    monkeypatch.setattr(LlamaTable, "advance", watched)
+    return seen
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    made = make_model("llama")
+    made.config.max_position_embeddings = 1024
+    return made
+
+
+def lines_of(count: int, turns: int, seed: int = 0, most: int = 90) -> list[list[Request]]:
+    """Requests that follow one another, side by side; prompts grow, and everything is ragged."""
+    rng, lines = np.random.default_rng(seed), []
+    for line in range(count):
+        prompt, requests = rng.integers(0, 256, rng.integers(1, 30)), []
+        for turn in range(turns):
+            requests.append(Request(prompt, seed=100 * line + turn, max_tokens=int(rng.integers(1, 30))))
+            prompt = np.append(prompt, rng.integers(0, 256, rng.integers(1, most)))
+        lines.append(requests)
+    return lines
+
+
+def walk(desk: Desk, lines: list[list[Request]]) -> Iterator[tuple[int, int, Completion]]:
+    tickets = {desk.submit(line[0]): (i, 0) for i, line in enumerate(lines)}
+    while finished := desk.wait():
+        for ticket, completion in finished:
+            i, turn = tickets.pop(ticket)
+            yield i, turn, completion
+            if turn + 1 < len(lines[i]):
+                tickets[desk.submit(lines[i][turn + 1])] = (i, turn + 1)
+    assert not tickets
+
+
+def alike(found: Completion, model, tokenizer, request: Request, sampling: Sampling = WARM) -> None:
+    (expected,) = LocalSampler(model, tokenizer, "cpu").sample([request], sampling)
+    assert (found.tokens.tolist(), found.finish) == (expected.tokens.tolist(), expected.finish)
+    np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["plain", "adapted", "qwen3", "few places", "small chunks", "greedy", "truncated"])
+def test_every_completion_is_the_one_its_request_gets_alone(way, model, tokenizer, monkeypatch, looks):
+    if way == "adapted":
+        model = with_adapter(model)
+    if way == "qwen3":
+        model = make_model("qwen3")
+        model.config.max_position_embeddings = 1024
+    if way == "small chunks":
+        monkeypatch.setattr("tacit.engines.local.sampling.llama_decoding.chunk_sizes", lambda width: (16, 48))
+    sampling = {"greedy": Sampling(temperature=0), "truncated": Sampling(temperature=0.8, top_p=0.9)}.get(way, WARM)
+    sampler = mixer(model, tokenizer, monkeypatch, max_batch=5 if way == "few places" else 256)
+    lines = lines_of(9, 5)
+    desk = sampler.desk(sampling)
+    alone = LocalSampler(model, tokenizer, "cpu")
+    came = 0
+    for i, turn, completion in walk(desk, lines):
+        (expected,) = alone.sample([lines[i][turn]], sampling)
+        assert (completion.tokens.tolist(), completion.finish) == (expected.tokens.tolist(), expected.finish)
+        np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
+        came += 1
+    assert came == 45
+    read = [look for look in looks if look is not None]
+    assert len(read) > 8 and sum(len(look.ready.places_N) for look in read) > 20, "nobody was read along"
+    if way == "small chunks":
+        assert {look.size for look in read} == {16, 48}
+    assert sampler.prefilled_tokens == sum(len(request.prompt) for line in lines for request in line)
+    assert not desk._readings.under_way and not desk._rows.under_way
+
+
+def apart(desk: Desk, model, lines: list[list[Request]]) -> float:
+    """How far log-probabilities are from the model's own, on average."""
+    gaps = [
+        found.logprobs - plain_logprobs(model, lines[i][turn].prompt, found.tokens, WARM.temperature)
+        for i, turn, found in walk(desk, lines)
+    ]
+    return float(np.abs(np.concatenate(gaps)).mean())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("rank", [0, 8])
+def test_it_is_as_close_to_the_model_as_with_a_prefill(rank, device, tokenizer, monkeypatch, looks):
+    """On a GPU in half precision, with its kernels, and recorded."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    model = make_model("qwen3")  # whose heads are large enough for the kernels
+    model.config.max_position_embeddings = 1024
+    if rank:
+        adapters = LoraConfig(r=rank, target_modules=LAYERS, init_lora_weights=False)
+        model = get_peft_model(model, adapters).eval().get_base_model()
+    model = model.to(torch.bfloat16 if device == "cuda" else torch.float32)
+    wide, found, lines = copy.deepcopy(model).float(), {}, lines_of(9, 5)
+    if device == "cuda":
+        sampler = LocalSampler(model.to(device), tokenizer, device)
+    else:
+        sampler = mixer(model, tokenizer, monkeypatch)
+    for most in (0, 16):
+        monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+        desk = sampler.desk(WARM)
+        found[most] = apart(desk, wide, lines)
+    assert sum(look is not None for look in looks) > 8, "nobody was read along"
+    assert desk._table.graphs.enabled and any(key[-1] for key in desk._table.graphs._graphs), "no such step was recorded"
+    assert found[16] < 1.5 * found[0] + 0.01 < 0.2
+
+
+def begun(sampler: LocalSampler, version: Callable[[], int] = lambda: 0) -> tuple[Desk, dict[int, Request]]:
+    """A desk where three have sat down, of whom one is over, and where two more are read along and not yet ready."""
+    rng = np.random.default_rng(7)
+    first = [Request(rng.integers(0, 256, 9 + i), seed=i, max_tokens=2 if i == 0 else 60) for i in range(3)]
+    more = [Request(rng.integers(0, 256, 400 + 100 * i), seed=10 + i, max_tokens=20) for i in range(2)]
+    desk = sampler.desk(WARM, version=version)
+    asked = {desk.submit(request): request for request in first}
+    assert [ticket for ticket, _ in desk.wait()] == [0]
+    asked |= {desk.submit(request): request for request in more}
+    return desk, {ticket: request for ticket, request in asked.items() if ticket}
+
+
+def the_rest(desk: Desk) -> dict[int, Completion]:
+    found: dict[int, Completion] = {}
+    while finished := desk.wait():
+        found |= dict(finished)
+    desk.close()
+    return found
+
+
+def stopped_while(desk: Desk, monkeypatch, error: BaseException, at: int = 2) -> None:
+    """The table fails in its look number `at` from now on, while a prompt is being read."""
+    advance, looks = LlamaTable.advance, []
+
+    def failing(self, noise, longest, sampling, look=None):
+        looks.append(look)
+        if len(looks) == at:
+            assert desk._rows._reading_P.any() and look is not None
+            raise error
+        return advance(self, noise, longest, sampling, look)
+
+    monkeypatch.setattr(LlamaTable, "advance", failing)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """So that a prompt takes several looks."""
+    monkeypatch.setattr("tacit.engines.local.sampling.llama_decoding.chunk_sizes", lambda width: (32, 64))
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), torch.OutOfMemoryError("no room"), RuntimeError("of the device")],
+    ids=["interrupted", "short", "failed"],
+)
+def test_whatever_happens_while_prompts_are_read_nobody_is_lost(error, at, model, tokenizer, monkeypatch, small_chunks):
+    sampler = mixer(model, tokenizer, monkeypatch)
+    desk, asked = begun(sampler)
+    stopped_while(desk, monkeypatch, error, at)
+    found: dict[int, Completion] = {}
+    try:
+        found |= dict(desk.wait())
+    except (KeyboardInterrupt, RuntimeError) as raised:
+        assert raised is error and not isinstance(raised, torch.OutOfMemoryError)
+        assert not desk._rows.under_way and not desk._readings.under_way
+    found |= the_rest(desk)
+    assert found.keys() == asked.keys()
+    for ticket, request in asked.items():
+        alike(found[ticket], model, tokenizer, request)
+
+
+def test_a_shortage_when_places_are_reserved_loses_nobody(model, tokenizer, monkeypatch, small_chunks):
+    sampler = mixer(model, tokenizer, monkeypatch)
+    desk, asked = begun(sampler)
+    reserve, times = LlamaTable.reserve, []
+
+    def short(self, *given):
+        times.append(1)
+        if len(times) == 1:
+            raise torch.OutOfMemoryError("no room")
+        reserve(self, *given)
+
+    monkeypatch.setattr(LlamaTable, "reserve", short)
+    found = the_rest(desk)
+    assert times and found.keys() == asked.keys()
+    for ticket, request in asked.items():
+        alike(found[ticket], model, tokenizer, request)
+
+
+def until_some_are_read(desk: Desk, monkeypatch) -> None:
+    """As if the caller had come back while prompts are being read: the patience of a desk is over."""
+    with monkeypatch.context() as patch:
+        patch.setattr(mixing, "MIXING_PATIENCE", 0)
+        assert desk.wait() == []
+    assert desk._readings.under_way and desk._unread
+
+
+def test_weights_that_change_while_prompts_are_read_write_all_of_a_completion(model, tokenizer, monkeypatch, small_chunks):
+    versions = [0]
+    sampler = mixer(model, tokenizer, monkeypatch)
+    desk, asked = begun(sampler, lambda: versions[0])
+    until_some_are_read(desk, monkeypatch)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.mul_(-3)
+    versions[0] = 1
+    found = the_rest(desk)
+    assert found.keys() == asked.keys() and {completion.version for completion in found.values()} == {1}
+    for ticket, request in asked.items():
+        alike(found[ticket], model, tokenizer, request)
+
+
+def test_others_may_join_while_prompts_are_read(model, tokenizer, monkeypatch, small_chunks, looks):
+    """More of them than there were places and columns, and some so long that they are prefilled while all wait."""
+    sampler = mixer(model, tokenizer, monkeypatch)
+    desk, asked = begun(sampler)
+    rng, did = np.random.default_rng(8), []
+    for name in ("join", "reserve"):
+        way = getattr(LlamaTable, name)
+        monkeypatch.setattr(LlamaTable, name, lambda *given, name=name, way=way: (did.append(name), way(*given))[1])
+    for lengths in ((30, 3, 1), (700, 650, 200), (17, 16, 2)):
+        until_some_are_read(desk, monkeypatch)
+        new = [Request(rng.integers(0, 256, length), seed=length, max_tokens=9) for length in lengths]
+        asked |= {desk.submit(request): request for request in new}
+    before = desk._table.cache.capacity, desk._table.cache.width
+    assert before > (512, 4) and before[1] > 4, "the table has not grown meanwhile"
+    found = the_rest(desk)
+    assert did == ["reserve", "reserve", "join", "reserve"]
+    assert found.keys() == asked.keys()
+    for ticket, request in asked.items():
+        alike(found[ticket], model, tokenizer, request)
+
+
+@pytest.mark.parametrize("how", ["close", "let_go"])
+def test_a_desk_that_is_left_while_prompts_are_read_leaves_nothing_behind(how, model, tokenizer, monkeypatch, small_chunks):
+    sampler = mixer(model, tokenizer, monkeypatch)
+    desk, asked = begun(sampler)
+    until_some_are_read(desk, monkeypatch)
+    getattr(desk, how)()
+    assert not desk._readings.under_way and not desk._unread
+    found = the_rest(desk)
+    assert found.keys() == (asked.keys() if how == "let_go" else set())
+    desk, asked = begun(sampler)  # at the same table, where it was kept
+    for ticket, completion in the_rest(desk).items():
+        alike(completion, model, tokenizer, asked[ticket])
+
+
+def test_logits_that_are_not_numbers_are_noticed_where_a_prompt_was_read_along(model, tokenizer, monkeypatch, small_chunks):
+    sampler = mixer(model, tokenizer, monkeypatch)
+    desk, asked = begun(sampler)
+    until_some_are_read(desk, monkeypatch)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    healthy = weight.data.clone()
+    weight.data.fill_(float("nan"))
+    sampler.weights_changed()
+    with pytest.raises(TacitError, match="not finite"):
+        desk.wait()
+    weight.data.copy_(healthy)
+    sampler.weights_changed()
+    for ticket, completion in the_rest(desk).items():
+        alike(completion, model, tokenizer, asked[ticket])
+
+
+def test_the_same_requests_give_the_same_bits_in_the_same_order(model, tokenizer, monkeypatch):
+    fresh, used = (mixer(model, tokenizer, monkeypatch) for _ in range(2))
+    list(walk(used.desk(Sampling()), lines_of(5, 3, seed=3, most=200)))
+
+    def play(sampler: LocalSampler) -> list:
+        return [(i, turn, c.tokens.tolist(), c.logprobs.tolist()) for i, turn, c in walk(sampler.desk(WARM), lines_of(7, 3))]
+
+    assert play(fresh) == play(used) == play(fresh)
+
+
+WHEN_NOT = ["hidden states", "a CPU", "switched off", "all alike", "too many", "little is written", "padded"]
+
+
+@pytest.mark.parametrize("why", WHEN_NOT)
+def test_prompts_are_prefilled_as_before_where_they_cannot_or_had_better_not_be_mixed_in(
+    why, model, tokenizer, monkeypatch, looks
+):
+    sampler = mixer(model, tokenizer, monkeypatch)
+    if why == "a CPU":
+        sampler = LocalSampler(model, tokenizer, "cpu")
+    if why == "padded":
+        sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=False)
+    if why == "switched off":
+        monkeypatch.setattr(mixing, "MIXED_STEPS", 0)
+    if why == "too many":
+        monkeypatch.setattr(mixing, "MIXED_STEPS", 1)
+    if why == "little is written":
+        monkeypatch.setattr(mixing, "most_steps", MOST_STEPS)
+    rng = np.random.default_rng(0)
+    desk = sampler.desk(WARM, layer=1 if why == "hidden states" else None)
+    for limit in (2, 60, 60):
+        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    desk.wait()
+    prompt = rng.integers(0, 256, 200)
+    new = [Request(prompt if why == "all alike" else rng.integers(0, 256, 200), seed=i, max_tokens=5) for i in range(3)]
+    tickets = {desk.submit(request): request for request in new}
+    found = the_rest(desk)
+    for ticket, request in tickets.items():
+        alike(found[ticket], model, tokenizer, request)
+    assert looks and all(look is None for look in looks)
+
+
+@pytest.mark.parametrize("written, expected", [(0, 0), (7, 0), (8, 1), (127, 15), (128, 16), (1000, 16)])
+def test_prompts_are_read_in_few_of_the_steps_in_which_a_row_writes(written, expected):
+    assert MOST_STEPS(written, 1) == MOST_STEPS(5 * written, 5) == expected
+    assert MOST_STEPS(0, 0) == 0
+
+
+@pytest.mark.parametrize("first, along", [(7, False), (40, True)])
+def test_how_much_is_written_is_counted_at_the_desk(first, along, model, tokenizer, monkeypatch, looks):
+    """Who joins when one row is over, after so many tokens, is read along or not."""
+    monkeypatch.setattr(mixing, "most_steps", MOST_STEPS)
+    desk, rng = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0)
+    for limit in (first, 90, 90):
+        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    assert [len(completion.tokens) for _, completion in desk.wait()] == [first]
+    desk.submit(Request(rng.integers(0, 256, 40), seed=1, max_tokens=3))
+    desk.wait()
+    assert any(look is not None for look in looks) == along
+
+
+@pytest.mark.parametrize("most", [0, 16])
+def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(most, model, tokenizer, monkeypatch):
+    """On a GPU a kernel is compiled and tried for it, which takes seconds."""
+    asked = []
+    monkeypatch.setattr(KeyValueCache, "reads_along", property(lambda self: asked.append(self) or True))
+    monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=2)
+    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
+    assert len(sampler.sample(lines_of(1, 4)[0], WARM)) == 4
+    assert len(asked) == (1 if most else 0)
+
+
+def test_a_desk_comes_back_sooner_where_those_who_come_next_can_be_mixed_in(model, tokenizer, monkeypatch):
+    """One short line among many long ones waits a few steps, and where a join would stop everybody, many."""
+    monkeypatch.setattr("tacit.engines.local.sampling.llama_decoding.chunk_sizes", lambda width: (16, 32))
+    waited = {}
+    for most, length in ((0, 5), (1, 5), (1, 40)):
+        monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+        desk = mixer(model, tokenizer, monkeypatch).desk(WARM)
+        for i in range(30):
+            desk.submit(Request(np.arange(length), seed=i, max_tokens=2 if i == 0 else 120))
+        assert 0 in dict(desk.wait())
+        waited[most, length] = int(desk._rows._lengths_P.max())
+    assert waited[1, 5] <= 2 + 2 * mixing.MIXING_PATIENCE < min(waited[0, 5], waited[1, 40])
+
+
+def test_a_desk_does_not_hurry_for_those_who_will_be_prefilled(model, tokenizer, monkeypatch):
+    """Who comes next is known where requests wait: of those that are alike, a prefill computes the prompt once."""
+    rng, waited = np.random.default_rng(0), {}
+    for alike in (False, True):
+        prompts = np.repeat(rng.integers(0, 256, (1, 9)), 34, 0) if alike else rng.integers(0, 256, (34, 9))
+        desk = mixer(model, tokenizer, monkeypatch, max_batch=30).desk(WARM)
+        for i, prompt in enumerate(prompts):
+            desk.submit(Request(prompt, seed=i, max_tokens=2 if i < 4 else 120))
+        assert len(desk.wait()) == 4
+        waited[alike] = int(desk._rows._lengths_P.max())
+    assert waited[False] <= 2 + 2 * mixing.MIXING_PATIENCE < waited[True]
+
+
+def spoiled(sampler: LocalSampler, model, tokenizer) -> bool:
+    desk, asked = begun(sampler)
+    found, alone = the_rest(desk), LocalSampler(model, tokenizer, "cpu")
+    return any(
+        found[ticket].tokens.tolist() != alone.sample([request], WARM)[0].tokens.tolist() for ticket, request in asked.items()
+    )
+
+
+def test_a_place_that_ran_along_within_its_prompt_would_spoil_it(model, tokenizer, monkeypatch, small_chunks):
+    """That these tests would notice."""
+    assert not spoiled(mixer(model, tokenizer, monkeypatch), model, tokenizer)
+    reserve = LlamaTable.reserve
+
+    def at_the_beginning(self, seats, *given):
+        reserve(self, seats, *given)
+        self._lanes.positions_B[torch.from_numpy(seats.places_N)] = 0
+
+    monkeypatch.setattr(LlamaTable, "reserve", at_the_beginning)
+    assert spoiled(mixer(model, tokenizer, monkeypatch), model, tokenizer)
