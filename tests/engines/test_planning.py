@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from tacit.core.batch import Batch
 from tacit.engines.local.learning import planning
@@ -22,6 +26,24 @@ def test_what_autograd_keeps_is_counted_once_and_without_weights() -> None:
     kept, result = kept_bytes(work, [weight])
     assert kept == (10 * 6 + 10 * 4 + 1) * 4
     assert result.shape == (10, 4)
+
+
+def net_bytes(work: Callable[[], Any]) -> int:
+    """That were asked for and not given back."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        work()
+    return sum(event.nbytes() for event in watched.profiler.kineto_results.events() if event.name() == "[memory]")
+
+
+def test_nothing_of_what_was_counted_stays(make_policy) -> None:
+    """Operations that keep their own answer (an exponential, attention) must not hold themselves, and all below them."""
+    weight = torch.randn(64, 64, requires_grad=True)
+    assert net_bytes(lambda: kept_bytes(lambda: (torch.randn(1000, 64) @ weight).exp().sum(), [weight])) == 0
+    rng, learning = np.random.default_rng(0), make_policy().engine.learning("default")
+    batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
+    count = lambda: kept_by(learning, batch, [Imitation()], np.arange(len(batch)))  # noqa: E731
+    count()  # what is only made once is there now
+    assert net_bytes(count) == 0
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}, {"dtype": "bfloat16"}])

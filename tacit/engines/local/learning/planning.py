@@ -118,7 +118,8 @@ def kept_bytes(
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in there and counts(tensor):
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # What an operation keeps of its own answer would, as it is, hold the operation that holds it, for good.
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         result = work()

@@ -97,8 +97,8 @@ class Regions:
         as_it_stands = partial(region, layout)
         try:
             compiled = self._compiled.get(layout) or to_compile(_region_of(layout), options={"size_asserts": False})
-            # Whoever counts what autograd keeps is not to count this.
-            with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            # Whoever counts what autograd keeps is not to count this. Detached, or an answer would hold itself (planning.py).
+            with saved_tensors_hooks(torch.Tensor.detach, lambda tensor: tensor):
                 _check_alike(compiled, as_it_stands, arguments)
         except Exception as error:
             goes_without(error, "without compiled regions")
