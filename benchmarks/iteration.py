@@ -25,6 +25,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,20 +89,25 @@ class Pages:
     format = BARE
 
     def __init__(self, words: int, task_id: str = "") -> None:
-        self._words, self._task_id = words, task_id
+        self.words, self._task_id = words, task_id
 
     def begin(self, task: Task, condition: Condition) -> Pages:
-        return Pages(self._words, task.id)
+        return Pages(self.words, task.id)
 
     def read(self, observation: Observation) -> Prompt:
         group, member = self._task_id.split()
-        place = (int(group), int(member) if observation.text != "0" else 0, int(observation.text))
-        rng = np.random.default_rng(place)
-        count = rng.integers(3 * self._words // 4, 5 * self._words // 4 + 1)
-        return Prompt(task=f"{group}", now=" ".join(rng.choice(WORDS, count)))
+        return Prompt(task=group, now=page(self.words, int(group), int(member), int(observation.text)))
 
     def record(self, action: str, transition: Transition) -> Mapping[str, float]:
         return {}
+
+
+@cache
+def page(words: int, group: int, member: int, turn: int) -> str:
+    """Kept: an iteration is not to be measured by how long it takes to draw words."""
+    rng = np.random.default_rng((group, member if turn else 0, turn))
+    count = rng.integers(3 * words // 4, 5 * words // 4 + 1)
+    return " ".join(rng.choice(WORDS, count))
 
 
 class Limited:
@@ -152,6 +158,9 @@ def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, f
     plans = [EpisodePlan(task, seed=derive(number, i)) for i, task in enumerate(tasks)]
     context, sampling = Pages(words_for(policy, shape.prompt_tokens)), Sampling(max_tokens=2 * shape.new_tokens)
     limited = Limited(policy, shape.new_tokens)
+    for i, turns in enumerate(lengths):
+        for turn in range(turns):
+            page(context.words, i // GROUP, i % GROUP, turn)
     marks = [time.perf_counter()]
     played = rollout(plans, context, InPlace(Turns), limited, sampling, 2 * shape.turns)
     synchronize()
