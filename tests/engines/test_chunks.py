@@ -12,7 +12,7 @@ from random_models import make_model, with_adapter
 from tacit.engines.local.passes.chunk_attention import TOKENS, has_chunk_kernel
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
-from tacit.engines.local.sampling.mixing import FAR_BEHIND, ChunkRoom, Readings, chunk_sizes
+from tacit.engines.local.sampling.mixing import ChunkRoom, Readings, chunk_sizes
 
 INTERPRETED = """
 import torch
@@ -28,7 +28,7 @@ IN_A_MODEL = """
 import numpy as np, torch
 from tacit.engines.local.passes import kv_cache, step_attention
 from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling.mixing import FAR_BEHIND, ChunkRoom, Readings
+from tacit.engines.local.sampling.mixing import ChunkRoom, Readings
 from tests.engines.random_models import make_model
 step_attention._parts, step_attention._processors = (lambda *known: 2), (lambda device: 16)
 for family in ("qwen3", "llama-untied-bias"):
@@ -102,13 +102,11 @@ def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_p
             prompts |= dict(enumerate(new, now))
             now += len(new)
         left = len(readings)
-        look = readings.look(3, sizes)
+        look = readings.look(3, sizes, most=12)
         if look is None:
             assert left == 0
             continue
-        assert (
-            look.size == next((size for size in sizes if left <= FAR_BEHIND * 3 * size), sizes[-1]) and len(look.packed_KX) <= 3
-        )
+        assert look.size == next((size for size in sizes if left <= 12 * size), sizes[-1]) and len(look.packed_KX) <= 3
         for packed_X in look.packed_KX:
             tokens_C, positions_C, described = np.split(packed_X, (look.size, 2 * look.size))
             before = {place: len(tokens) for place, tokens in read.items()}

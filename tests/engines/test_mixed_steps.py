@@ -370,6 +370,36 @@ def test_how_much_is_written_is_counted_at_the_desk(first, along, model, tokeniz
     assert any(look is not None for look in looks) == along
 
 
+def test_what_is_being_read_is_read_to_its_end_however_little_the_others_write(
+    model, tokenizer, monkeypatch, small_chunks, looks
+):
+    """Many short rows end while a long prompt is read; nobody would be read along any more."""
+    monkeypatch.setattr(mixing, "most_steps", MOST_STEPS)
+    desk, rng, asked = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0), {}
+    for limit in (2, 60, 60):
+        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    assert len(desk.wait()) == 1
+    desk._written = 128  # by that one
+    for length, limit in (*[(9, 1)] * 20, (680, 20)):
+        request = Request(rng.integers(0, 256, length), seed=len(asked), max_tokens=limit)
+        asked[desk.submit(request)] = request
+    found = the_rest(desk)
+    assert sum(look is not None for look in looks) > 2
+    for ticket, request in asked.items():
+        alike(found[ticket], model, tokenizer, request)
+
+
+def test_pairs_of_the_same_prompt_are_prefilled(model, tokenizer, monkeypatch, looks):
+    desk, rng = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0)
+    for limit in (2, 3, 90):
+        desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
+    assert len(desk.wait()) == 2
+    prompt = rng.integers(0, 256, 40)
+    for seed in range(2):
+        desk.submit(Request(prompt, seed=seed, max_tokens=3))
+    assert len(the_rest(desk)) == 3 and not any(looks)
+
+
 @pytest.mark.parametrize("most", [0, 16])
 def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(most, model, tokenizer, monkeypatch):
     """On a GPU a kernel is compiled and tried for it, which takes seconds."""

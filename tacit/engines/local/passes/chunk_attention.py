@@ -26,8 +26,10 @@ DESCRIBED = 4
 first token of this step is; and how many tokens of the block are real, 0 where it is nobody's"""
 MOST_HEADS = 4
 """query heads of a program: 64 rows of queries are what the device multiplies at once"""
-LAUNCH = {"BLOCK": 64, "FRESH": 32, "num_warps": 4, "num_stages": 3}
+LAUNCH = {"BLOCK": 64, "FRESH": 32, "num_warps": 4}
 """cached columns, and tokens of this step, that are looked at together"""
+LARGE = 128
+"""dimensions of a head above which three stages of columns do not fit into the memory that all kinds of devices have"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,7 @@ def attend_chunk(
         DIM=dim,
         TOKENS=TOKENS,
         HEADS=together,
-        **launch,
+        **{"num_stages": 3 if dim <= LARGE else 2, **launch},
     )
 
 

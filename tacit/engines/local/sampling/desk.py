@@ -207,20 +207,24 @@ class LocalDesk:
         return True
 
     def _sizes(self, rows: int) -> tuple[int, ...]:
-        """Of chunks of prompts that so many rows can take along, if any. Hidden states are the prefill's."""
+        """Of chunks of prompts that so many rows can take along, if any. Hidden states are the prefill's. What is being read is
+        read to its end, however little those have written who are over since."""
         assert self._table is not None
-        return self._table.reads_along(rows) if self._depth is None and self._most_steps else ()
+        wanted = self._depth is None and (self._readings.under_way or self._most_steps)
+        return self._table.reads_along(rows) if wanted else ()
 
     @property
     def _most_steps(self) -> int:
         return mixing.most_steps(self._written, self._over)
 
     def _can_be_mixed_in(self, jobs: list[Job]) -> bool:
-        """Not where most of what is to be read would be read again for another: a prefill computes that once."""
+        """Not where half of what is to be read would be read again for another: a prefill computes that once."""
         sizes = self._sizes(max(len(self._rows), self._rows.under_way + len(jobs)))
-        lengths, distinct = [len(job.prompt) for job in jobs], {job.prompt.tobytes(): len(job.prompt) for job in jobs}
-        alike = 2 * sum(distinct.values()) < sum(lengths)
-        return not alike and all(job.whose is None for job in jobs) and self._readings.takes(lengths, sizes, self._most_steps)
+        lengths = [len(job.prompt) for job in jobs]
+        if any(job.whose is not None for job in jobs) or not self._readings.takes(lengths, sizes, self._most_steps):
+            return False
+        distinct = {job.prompt.tobytes(): len(job.prompt) for job in jobs}
+        return 2 * sum(distinct.values()) > sum(lengths)
 
     def _mix_in(self, jobs: list[Job], seated: int) -> None:
         """Their prompts are read in the next steps of those who sit; the shortest first, so that rows soon write."""
@@ -258,7 +262,7 @@ class LocalDesk:
         table, rows = self._table, self._rows
         assert table is not None
         longest = rows.longest
-        look = self._readings.look(table.check_every, self._sizes(len(rows)))
+        look = self._readings.look(table.check_every, self._sizes(len(rows)), self._most_steps)
         noise_PK, asked = rows.ask(table.check_every)
         self._unread.append(partial(self._read, asked, table.advance(noise_PK, longest, self._sampling, look)))
         if look is not None:

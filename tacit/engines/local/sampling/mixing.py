@@ -2,8 +2,9 @@
 
     a step  =  [ a token of every row | 16 tokens of a prompt | its next 16 | 16 of another | … | nobody's ]
 
-A decode step of few rows takes as long as reading the weights does; with some hundred tokens more it takes little longer. The
-last token of a prompt is not read along: once all before it are in the cache, the row begins to write with it, like any other.
+A decode step of few rows takes as long as reading the weights does; some hundred tokens more are read in less time than a
+prefill would take, and nobody stops for them. The last token of a prompt is not read along: once all before it are in the
+cache, the row begins to write with it, like any other.
 
 Until then its place runs along unread, and what it writes there must be where nobody has been yet: it has the last token, and
 that token's position, from the beginning. So it writes behind the prompt, and its row writes there again before it reads.
@@ -22,19 +23,18 @@ from tacit.engines.local.passes.chunk_attention import DESCRIBED, TOKENS, Chunk
 from tacit.engines.local.passes.handing import handed
 
 MIXED_STEPS = 16
-"""prompts that would take more steps than this in all are prefilled while everybody waits: rows would stand idle too long"""
+"""prompts that would take more steps than this in all, read as fast as can be, are prefilled while everybody waits: rows would
+stand idle too long"""
 SHARE = 8
 """and so are those that would take more than one in so many of the steps in which a row writes: whoever writes little would
 mostly wait to be read"""
 MIXING_COSTS, MIXING_PATIENCE = 1, 8
 """JOINING_COSTS and PATIENCE (desk.py) of rows whose prompts are read along"""
 FULL = 256
-"""rows that a step takes in little more time than a few: of 1.5 thousand million weights on an H200, 64 take 54 µs a layer, and
-256 take 69"""
+"""rows that a step may have before it takes a step's time more: with adapters, of 1.5 thousand million weights, an H200 takes
+2.2 ms for 64 rows, and with 192 or 448 prompt tokens beside them 3.1 or 4.2; in a prefill as many tokens take longer"""
 FEWEST = 64
 """tokens that are worth a wider step"""
-FAR_BEHIND = 4
-"""looks of the least size that may be waited for: 512 rows read more tokens a step than 256, and take longer for each"""
 
 
 def most_steps(written: int, rows: int) -> int:
@@ -91,20 +91,21 @@ class Readings:
         return bool(self._queue)
 
     def takes(self, lengths: Sequence[int], sizes: tuple[int, ...], steps: int) -> bool:
-        """Whether prompts of these lengths would be read in so many steps, with those that are being read."""
+        """Whether prompts of these lengths would be read in so many steps of the most tokens, with those that are being
+        read."""
         more = TOKENS * sum(_blocks(length - 1) for length in lengths)
         return bool(sizes) and len(self) + more <= steps * sizes[-1]
 
     def add(self, places_N: np.ndarray, prompts: Sequence[np.ndarray]) -> None:
         self._queue.extend(_Reading(int(place), prompt) for place, prompt in zip(places_N, prompts, strict=True))
 
-    def look(self, steps: int, sizes: tuple[int, ...]) -> Look | None:
-        """What so many steps are to read, in chunks of the least of the sizes with which all are soon read. None: nothing is
-        left."""
+    def look(self, steps: int, sizes: tuple[int, ...], most: int = MIXED_STEPS) -> Look | None:
+        """What so many steps are to read, in chunks of the least of the sizes with which all are read in `most` steps: of the
+        others, each step reads more and takes longer. None: nothing is left."""
         if not self._queue:
             return None
         needed = len(self)
-        size = next((size for size in sizes if needed <= FAR_BEHIND * steps * size), sizes[-1])
+        size = next((size for size in sizes if needed <= most * size), sizes[-1])
         packed: list[np.ndarray] = []
         ready: list[_Reading] = []
         while self._queue and len(packed) < steps:
