@@ -79,7 +79,7 @@ class Steps:
             assert self._cache.reads_along, "the kernel for prompts that ride along does not hold here"  # `apart` is of rows
             readings, room, random = Readings(), ChunkRoom(along, 1, forward.device), np.random.default_rng(0)
             readings.add(np.arange(rows, rows + prompts), list(random.integers(0, forward.vocabulary, (prompts, before + 1))))
-            for look in (readings.look(1, (along,)) for _ in range(2)):
+            for look in (readings.look(1, (along,), 1) for _ in range(2)):
                 assert look is not None
                 room.fill(look.packed_KX)
             self._chunk = room.chunk(torch.zeros(1, dtype=torch.long, device=forward.device))

@@ -47,7 +47,7 @@ for family in ("qwen3", "llama-untied-bias"):
         readings.add(np.array([2, 4, 3]), [rng.integers(0, 256, length) for length in lengths])
         room, step = ChunkRoom(48, 4, torch.device("cpu")), 0
         tokens, positions = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 5, 127, 127, 127])
-        while (look := readings.look(2, (48,))) is not None:
+        while (look := readings.look(2, (48,), 2)) is not None:
             room.fill(look.packed_KX)
             for at in range(len(look.packed_KX)):
                 with torch.no_grad():
@@ -128,7 +128,7 @@ def test_every_token_but_the_last_of_a_prompt_is_read_once_in_order_and_in_its_p
 def test_prompts_begin_with_a_block_of_their_own_behind_one_another():
     readings = Readings()
     readings.add(np.array([5, 1]), [np.arange(20), np.arange(10)])
-    look = readings.look(4, (64,))
+    look = readings.look(4, (64,), 4)
     assert look is not None and look.ready.places_N.tolist() == [5, 1] and len(look.packed_KX) == 1
     assert look.packed_KX[0, 128:].reshape(-1, 4).tolist() == [[5, 0, 0, 16], [5, 0, 0, 3], [1, 0, 32, 9], [0, 0, 0, 0]]
 
@@ -148,7 +148,7 @@ def test_what_is_read_along_is_what_a_prefill_leaves_and_changes_no_row(family):
         layer[2:] = float("nan")
     readings.add(np.arange(2, 6), prompts)
     with torch.inference_mode():
-        while (look := readings.look(1, (64,))) is not None:
+        while (look := readings.look(1, (64,), 1)) is not None:
             room.fill(look.packed_KX)
             rows = torch.tensor([3, 4]) + step, torch.tensor([0, 9]) + step
             found = forward.step(*rows, mixed, 64, None, room.chunk(torch.tensor([0])))

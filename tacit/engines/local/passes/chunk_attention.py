@@ -8,7 +8,6 @@ values come from where the step has just computed them, not from the cache: no b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -26,8 +25,8 @@ DESCRIBED = 4
 first token of this step is; and how many tokens of the block are real, 0 where it is nobody's"""
 MOST_HEADS = 4
 """query heads of a program: 64 rows of queries are what the device multiplies at once"""
-LAUNCH = {"BLOCK": 64, "FRESH": 32, "num_warps": 4}
-"""cached columns, and tokens of this step, that are looked at together"""
+BLOCK, FRESH, WARPS = 64, 32, 4
+"""cached columns, and tokens of this step, that a program looks at together, and its warps"""
 LARGE = 128
 """dimensions of a head above which three stages of columns do not fit into the memory that all kinds of devices have"""
 
@@ -53,7 +52,6 @@ def attend_chunk(
     rotations_C: torch.Tensor,
     scale: float,
     out: torch.Tensor,
-    launch: Mapping[str, int] = LAUNCH,
 ) -> None:
     """Writes `out` [C, query heads · head_dim], and the keys and values into the cache. Tokens may lie apart from each other in
     memory; a token's own heads may not. Queries, keys and rotations are as in step_attention."""
@@ -83,7 +81,10 @@ def attend_chunk(
         DIM=dim,
         TOKENS=TOKENS,
         HEADS=together,
-        **{"num_stages": 3 if dim <= LARGE else 2, **launch},
+        BLOCK=BLOCK,
+        FRESH=FRESH,
+        num_warps=WARPS,
+        num_stages=3 if dim <= LARGE else 2,
     )
 
 

@@ -99,7 +99,7 @@ class Readings:
     def add(self, places_N: np.ndarray, prompts: Sequence[np.ndarray]) -> None:
         self._queue.extend(_Reading(int(place), prompt) for place, prompt in zip(places_N, prompts, strict=True))
 
-    def look(self, steps: int, sizes: tuple[int, ...], most: int = MIXED_STEPS) -> Look | None:
+    def look(self, steps: int, sizes: tuple[int, ...], most: int) -> Look | None:
         """What so many steps are to read, in chunks of the least of the sizes with which all are read in `most` steps: of the
         others, each step reads more and takes longer. None: nothing is left."""
         if not self._queue:
