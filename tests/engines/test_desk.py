@@ -20,7 +20,7 @@ from tacit.engines.local.sampling.desk import PATIENCE
 from tacit.engines.local.sampling.llama_decoding import LlamaTable
 from tacit.engines.local.sampling.rows import Rows
 from tacit.engines.local.sampling.sampler import LocalSampler
-from tacit.engines.local.sampling.stopping import KEPT
+from tacit.engines.local.sampling.stopping import KEPT, Stops
 from tacit.losses.imitation import Imitation
 
 
@@ -227,6 +227,19 @@ def test_stop_strings_of_long_ago_are_forgotten_and_still_stop_who_asked_for_the
     again = sampler.stops(stops[0])
     tokens = np.arange(40)
     assert again is not first and (again.interesting(tokens) == first.interesting(tokens)).all()
+
+
+@pytest.mark.parametrize("cleans_up", [True, False])
+def test_texts_of_several_that_are_over_are_those_of_each_without_what_ended_it(tokenizer, cleans_up, monkeypatch):
+    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", cleans_up)  # decides who decodes
+    end, rng = 7, np.random.default_rng(0)
+    stops = Stops(tokenizer, [end], (), len(tokenizer))
+    said = [rng.integers(40, 120, size=size) for size in (0, 1, 9, 30)]
+    ended = [np.append(tokens, end) for tokens in said]
+    expected = [tokenizer.decode(tokens.tolist(), skip_special_tokens=True) for tokens in said]
+    assert len(expected[-1]) >= 30
+    assert stops.texts(said) == stops.texts(ended) == [stops.text(tokens) for tokens in ended] == expected
+    assert stops.texts([]) == []
 
 
 def test_identical_prompts_that_wait_together_are_prefilled_once(llama, tokenizer):

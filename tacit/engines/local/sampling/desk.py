@@ -278,19 +278,20 @@ class LocalDesk:
 
     def _finish(self, over: list[Over]) -> None:
         self._over, self._written = self._over + len(over), self._written + sum(len(row.tokens_T) for row in over)
+        texts = self._stops.texts([row.tokens_T for row in over])
         self._finished += [
             (
                 row.job.ticket,
                 Completion(
                     tokens=row.tokens_T,
                     logprobs=row.logprobs_T,
-                    text=self._stops.text(row.tokens_T),
+                    text=text,
                     finish="stop" if row.stopped else "length",
                     hidden=row.hidden_D,
                     version=self._version,
                 ),
             )
-            for row in over
+            for row, text in zip(over, texts, strict=True)
         ]
 
 
@@ -299,7 +300,7 @@ def _distinct(jobs: list[Job]) -> tuple[list[Job], np.ndarray]:
     firsts: list[Job] = []
     source_N = np.zeros(len(jobs), dtype=np.int64)
     for i, job in enumerate(jobs):
-        if not firsts or firsts[-1].whose != job.whose or not np.array_equal(firsts[-1].prompt, job.prompt):
+        if not firsts or firsts[-1].whose != job.whose or firsts[-1].prompt.tobytes() != job.prompt.tobytes():
             firsts.append(job)
         source_N[i] = len(firsts) - 1
     return firsts, source_N

@@ -150,11 +150,13 @@ class Rows:
         ends_N = np.minimum(starts_N + tokens_NK.shape[1], self._limits_P[places_N])
         self._lengths_P[places_N] = ends_N
         candidate_NK = stops.interesting(tokens_NK)
+        may_stop_N = np.logical_or.reduce(candidate_NK, axis=1)
         at_limit_N = ends_N == self._limits_P[places_N]
         over = []
-        for i in np.flatnonzero(candidate_NK.any(1) | at_limit_N):
-            place, start, end = places_N[i], int(starts_N[i]), int(ends_N[i])
-            length, stopped = _end(self._tokens_PM[place], candidate_NK[i], start, end, stops)
+        for i in np.flatnonzero(may_stop_N | at_limit_N):
+            place, start, length, stopped = places_N[i], int(starts_N[i]), int(ends_N[i]), False
+            if may_stop_N[i]:
+                length, stopped = _end(self._tokens_PM[place], candidate_NK[i], start, length, stops)
             if stopped or at_limit_N[i]:
                 self.under_way_P[place], self._asked_P[place] = False, 0
                 tokens_T, logprobs_T = self._tokens_PM[place, :length].copy(), self._logprobs_PM[place, :length].copy()

@@ -171,7 +171,7 @@ class LocalSampler:
                 f"request {ticket} has {len(prompt)} prompt tokens and may write {limit}, together more than the "
                 f"model's context of {self._context}; shorten the prompt or lower max_tokens."
             )
-        if prompt.min() < 0 or prompt.max() >= self._vocabulary:
+        if prompt.view(np.uint64).max() >= self._vocabulary:  # where a negative one is huge
             raise TacitError(
                 f"the prompt of request {ticket} has a token outside 0..{self._vocabulary - 1}; it was made by "
                 "another model's tokenizer."

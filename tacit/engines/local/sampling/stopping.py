@@ -20,7 +20,7 @@ class Stops:
     """
 
     def __init__(self, tokenizer: Any, end_tokens: Iterable[int], stop: Sequence[str], vocabulary: int) -> None:
-        self._decode = _decoder(tokenizer)
+        self._decode, self._decode_all = _decoders(tokenizer)
         self._stop = tuple(stop)
         self._last_characters = {text[-1] for text in stop}
         self._is_end_V = np.zeros(vocabulary, dtype=bool)
@@ -43,9 +43,15 @@ class Stops:
 
     def text(self, tokens_T: np.ndarray) -> str:
         """The text of a completion, without the token that ended it."""
-        if len(tokens_T) and self._is_end_V[tokens_T[-1]]:
-            tokens_T = tokens_T[:-1]
-        return self._decode(tokens_T.tolist())
+        return self._decode(self._said(tokens_T))
+
+    def texts(self, completions: Sequence[np.ndarray]) -> list[str]:
+        """Of several: where many are over at once, on all CPUs."""
+        return self._decode_all([self._said(tokens_T) for tokens_T in completions])
+
+    def _said(self, tokens_T: np.ndarray) -> list[int]:
+        said: list[int] = tokens_T.tolist()
+        return said[:-1] if said and self._is_end_V[said[-1]] else said
 
     def _completes(self, token: int) -> bool:
         known = self._may_complete.get(token)
@@ -56,13 +62,14 @@ class Stops:
         return known
 
 
-def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
-    """Text without control tokens: from the tokenizer itself, where what is around it would change nothing and take twice as
-    long."""
+def _decoders(tokenizer: Any) -> tuple[Callable[[list[int]], str], Callable[[list[list[int]]], list[str]]]:
+    """Text without control tokens, of one and of several: from the tokenizer itself, where what is around it would change
+    nothing and take twice as long."""
     own = getattr(tokenizer, "backend_tokenizer", None)
     if own is not None and not getattr(tokenizer, "clean_up_tokenization_spaces", True):
-        return partial(own.decode, skip_special_tokens=True)
-    return partial(tokenizer.decode, skip_special_tokens=True)
+        return partial(own.decode, skip_special_tokens=True), partial(own.decode_batch, skip_special_tokens=True)
+    decode = partial(tokenizer.decode, skip_special_tokens=True)
+    return decode, lambda completions: [decode(tokens) for tokens in completions]
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
