@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tacit.core.cpus import usable_cpus
+
 
 class Processes:
     """Starts commands, `most` of them at a time. Made before anything heavy is imported, so that the environment it sets is the
@@ -22,7 +24,10 @@ class Processes:
     def __init__(self, main: Callable[[list[str]], int], most: int) -> None:
         """`main` does a command, given its words; each new process finds it by its name."""
         self._main, self.most = main, most
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        # A run's texts are encoded together, on as many cores as are its share.
+        each = usable_cpus() // most
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if each > 1 else "false")
+        os.environ.setdefault("RAYON_NUM_THREADS", str(max(1, each)))
         # A library that only asks whether there is a GPU must not begin to use it: a driver in use does not survive a fork.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         if most > 1:

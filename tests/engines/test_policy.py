@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tacit.core.batch import Batch
+from tacit.core.cpus import usable_cpus
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.engines.local.passes.codec import TextCodec
-from tacit.engines.local.passes.models import LanguageModel, usable_cpus
+from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 

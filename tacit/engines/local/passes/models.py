@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tacit.core.cpus import usable_cpus
 from tacit.core.errors import TacitError
 from tacit.engines.local.memory import patiently
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
@@ -194,16 +195,6 @@ def keep_order(device: torch.device) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it unwritten
-
-
-def usable_cpus() -> int:
-    """CPUs in the affinity mask, or the container's quota where that is smaller."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return allowed
-    return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
 
 
 def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:

@@ -46,7 +46,7 @@ class Stops:
         return self._decode(self._said(tokens_T))
 
     def texts(self, completions: Sequence[np.ndarray]) -> list[str]:
-        """Of several: where many are over at once, on all CPUs."""
+        """Of several, on as many CPUs as the tokenizer takes (TOKENIZERS_PARALLELISM, RAYON_NUM_THREADS)."""
         return self._decode_all([self._said(tokens_T) for tokens_T in completions])
 
     def _said(self, tokens_T: np.ndarray) -> list[int]:

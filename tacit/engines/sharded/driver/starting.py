@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
+from tacit.core.cpus import usable_cpus
 from tacit.core.errors import TacitError
-from tacit.engines.local.passes.models import resolve_device, usable_cpus
+from tacit.engines.local.passes.models import resolve_device
 from tacit.engines.local.sampling.stopping import end_tokens
 from tacit.engines.models.sources import find_pretrained
 from tacit.engines.sharded.driver.group import RankGroup
