@@ -22,6 +22,7 @@ from tacit.core.errors import EngineLost, TacitError
 from tacit.engines.local import memory
 from tacit.engines.local.learning import planning
 from tacit.engines.local.passes import scoring
+from tacit.engines.sharded.driver import group
 from tacit.engines.sharded.driver import policy as sharded
 from tacit.engines.sharded.driver.handover import Handover
 from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
@@ -151,7 +152,13 @@ def test_nobody_waits_for_longer_or_for_what_others_do_not_hold(opened: Open, cr
     assert policy.update(batch, [ShortForAWhile(0)], LR)["slept_max"] == waits
 
 
-def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open) -> None:
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others, who cannot answer, are not waited for as long as ranks far apart might need."""
+    monkeypatch.setattr(group, "GRACE_S", 3.0)
+
+
+def test_gathered_layer_by_layer_it_is_said_what_was_too_much(opened: Open, soon: None) -> None:
     """The others wait for its layers: nobody can go on, and a run begins again with half of it."""
     policy = opened(gather="layer")
     with pytest.raises(EngineLost, match=r"rank 1 .*out of GPU memory in an update with a token_budget of 2048") as lost:
@@ -207,7 +214,7 @@ def test_a_scoring_pass_layer_by_layer_is_not_cut_by_one_rank(opened: Open) -> N
     assert lost.value.settings == {"token_budget": 1024}
 
 
-def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time(opened: Open) -> None:
+def test_whole_weights_that_do_not_fit_are_gathered_layer_by_layer_the_next_time(opened: Open, soon: None) -> None:
     """Nobody can gather without the rank that has no room: all are ended, soon and not at the limit of a piece of work."""
     policy, batch = opened(timeout_s=600.0), a_batch()
     policy.update(batch, [Rigged("gather")], 0.0)
