@@ -25,9 +25,8 @@ class Processes:
         """`main` does a command, given its words; each new process finds it by its name."""
         self._main, self.most = main, most
         # A run's texts are encoded together, on as many cores as are its share.
-        each = usable_cpus() // most
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if each > 1 else "false")
-        os.environ.setdefault("RAYON_NUM_THREADS", str(max(1, each)))
+        each = max(1, usable_cpus() // most)
+        self._share = {"TOKENIZERS_PARALLELISM": "true" if each > 1 else "false", "RAYON_NUM_THREADS": str(each)}
         # A library that only asks whether there is a GPU must not begin to use it: a driver in use does not survive a fork.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         if most > 1:
@@ -38,7 +37,7 @@ class Processes:
 
     def start(self, words: Sequence[str], log: Path) -> Command:
         # The server may be older than this environment: it serves all that a process and its parents ever start.
-        told = (self._main, list(words), str(log), dict(os.environ))
+        told = (self._main, list(words), str(log), {**self._share, **os.environ})
         process = self._context.Process(target=_run, args=told, name=" ".join(words))
         with _without_our_main():
             process.start()

@@ -17,14 +17,17 @@ def tell(names: list[str]) -> int:
 @pytest.mark.parametrize(("most", "told"), [(2, "true 3"), (5, "false 1"), (9, "false 1")])
 def test_texts_are_encoded_on_a_run_s_share_of_the_cores(most, told, tmp_path, monkeypatch):
     monkeypatch.setattr("tacit.comparison.processes.usable_cpus", lambda: 6)
-    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # which they set, like all of these: they end with this test
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # which they set, like the next: they end with this test
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    command = Processes(tell, most).start(["TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"], tmp_path / "log")
-    command.wait(120)
-    assert command.code == 0 and (tmp_path / "log").read_text().endswith(f"\n{told}\n")
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
+    processes = Processes(tell, most)
+    for said, expected in (({}, told), ({"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "4"}, "false 4")):
+        for name, value in said.items():
+            monkeypatch.setenv(name, value)
+        command = processes.start(["TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"], tmp_path / "log")
+        command.wait(120)
+        assert command.code == 0 and (tmp_path / "log").read_text().endswith(f"\n{expected}\n")
 
 
 def test_each_sees_the_environment_as_it_is_when_it_is_started(tmp_path, monkeypatch):

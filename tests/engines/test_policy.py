@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tacit.core.batch import Batch
-from tacit.core.cpus import usable_cpus
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.engines.local.passes.codec import TextCodec
@@ -311,7 +310,3 @@ def test_a_compiled_decoder_is_only_wrapped(make_policy, monkeypatch) -> None:
     assert LanguageModel(hf, compiled=True).lean is not None and not seen
     model = LanguageModel(hf, compiled=True, lean=False)
     assert seen == [(model.decoder, {"dynamic": True})]
-
-
-def test_usable_cpus() -> None:
-    assert usable_cpus() >= 1

@@ -1,0 +1,33 @@
+"""How many CPUs there are for us."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tacit.core.cpus import usable_cpus
+
+needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process to CPUs")
+
+
+@needs_affinity
+def test_a_process_that_is_pinned_to_one_has_one() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert usable_cpus() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@needs_affinity
+@pytest.mark.parametrize(
+    ("quota", "usable"),
+    [("max 100000", 8), ("300000 100000", 3), ("350000 100000", 3), ("50000 100000", 1), ("900000 100000", 8), ("", 8)],
+)
+def test_a_containers_quota_counts_where_it_is_smaller(quota: str, usable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(Path, "read_text", lambda path: quota)
+    assert usable_cpus() == usable
