@@ -92,6 +92,7 @@ def test_the_gradient_of_adapters_is_that_of_the_formula(monkeypatch, adapted, f
     differences."""
     if in_one_product:
         monkeypatch.setattr(joint_module, "_one_after_the_other", joint_module._in_one_product)
+        monkeypatch.setattr(joint_module, "_back_one_after_the_other", joint_module._back_in_one_product)
     generator = torch.Generator().manual_seed(0)
 
     def made(*shape: int, learns: bool = True) -> torch.Tensor:
@@ -137,6 +138,16 @@ def test_adapters_of_any_rank_and_scale_are_as_exact_in_half_precision(way) -> N
         assert (ours.double() - theirs).norm() < 0.004 * theirs.norm()
 
 
+@pytest.mark.parametrize("way", [joint_module._back_one_after_the_other, joint_module._back_in_one_product])
+def test_what_goes_back_to_x_is_as_exact_in_half_precision(way) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (40, 300), (40, 136), (300, 5), (5, 136)
+    gradient, weight, back, lora_A = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
+    exact = gradient.t().double() @ weight.double() + back.double() @ lora_A.double()
+    found = way(gradient.t(), weight, back, lora_A)
+    assert found.dtype == torch.bfloat16 and (found.double() - exact).norm() < 0.004 * exact.norm()
+
+
 def test_one_product_is_taken_where_more_is_saved_than_copied() -> None:
     gate_up, qkv = (17920, 1536), (2048, 1536)
     assert joint_module._saves_time(32768, *gate_up) and joint_module._saves_time(4096, *gate_up)
@@ -144,6 +155,19 @@ def test_one_product_is_taken_where_more_is_saved_than_copied() -> None:
     assert not joint_module._saves_time(32768, *qkv)
     small = 2 * 1536, 576
     assert joint_module._saves_time(65536, *small) and not joint_module._saves_time(65536, 960, 576)
+
+
+def test_of_a_narrow_product_only_the_way_back_is_one() -> None:
+    class OnGpu(list):  # type: ignore[type-arg]
+        is_cuda = True
+
+    rows = OnGpu([0] * 32768)
+    there, back = joint_module._way_there, joint_module._way_back
+    down, up, square = (torch.empty(shape, device="meta") for shape in ((1536, 8960), (17920, 1536), (1536, 1536)))
+    assert there(rows, down) is there(rows, square) is joint_module._one_after_the_other
+    assert back(rows, down) is joint_module._back_in_one_product and there(rows, up) is joint_module._in_one_product
+    assert back(rows, up) is back(rows, square) is joint_module._back_one_after_the_other
+    assert back(torch.zeros(32768, 1), down) is joint_module._back_one_after_the_other, "a CPU"
 
 
 def test_a_gradient_that_comes_by_two_ways_is_added_by_the_product() -> None:

@@ -43,11 +43,15 @@ def adapted_step(
     reading: Reading,
     ways: type[Ways],
 ) -> torch.Tensor:
-    """Through all layers and the last norm; `h_BD` itself is changed. The mathematics is that of `LlamaForward.step`."""
+    """The rows of a step, through all layers and the last norm; `h_BD` itself is changed. The mathematics is that of
+    `LlamaForward.step`."""
     x = ways.normed(h_BD, layers[0].input_norm)
     for depth, layer in enumerate(layers):
         q, k, v = layer.by_head(layer.qkv(x), cis_B, ways)
-        x = added(h_BD, layer.mlp_norm, *layer.out.beside(cache.attend(depth, q, k, v, reading)))
+        attended = cache.attend(depth, q, k, v, reading)
+        if depth + 1 == len(layers):
+            h_BD, attended = h_BD[: reading.width], attended[: reading.width]
+        x = added(h_BD, layer.mlp_norm, *layer.out.beside(attended))
         following = layers[depth + 1].input_norm if depth + 1 < len(layers) else last_norm
         x = added(h_BD, following, *layer.down.beside(gated(*layer.gate_up.beside(x))))
     return x

@@ -7,7 +7,7 @@ which is also how they are sampled from (`projections.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -69,8 +69,7 @@ class _Adapted(torch.autograd.Function):
         *lora_B: torch.Tensor | None,
     ) -> torch.Tensor:
         ctx.layout = layout
-        way = _in_one_product if x.is_cuda and _saves_time(len(x), *weight.shape) else _one_after_the_other
-        y, x, read = way(x, weight, bias, lora_A, layout, lora_B)
+        y, x, read = _way_there(x, weight)(x, weight, bias, lora_A, layout, lora_B)
         ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, read, *lora_B)
         return y
 
@@ -88,7 +87,7 @@ class _Adapted(torch.autograd.Function):
                 of_a[i].addmm_(of_y[i], B, beta=0, alpha=scale)
             for_B.append(torch.addmm(B, of_y[i].t(), a[i], beta=0, alpha=scale) if needed else None)
         return (
-            torch.mm(gradient, weight).addmm_(back, lora_A) if needs_x else None,
+            _way_back(gradient, weight)(gradient, weight, back, lora_A) if needs_x else None,
             gradient.t() @ x if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
             back.t() @ x if needs_A else None,
@@ -97,11 +96,22 @@ class _Adapted(torch.autograd.Function):
         )
 
 
-def _saves_time(rows: int, features: int, inputs: int) -> bool:
-    """One product instead of two saves reading and writing y once more, and costs a copy of x and one of the weights; it was
-    only measured where it saves far more than that. Of q, k and v, y is hardly larger than x, and of few rows than the
-    weights."""
-    return rows * features > 2 * (rows * inputs + features * inputs)
+def _way_there(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    features, inputs = weight.shape
+    return _in_one_product if x.is_cuda and _saves_time(len(x), features, inputs) else _one_after_the_other
+
+
+def _way_back(gradient: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor]:
+    features, inputs = weight.shape
+    saves = gradient.is_cuda and _saves_time(len(gradient), inputs, features)
+    return _back_in_one_product if saves else _back_one_after_the_other
+
+
+def _saves_time(rows: int, written: int, read: int) -> bool:
+    """One product instead of two saves reading and writing what is written, so wide, once more, and costs a copy of what is
+    read and one of the weights; it was only measured where it saves far more than that. Of q, k and v, y is hardly larger than
+    x, and of few rows than the weights."""
+    return rows * written > 2 * (rows * read + written * read)
 
 
 def _one_after_the_other(
@@ -140,6 +150,22 @@ def _in_one_product(
     beside = torch.cat([x, linear(x, lora_A), x.new_zeros(len(x), missing)], 1)
     x, read = beside[:, :inputs], beside[:, inputs : inputs + rank]
     return linear(beside, matrix, bias), x, read
+
+
+def _back_one_after_the_other(
+    gradient: torch.Tensor, weight: torch.Tensor, back: torch.Tensor, lora_A: torch.Tensor
+) -> torch.Tensor:
+    """dL/dx = g W + e A"""
+    return torch.mm(gradient, weight).addmm_(back, lora_A)
+
+
+def _back_in_one_product(
+    gradient: torch.Tensor, weight: torch.Tensor, back: torch.Tensor, lora_A: torch.Tensor
+) -> torch.Tensor:
+    """dL/dx = [g, e] [W; A]"""
+    missing = -(len(weight) + len(lora_A)) % RANK_STEP
+    beside = torch.cat([gradient, back, gradient.new_zeros(len(gradient), missing)], 1)
+    return beside @ torch.cat([weight, lora_A, weight.new_zeros(missing, weight.shape[1])])
 
 
 def _product_of(parts: Sequence[Parts]) -> tuple[torch.Tensor, torch.Tensor | None]:

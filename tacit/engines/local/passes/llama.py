@@ -244,11 +244,12 @@ class LlamaForward:
     ) -> torch.Tensor:
         """One more token per row at its own position; reads the cache's first `window` columns. Returns logits [B, V].
 
-        `chunk`: prompt tokens that ride along behind the rows, and leave keys and values in the cache; no order then.
+        `chunk`: prompt tokens that ride along behind the rows, and leave keys and values in the cache; no order then. The top
+        layer's they have left when it attends, and go no further.
         `order`: (which row comes where when they are sorted into the groups in use, and where to find each again), where the
         rows do not lie so. Only attention, which reads the cache, sees them as they lie.
         """
-        rows, where = len(tokens_B), positions_B
+        where = positions_B
         if chunk is not None:
             tokens_B, where = torch.cat((tokens_B, chunk.tokens_C)), torch.cat((positions_B, chunk.positions_C))
         cis_B = self._cis.index_select(0, where).unsqueeze(1)
@@ -262,14 +263,16 @@ class LlamaForward:
             return self.head.unrounded(small.normed(h, self._norm.weight))
         turns = cis_B if reading.rotations is None else None
         if order is None and self._steps_adapted:
-            return self.head.unrounded(adapted_step(h, self._layers, self._norm, turns, cache, reading, ways)[:rows])
+            return self.head.unrounded(adapted_step(h, self._layers, self._norm, turns, cache, reading, ways))
         for depth, block in enumerate(self._layers):
             q, k, v = block.query_key_value(h, turns, ways)
             if order is not None:
                 q, k, v = (x[order[1]] for x in (q, k, v))
             attended = cache.attend(depth, q, k, v, reading)
+            if depth + 1 == len(self):
+                h, attended = h[: reading.width], attended[: reading.width]
             h = block.after_attention(h, attended if order is None else attended[order[0]], ways)
-        logits = self.head.unrounded(self.final_norm(h[:rows]))
+        logits = self.head.unrounded(self.final_norm(h))
         return logits if order is None else logits[order[1]]
 
     @property
