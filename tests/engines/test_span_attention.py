@@ -26,7 +26,7 @@ from tacit.engines.local.passes import span_attention
 from tacit.engines.local.passes.ragged_attention import _row_by_row
 from tacit.engines.local.passes.spans import Spans
 generator = torch.Generator().manual_seed(0)
-queries_B, keys_B = np.array([1, 0, 37]), np.array([1, 5, 50])
+queries_B, keys_B = np.array([1, 0, 53]), np.array([1, 5, 66])
 for heads, key_heads, dim, block_q, block_k in ((6, 1, 128, 16, 32), (3, 1, 64, 32, 16)):
     span_attention.LAUNCHES[dim] = dict.fromkeys(span_attention.LAUNCHES[dim], {"BLOCK_Q": block_q, "BLOCK_K": block_k})
     spans = Spans.of(queries_B, keys_B, torch.device("cpu"))
