@@ -17,7 +17,8 @@ from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.pieces import PLAIN, Pieces
 from tacit.engines.local.passes.projections import add_adapter
 from tacit.engines.local.passes.ragged import RaggedDecoder
-from tacit.engines.local.passes.ragged_attention import Spans, attend
+from tacit.engines.local.passes.ragged_attention import attend
+from tacit.engines.local.passes.spans import Spans
 from tacit.engines.local.sampling.sampler import LocalSampler
 
 

@@ -30,8 +30,9 @@ from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
-from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
+from tacit.engines.local.passes.ragged_attention import attend_prompts, has_flash
 from tacit.engines.local.passes.small_step import SmallStep, projected
+from tacit.engines.local.passes.spans import Spans
 from tacit.engines.local.passes.ways import CompiledWays, Ways
 
 Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -193,14 +194,14 @@ class LlamaForward:
         for depth, block in enumerate(self._layers[:-1]):
             q, k, v = block.query_key_value(h, cis_N, ways)
             sink(depth, k, v)
-            h = block.after_attention(h, attend(q, k, v, prompts.spans, scale).flatten(1), ways)
+            h = block.after_attention(h, attend_prompts(q, k, v, prompts.spans, scale).flatten(1), ways)
             if layer == depth + 1:
                 wanted = h[ends_U]
         top, h_U = self._layers[-1], h[ends_U]
         k, v = top.key_value(h, cis_N, ways)
         sink(len(self) - 1, k, v)
         q, _, _ = top.query_key_value(h_U, cis_N[ends_U])
-        h_U = self.final_norm(top.after_attention(h_U, attend(q, k, v, prompts.last, scale).flatten(1)))
+        h_U = self.final_norm(top.after_attention(h_U, attend_prompts(q, k, v, prompts.last, scale).flatten(1)))
         return self.head.unrounded(h_U), h_U if layer == len(self) else wanted
 
     def prefill(

@@ -17,8 +17,9 @@ from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.joint import joint
 from tacit.engines.local.passes.lean import LeanDecoder
 from tacit.engines.local.passes.pieces import COMPILED, PLAIN, WORTH_COMPILING, Pieces, can_compile
-from tacit.engines.local.passes.ragged_attention import Spans, attend, has_flash
+from tacit.engines.local.passes.ragged_attention import attend, has_flash
 from tacit.engines.local.passes.regions import WORTH_A_REGION, Regions
+from tacit.engines.local.passes.spans import Spans
 
 
 class RaggedDecoder(LeanDecoder):

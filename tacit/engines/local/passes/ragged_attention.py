@@ -3,15 +3,15 @@
     query i of a row sees the row's keys 0 … (its keys − its queries) + i
 
 so a row's queries are the last of its tokens, whose keys may begin earlier: with a prompt that other rows share, say. On a GPU
-in half precision this is one launch of torch's flash kernel; elsewhere, row by row, what that launch computes.
+in half precision this is one launch of torch's flash kernel, or of our own (span_attention) on those that it was made for;
+elsewhere, row by row, what that launch computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import ran_out
-from tacit.engines.local.passes.handing import handed
+from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.span_attention import LAUNCHES, Attended
+from tacit.engines.local.passes.spans import Spans
 
-
-@dataclass(frozen=True, eq=False)
-class Spans:
-    """Where rows begin: row b's queries lie from `starts_q[b]` to `starts_q[b + 1]`, its keys likewise."""
-
-    starts_q: torch.Tensor
-    starts_k: torch.Tensor
-    longest_q: int
-    longest_k: int
-
-    @staticmethod
-    def of(queries_B: np.ndarray, keys_B: np.ndarray, device: torch.device) -> Spans:
-        """Rows of so many queries and keys."""
-        starts_q, starts_k = (
-            handed(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), device) for lengths in (queries_B, keys_B)
-        )
-        return Spans(starts_q, starts_k, int(queries_B.max()), int(keys_B.max()))
+HOPPER = 9
+"""the major compute capability of the GPUs whose launches LAUNCHES has; on others, torch's kernel may well be quicker"""
 
 
 @cache
@@ -56,11 +43,53 @@ def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     return True
 
 
+@cache
+def has_own(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether our kernels are used on these: where torch's runs, on a GPU they are tuned for, and they are right."""
+    if head_dim not in LAUNCHES or not has_flash(device, dtype, head_dim):
+        return False
+    if torch.cuda.get_device_capability(device)[0] != HOPPER:
+        return False
+    return holds("attention and its gradient", device, partial(_agrees, device, dtype, head_dim))
+
+
 def attend(q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, spans: Spans, scale: float) -> torch.Tensor:
-    """[Q, heads, head_dim]; H / G query heads share a key head."""
+    """[Q, heads, head_dim]; H / G query heads share a key head. With or without a gradient it is the same kernel: a ratio of
+    what is scored to what is learned from is of the same numbers."""
+    if spans.lengths is not None and has_own(q_QHD.device, q_QHD.dtype, q_QHD.shape[-1]):
+        return Attended.apply(q_QHD, k_KGD, v_KGD, spans, scale)
+    return attend_prompts(q_QHD, k_KGD, v_KGD, spans, scale)
+
+
+def attend_prompts(q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, spans: Spans, scale: float) -> torch.Tensor:
+    """The same for a prefill, which is to give the same numbers recorded or not. How long the rows of a recorded one are, only
+    the device knows when it is played; programs of ours are counted on the host. Torch's are counted for the longest."""
     if has_flash(q_QHD.device, q_QHD.dtype, q_QHD.shape[-1]):
         return _Flash.apply(q_QHD, k_KGD, v_KGD, spans, scale)
     return _row_by_row(q_QHD, k_KGD, v_KGD, spans, scale)
+
+
+def _agrees(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Rows of one token and of several blocks, one with more keys than queries and one without any, in heads that lie side by
+    side with others in memory; scores from flat to sharp."""
+    generator, heads, key_heads = torch.Generator(device).manual_seed(0), 4, 2
+    queries_B, keys_B = np.array([1, 150, 0, 131]), np.array([1, 150, 4, 300])
+    spans = Spans.of(queries_B, keys_B, device)
+
+    def drawn(tokens: int, heads: int) -> torch.Tensor:
+        wide = torch.randn(tokens, heads + 1, head_dim, generator=generator, device=device)
+        return (wide * torch.logspace(-1, 0.3, tokens, device=device)[:, None, None]).to(dtype)[:, 1:].requires_grad_()
+
+    asked = [drawn(int(queries_B.sum()), heads), *(drawn(int(keys_B.sum()), key_heads) for _ in "kv")]
+    pull = drawn(int(queries_B.sum()), heads).detach()
+    exact = [x.detach().float().requires_grad_() for x in asked]
+    (q, k, v), scale = exact, head_dim**-0.5
+    found, expected = Attended.apply(*asked, spans, scale), _row_by_row(q, k, v, spans, scale)
+    all_found = [found, *torch.autograd.grad(found, asked, pull)]
+    all_expected = [expected, *torch.autograd.grad(expected, exact, pull.float())]
+    # weights and what is found are rounded, and so is what a gradient is a sum of
+    most = 4 * torch.finfo(dtype).eps + 1e-5
+    return all(bool((x.float() - y).abs().max() <= most * y.abs().max()) for x, y in zip(all_found, all_expected, strict=True))
 
 
 class _Flash(torch.autograd.Function):

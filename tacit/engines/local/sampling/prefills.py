@@ -23,7 +23,7 @@ from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
 from tacit.engines.local.passes.packing import power_from, within
-from tacit.engines.local.passes.ragged_attention import Spans
+from tacit.engines.local.passes.spans import Spans
 from tacit.engines.local.sampling.graphs import StepGraphs
 
 LAUNCHED = 1e11

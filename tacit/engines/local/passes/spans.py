@@ -1,0 +1,65 @@
+"""Rows of different lengths that lie end to end: where each begins, and how a kernel's programs share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tacit.engines.local.passes.handing import handed
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Where rows begin: row b's queries lie from `starts_q[b]` to `starts_q[b + 1]`, its keys likewise."""
+
+    starts_q: torch.Tensor
+    starts_k: torch.Tensor
+    longest_q: int
+    longest_k: int
+    lengths: tuple[np.ndarray, np.ndarray] | None = None
+    """of each row's queries and keys, where the host knows them"""
+    _blocks: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict, init=False)
+
+    @staticmethod
+    def of(queries_B: np.ndarray, keys_B: np.ndarray, device: torch.device) -> Spans:
+        """Rows of so many queries and keys."""
+        starts_q, starts_k = (handed(_starts(lengths), device) for lengths in (queries_B, keys_B))
+        return Spans(starts_q, starts_k, int(queries_B.max()), int(keys_B.max()), (queries_B, keys_B))
+
+    def query_blocks(self, size: int) -> torch.Tensor:
+        """[blocks, 5] (see `_shared`) of up to so many queries each, on the device."""
+        return self._kept("queries", size)
+
+    def key_blocks(self, size: int) -> torch.Tensor:
+        """[blocks, 5] of up to so many keys each. Keys that no query sees are among them."""
+        return self._kept("keys", size)
+
+    def _kept(self, what: str, size: int) -> torch.Tensor:
+        """Every layer of a pass asks for the same."""
+        if (what, size) not in self._blocks:
+            assert self.lengths is not None
+            self._blocks[what, size] = handed(_shared(*self.lengths, what, size), self.starts_q.device)
+        return self._blocks[what, size]
+
+
+def _starts(lengths_B: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths_B)]).astype(np.int32)
+
+
+def _shared(queries_B: np.ndarray, keys_B: np.ndarray, what: str, size: int) -> np.ndarray:
+    """[blocks, 5]: a block's first token within its row, and of the row where its queries start, how many they are, where its
+    keys start, and how many those are. There is no block without tokens, however the lengths differ, and those with the most to
+    do come first: a device is done when its last program is."""
+    lengths_B = queries_B if what == "queries" else keys_B
+    counts_B = -(-lengths_B // size)
+    rows_N = np.repeat(np.arange(len(lengths_B)), counts_B)
+    first_N = (np.arange(len(rows_N)) - np.repeat(_starts(counts_B)[:-1], counts_B)) * size
+    queries_N, keys_N = queries_B[rows_N], keys_B[rows_N]
+    if what == "queries":  # the last of a block sees so many keys
+        work_N = keys_N - queries_N + np.minimum(first_N + size, queries_N)
+    else:  # so many queries see one of a block
+        work_N = queries_N - np.maximum(first_N - (keys_N - queries_N), 0)
+    table_N5 = np.stack([first_N, _starts(queries_B)[rows_N], queries_N, _starts(keys_B)[rows_N], keys_N], 1)
+    return table_N5[np.argsort(-work_N, kind="stable")].astype(np.int32)

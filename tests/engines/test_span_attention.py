@@ -1,0 +1,103 @@
+"""Attention by our kernels: what they compute, its gradients, how the work is shared out, and where they are used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from interpreted import assert_interpreted
+
+from tacit.engines.local.passes import ragged_attention
+from tacit.engines.local.passes.ragged_attention import attend, attend_prompts, has_own
+from tacit.engines.local.passes.spans import Spans
+
+CPU = torch.device("cpu")
+
+ON_TRIAL = """
+import torch
+from tacit.engines.local.passes.ragged_attention import _agrees
+assert _agrees(torch.device("cpu"), torch.float16, 64)
+"""
+
+IN_SMALL_BLOCKS = """
+import numpy as np
+import torch
+from tacit.engines.local.passes import span_attention
+from tacit.engines.local.passes.ragged_attention import _row_by_row
+from tacit.engines.local.passes.spans import Spans
+generator = torch.Generator().manual_seed(0)
+queries_B, keys_B = np.array([1, 0, 53]), np.array([1, 5, 66])
+for heads, key_heads, dim, block_q, block_k in ((6, 1, 128, 16, 32), (3, 1, 64, 32, 16)):
+    span_attention.LAUNCHES[dim] = dict.fromkeys(span_attention.LAUNCHES[dim], {"BLOCK_Q": block_q, "BLOCK_K": block_k})
+    spans = Spans.of(queries_B, keys_B, torch.device("cpu"))
+    joined = torch.randn(keys_B.sum(), heads + 2 * key_heads, dim, generator=generator, requires_grad=True)
+    q, k, v = joined.split([heads, key_heads, key_heads], 1)  # as a joint projection leaves them
+    q = q[: queries_B.sum()]
+    pull = torch.randn(q.shape, generator=generator)
+    found, expected = (way(q, k, v, spans, 0.3) for way in (span_attention.Attended.apply, _row_by_row))
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(out, joined, pull)[0] for out in (found, expected)]
+    torch.testing.assert_close(*gradients, atol=2e-5, rtol=1e-4)
+none = np.array([0, 0])
+q, k = torch.zeros(0, 4, 64, requires_grad=True), torch.ones(7, 2, 64, requires_grad=True)
+found = span_attention.Attended.apply(q, k, k, Spans.of(none, np.array([3, 4]), torch.device("cpu")), 1.0)
+assert found.shape == q.shape and not torch.autograd.grad(found.sum(), k)[0].any()
+"""
+
+
+@pytest.mark.parametrize("program", [ON_TRIAL, IN_SMALL_BLOCKS], ids=["as tried on a GPU", "in small blocks"])
+def test_the_interpreted_kernels_compute_what_they_should(program) -> None:
+    assert_interpreted(program)
+
+
+def test_every_token_has_one_block_and_those_with_most_to_do_come_first() -> None:
+    queries_B, keys_B = np.array([5, 0, 1, 9]), np.array([5, 3, 8, 11])
+    spans = Spans.of(queries_B, keys_B, CPU)
+    table = spans.query_blocks(4)
+    assert table.dtype == torch.int32 and table is spans.query_blocks(4)
+    # first of its block, then the row: queries' start and number, keys' start and number
+    assert table.tolist() == [
+        [8, 6, 9, 16, 11],  # sees 11 keys
+        [4, 6, 9, 16, 11],  # 10
+        [0, 5, 1, 8, 8],  # 8
+        [0, 6, 9, 16, 11],  # 6
+        [4, 0, 5, 0, 5],  # 5
+        [0, 0, 5, 0, 5],  # 4
+    ]
+    found = [(start + first, min(first + 4, keys) - first) for first, _, _, start, keys in spans.key_blocks(4).tolist()]
+    assert found[0] == (16, 4) and found[-1] == (5, 3), "seen by nine queries, and by none"
+    assert sorted(token for start, count in found for token in range(start, start + count)) == list(range(keys_B.sum()))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_updates_use_them_where_they_hold_and_prefills_do_not(monkeypatch, there) -> None:
+    """A recorded prefill is one whose lengths the host does not know."""
+    used = []
+
+    class Attended:
+        @staticmethod
+        def apply(q, k, v, spans, scale):
+            used.append(len(q))
+            return ragged_attention._row_by_row(q, k, v, spans, scale)
+
+    monkeypatch.setattr(ragged_attention, "has_own", lambda device, dtype, head_dim: there)
+    monkeypatch.setattr(ragged_attention, "Attended", Attended)
+    spans = Spans.of(np.array([3, 2]), np.array([3, 4]), CPU)
+    q, k, v = torch.randn(5, 4, 8), torch.randn(7, 2, 8), torch.randn(7, 2, 8)
+    expected = attend_prompts(q, k, v, spans, 0.3)
+    recorded = Spans(spans.starts_q, spans.starts_k, spans.longest_q, spans.longest_k)
+    assert torch.equal(attend(q, k, v, recorded, 0.3), expected) and not used
+    assert torch.equal(attend(q, k, v, spans, 0.3), expected) and used == ([5] if there else [])
+
+
+def test_a_cpu_has_no_such_kernels() -> None:
+    assert not has_own(CPU, torch.bfloat16, 128)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_hopper_has_them() -> None:
+    pytest.importorskip("triton")
+    device = torch.device("cuda")
+    hopper = torch.cuda.get_device_capability(device)[0] == ragged_attention.HOPPER
+    assert all(has_own(device, torch.bfloat16, head_dim) == hopper for head_dim in (64, 128))
+    assert not has_own(device, torch.bfloat16, 96), "untuned"
