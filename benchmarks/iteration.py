@@ -165,6 +165,8 @@ def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, f
     played = rollout(plans, context, InPlace(Turns), limited, sampling, 2 * shape.turns)
     synchronize()
     marks.append(time.perf_counter())
+    if sum(len(episode.steps) for episode in played) < sum(lengths):
+        raise SystemExit(f"prompts of some {shape.prompt_tokens} tokens do not fit {policy.context_limit}, the model's context")
     groups = [Group(tasks[i], tuple(played[i : i + GROUP])) for i in range(0, len(played), GROUP)]
     credits = list(EpisodeRelative()(groups, Outcome()(groups)))
     batch = Batch.from_groups(groups, credits, 1.0)
@@ -285,6 +287,9 @@ def main() -> None:
     args = parse()
     sizes = TINY_SIZES.get(args.model)
     texts = [*world_texts(), *(" ".join(np.random.default_rng(i).permutation(WORDS)) for i in range(200))]
+    if sizes:  # a tiny policy is made for its prompts, which are up to a quarter longer than their mean
+        longest = max(3 * shape.prompt_tokens // 2 + 2 * shape.new_tokens for shape in shapes(args))
+        sizes = replace(sizes, context=max(sizes.context, longest))
     args.path = str(tiny_checkpoint(texts, sizes, 0)) if sizes else str(Path(args.model).expanduser())
     policy = load_policy(args.path, EngineSettings(device=args.device, threads=args.threads, lora_rank=args.lora_rank))
     result: dict[str, Any] = {
