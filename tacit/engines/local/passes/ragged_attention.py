@@ -69,6 +69,8 @@ def attend_prompts(q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor
     return _row_by_row(q_QHD, k_KGD, v_KGD, spans, scale)
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def _agrees(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Rows of one token and of several blocks, one with more keys than queries and one without any, in heads that lie side by
     side with others in memory; scores from flat to sharp."""
