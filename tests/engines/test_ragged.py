@@ -163,7 +163,7 @@ def test_of_a_narrow_product_only_the_way_back_is_one() -> None:
         is_cuda = True
 
     rows = OnGpu([0] * 32768)
-    there, back = joint_module.way_there, joint_module.way_back
+    there, back = joint_module._way_there, joint_module._way_back
     down, up, square = (torch.empty(shape, device="meta") for shape in ((1536, 8960), (17920, 1536), (1536, 1536)))
     assert there(rows, down) is there(rows, square) is joint_module._one_after_the_other
     assert back(rows, down) is joint_module._back_in_one_product and there(rows, up) is joint_module._in_one_product

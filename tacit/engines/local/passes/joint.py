@@ -69,7 +69,7 @@ class _Adapted(torch.autograd.Function):
         *lora_B: torch.Tensor | None,
     ) -> torch.Tensor:
         ctx.layout = layout
-        y, x, read = way_there(x, weight)(x, weight, bias, lora_A, layout, lora_B)
+        y, x, read = _way_there(x, weight)(x, weight, bias, lora_A, layout, lora_B)
         ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None, lora_A, read, *lora_B)
         return y
 
@@ -85,9 +85,9 @@ class _Adapted(torch.autograd.Function):
         for i, (B, scale, needed) in enumerate(zip(lora_B, scales, needs_B, strict=True)):
             if B is not None:
                 of_a[i].addmm_(of_y[i], B, beta=0, alpha=scale)
-            for_B.append(for_lora_B(B, of_y[i], a[i], scale) if needed else None)
+            for_B.append(torch.addmm(B, of_y[i].t(), a[i], beta=0, alpha=scale) if needed else None)
         return (
-            way_back(gradient, weight)(gradient, weight, back, lora_A) if needs_x else None,
+            _way_back(gradient, weight)(gradient, weight, back, lora_A) if needs_x else None,
             gradient.t() @ x if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
             back.t() @ x if needs_A else None,
@@ -96,17 +96,12 @@ class _Adapted(torch.autograd.Function):
         )
 
 
-def for_lora_B(lora_B: torch.Tensor, gradient: torch.Tensor, read: torch.Tensor, scale: float) -> torch.Tensor:
-    """dL/dB = s gᵀ a"""
-    return torch.addmm(lora_B, gradient.t(), read, beta=0, alpha=scale)
-
-
-def way_there(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _way_there(x: torch.Tensor, weight: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     features, inputs = weight.shape
     return _in_one_product if x.is_cuda and _saves_time(len(x), features, inputs) else _one_after_the_other
 
 
-def way_back(gradient: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor]:
+def _way_back(gradient: torch.Tensor, weight: torch.Tensor) -> Callable[..., torch.Tensor]:
     features, inputs = weight.shape
     saves = gradient.is_cuda and _saves_time(len(gradient), inputs, features)
     return _back_in_one_product if saves else _back_one_after_the_other

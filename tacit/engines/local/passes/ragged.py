@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.engines.local.passes.adapted_mlp import fed_forward
 from tacit.engines.local.passes.flat import Attention, FlatPack
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.joint import joint
@@ -117,10 +116,8 @@ class RaggedDecoder(LeanDecoder):
     def _fed_forward(
         self, pieces: Pieces, layer: Any, hidden: torch.Tensor, normed: torch.Tensor, norm: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        mlp, fed = layer.mlp, fed_forward(normed, layer.mlp) if pieces is COMPILED else None
-        if fed is None:
-            fed = joint(pieces.gated(joint(normed, mlp.gate_proj, mlp.up_proj)), mlp.down_proj)
-        return pieces.added(hidden, fed, norm.weight, norm.variance_epsilon)
+        x = pieces.gated(joint(normed, layer.mlp.gate_proj, layer.mlp.up_proj))
+        return pieces.added(hidden, joint(x, layer.mlp.down_proj), norm.weight, norm.variance_epsilon)
 
     def _angles(self, positions_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin, [N, 1, head_dim / 2] each, from the model's own rotary module."""
