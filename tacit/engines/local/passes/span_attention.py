@@ -24,14 +24,14 @@ Launch = Mapping[str, int]
 
 LAUNCHES: dict[int, dict[str, Launch]] = {
     64: {
-        "attend": {"BLOCK_Q": 128, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
-        "pull_queries": {"BLOCK_Q": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3},
-        "pull_keys": {"BLOCK_Q": 64, "BLOCK_K": 128, "num_warps": 8, "num_stages": 3},
+        "attend": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
+        "pull_queries": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
+        "pull_keys": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
     },
     128: {
-        "attend": {"BLOCK_Q": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3},
-        "pull_queries": {"BLOCK_Q": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3},
-        "pull_keys": {"BLOCK_Q": 64, "BLOCK_K": 128, "num_warps": 8, "num_stages": 3},
+        "attend": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
+        "pull_queries": {"BLOCK_Q": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2},
+        "pull_keys": {"BLOCK_Q": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3},
     },
 }
 """by head_dim: queries and keys that are looked at together, by how many warps, and how far ahead they are asked for"""
