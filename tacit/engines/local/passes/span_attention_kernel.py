@@ -166,13 +166,16 @@ def pulled_by_queries(
     where the row ends. The block's first key is seen by the queries from `unseen` on (or all, where that is negative), each
     further key by one query less. A query beyond its row weighs nothing, as if its scores' sum were infinite."""
     within = tl.arange(0, BLOCK_Q)
+    # What is asked for ahead of time is computed before it is known whether there is a turn: a division by no blocks at all
+    # would tell the compiler that there are some.
+    of_a_head = tl.maximum(count, 1)
     for turn in range(count * GROUP):
-        mine = head + turn // count
+        mine = head + turn // of_a_head
         if EDGE:
-            here = low + turn % count * BLOCK_Q
+            here = low + turn % of_a_head * BLOCK_Q
             here = tl.where(here < inner, here, tail)
         else:
-            here = inner + turn % count * BLOCK_Q
+            here = inner + turn % of_a_head * BLOCK_Q
         asked_at = tokens_at(q + mine * q_head, start_q + here, q_token, BLOCK_Q, DIM)
         pull_at = tokens_at(gradient + mine * DIM, start_q + here, HEADS * DIM, BLOCK_Q, DIM)
         flat = mine.to(tl.int64) * total + start_q + here  # one number: places that differ by a constant share registers
