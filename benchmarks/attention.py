@@ -112,8 +112,7 @@ def main() -> None:
     result: dict[str, Any] = {"benchmark": "attention", "device": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(f"{result['device']}, torch {result['torch']}")
     for size, shape in shapes().items():
-        of = torch.device("cuda"), torch.bfloat16, shape.head_dim
-        if not ways.has_own(*of):
+        if not ways.has_own(torch.device("cuda"), torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim):
             raise SystemExit(f"our kernels for heads of {shape.head_dim} are not used on this GPU: see the warning, if any.")
         torch.manual_seed(0)
         print(f"{size}: {len(shape.lengths)} rows, {shape.lengths.sum():,} tokens, {shape.heads} heads of {shape.head_dim}")

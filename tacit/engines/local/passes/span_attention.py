@@ -1,4 +1,4 @@
-"""Causal attention over rows end to end with its gradient, by kernels of our own, for an update on a Hopper GPU.
+"""Causal attention over rows end to end with its gradient, by kernels of our own, for updates and scores on a Hopper GPU.
 
     oᵢ = Σⱼ pᵢⱼ vⱼ,   pᵢⱼ = exp(sᵢⱼ − lᵢ),   sᵢⱼ = scale qᵢ·kⱼ,   lᵢ = log Σⱼ exp sᵢⱼ        over the keys j that query i sees
     dvⱼ = Σᵢ pᵢⱼ doᵢ        dsᵢⱼ = pᵢⱼ (doᵢ·vⱼ − δᵢ),   δᵢ = oᵢ·doᵢ        dqᵢ = scale Σⱼ dsᵢⱼ kⱼ        dkⱼ = scale Σᵢ dsᵢⱼ qᵢ
@@ -42,7 +42,6 @@ class Attended(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spans: Spans, scale: float) -> torch.Tensor:
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         out, logsumexp_HQ = attended(q, k, v, spans, scale)
         ctx.save_for_backward(q, k, v, out, logsumexp_HQ)
         ctx.spans, ctx.scale = spans, scale
@@ -60,13 +59,13 @@ class Attended(torch.autograd.Function):
 
 @on_its_device
 def attended(
-    q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, spans: Spans, scale: float, launch: Launch | None = None
+    q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, spans: Spans, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[Q, heads, head_dim], and each query's l · log₂ e, [heads, Q]. `launch`: another than the table's."""
+    """[Q, heads, head_dim], and each query's l · log₂ e, [heads, Q]."""
     from tacit.engines.local.passes.span_attention_kernel import attend_block  # triton is only there where there is a GPU
 
     queries, heads, dim = q_QHD.shape
-    launch = launch or LAUNCHES[dim]["attend"]
+    launch = LAUNCHES[dim]["attend"]
     out_QHD = q_QHD.new_empty(q_QHD.shape)
     logsumexp_HQ = q_QHD.new_empty(heads, queries, dtype=torch.float32)
     blocks = spans.query_blocks(launch["BLOCK_Q"])
@@ -88,13 +87,12 @@ def pulled_queries(
     logsumexp_HQ: torch.Tensor,
     spans: Spans,
     scale: float,
-    launch: Launch | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient of the queries, and each one's δ, [heads, Q]."""
     from tacit.engines.local.passes.span_attention_kernel import pull_queries
 
     queries, heads, dim = q_QHD.shape
-    launch = launch or LAUNCHES[dim]["pull_queries"]
+    launch = LAUNCHES[dim]["pull_queries"]
     for_q_QHD, products_HQ = q_QHD.new_empty(q_QHD.shape), torch.empty_like(logsumexp_HQ)
     blocks = spans.query_blocks(launch["BLOCK_Q"])
     if len(blocks):
@@ -115,13 +113,12 @@ def pulled_keys(
     products_HQ: torch.Tensor,
     spans: Spans,
     scale: float,
-    launch: Launch | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients of the keys and of the values; what no query sees has none."""
     from tacit.engines.local.passes.span_attention_kernel import pull_keys
 
     queries, _, dim = q_QHD.shape
-    launch = launch or LAUNCHES[dim]["pull_keys"]
+    launch = LAUNCHES[dim]["pull_keys"]
     for_k_KGD, for_v_KGD = k_KGD.new_empty(k_KGD.shape), v_KGD.new_empty(v_KGD.shape)
     blocks = spans.key_blocks(launch["BLOCK_K"])
     if len(blocks):

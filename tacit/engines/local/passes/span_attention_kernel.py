@@ -1,7 +1,8 @@
 """The kernels of span_attention.py, which says what they compute. Import them only where there is triton.
 
 Weights are powers of two: `scale2` is the scores' scale times log₂ e. A block on the diagonal is one in which some query does
-not see some key; only there, and at a row's end, is anything masked.
+not see some key; only there, and at a row's end, is anything masked. How many queries there are in all is another number in
+every pass, and no reason to compile anew.
 """
 
 import triton
@@ -55,7 +56,7 @@ def weighed(
     return best, weight, summed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total"])
 def attend_block(
     q, k, v, out, logsumexp, blocks, total, q_token, q_head, k_token, k_head, v_token, v_head, scale2,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -115,7 +116,7 @@ def pulled_by_keys(
     return summed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total"])
 def pull_queries(
     q, k, v, out, gradient, logsumexp, products, pulled, blocks, total,
     q_token, q_head, k_token, k_head, v_token, v_head, scale, scale2,
@@ -203,7 +204,7 @@ def pulled_by_queries(
     return for_key, for_value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total"])
 def pull_keys(
     q, k, v, gradient, logsumexp, products, pulled_k, pulled_v, blocks, total,
     q_token, q_head, k_token, k_head, v_token, v_head, scale, scale2,
