@@ -6,7 +6,7 @@ is at most 2Lε), large enough that few steps stand alone (they get no step-leve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from tacit.credit.embedders import Features
 from tacit.credit.partitions import by_cosine
 
 LOW, HIGH, TARGET, PROBES = 0.02, 0.40, (4.0, 8.0), 6
+LEAST = LOW / 1024
+"""where all of the published range puts a group's steps together, as it does where a model's states nearly all point one way"""
 
 
 def median_part(parts: Sequence[np.ndarray]) -> float:
@@ -22,26 +24,33 @@ def median_part(parts: Sequence[np.ndarray]) -> float:
     return float(np.median(sizes)) if len(sizes) else 0.0
 
 
-def search_radius(
-    features: Sequence[Features],
-    low: float = LOW,
-    high: float = HIGH,
-    target: tuple[float, float] = TARGET,
-    probes: int = PROBES,
-) -> tuple[float, float]:
-    """(ε, median part size): bisect [low, high] until the median is within the target.
+def search_radius(features: Sequence[Features]) -> tuple[float, float]:
+    """(ε, median part size): bisect the published range until the median is within the target, and where every probe of it was
+    too wide, what lies below, by powers.
 
-    After `probes` tries the one that came nearest is taken (the earliest of equals), so a geometry without a good radius
+    After so many probes the one that came nearest is taken (the earliest of equals), so a geometry without a good radius
     still gets the least bad one.
     """
+    missed, epsilon, median, low = _bisect(features, LOW, HIGH, lambda low, high: (low + high) / 2)
+    if median > TARGET[1] and low == LOW:
+        below = _bisect(features, LEAST, LOW, lambda low, high: float(np.sqrt(low * high)))
+        if below[0] < missed:
+            _, epsilon, median, _ = below
+    return epsilon, median
+
+
+def _bisect(
+    features: Sequence[Features], low: float, high: float, between: Callable[[float, float], float]
+) -> tuple[float, float, float, float]:
+    """(by how many members the nearest probe missed the target, that probe, its median, below what none is good)"""
     best = (np.inf, 0.0, 0.0)
-    for _ in range(probes):
-        epsilon = (low + high) / 2
+    for _ in range(PROBES):
+        epsilon = between(low, high)
         median = median_part([by_cosine(rows, epsilon) for rows in features])
-        missed = max(target[0] - median, median - target[1], 0.0)
+        missed = max(TARGET[0] - median, median - TARGET[1], 0.0)
         if missed < best[0]:
             best = (missed, epsilon, median)
         if missed == 0.0:
             break
-        low, high = (epsilon, high) if median < target[0] else (low, epsilon)
-    return best[1], best[2]
+        low, high = (epsilon, high) if median < TARGET[0] else (low, epsilon)
+    return *best, low

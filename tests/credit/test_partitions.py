@@ -225,6 +225,8 @@ def members_apart(distance: float) -> np.ndarray:
         (kinds_apart(0.10), 0.0675, 3),  # 0.21 and 0.115 put all in one
         (kinds_apart(0.03), 0.0259375, 6),  # as many as the paper needs
         (members_apart(0.30), 0.305, 2),  # 0.21 leaves all alone
+        (kinds_apart(0.01), 0.000625, 7),  # all six put all in one: the middle of 0.02 / 1024 and 0.02, by powers, does not
+        (kinds_apart(0.0005), 0.02 / 2**7.5, 8),
     ],
 )
 def test_the_radius_is_halved_towards_the_target_and_no_further(features, radius, probes, monkeypatch):
@@ -241,4 +243,4 @@ def test_without_a_good_radius_the_least_bad_is_taken():
     epsilon, median = search_radius([apart])
     assert median == 1.0 and epsilon == pytest.approx(0.21), "all probes miss alike, so the first one stays"
     together = np.ones((40, 3))
-    assert search_radius([together]) == (pytest.approx(0.21), 40.0)
+    assert search_radius([together]) == (pytest.approx(0.21), 40.0), "no narrower one is better"
