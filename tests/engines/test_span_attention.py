@@ -142,3 +142,18 @@ def test_a_hopper_has_them() -> None:
     hopper = torch.cuda.get_device_capability(device)[0] == ragged_attention.HOPPER
     assert all(has_own(device, torch.bfloat16, *sizes) == hopper for sizes in ((9, 3, 64), (12, 2, 128)))
     assert not has_own(device, torch.bfloat16, 12, 2, 96), "untuned"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_hopper_gradients_have_the_same_bits_again() -> None:
+    pytest.importorskip("triton")
+    device, lengths_B = torch.device("cuda"), np.array([700, 1, 333])
+    if not has_own(device, torch.bfloat16, 9, 3, 64):
+        pytest.skip("our kernels are for a Hopper GPU")
+    generator, spans = torch.Generator(device).manual_seed(0), Spans.of(lengths_B, lengths_B, device)
+    q, k, v, pull = (
+        torch.randn(int(lengths_B.sum()), heads, 64, generator=generator, device=device).bfloat16() for heads in (9, 3, 3, 9)
+    )
+    asked = [x.requires_grad_() for x in (q, k, v)]
+    first, again = (torch.autograd.grad(attend(*asked, spans, 0.125), asked, pull) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
