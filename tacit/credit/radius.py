@@ -15,7 +15,7 @@ from tacit.credit.partitions import by_cosine
 
 LOW, HIGH, TARGET, PROBES = 0.02, 0.40, (4.0, 8.0), 6
 LEAST = LOW / 1024
-"""where all of the published range puts a group's steps together, as it does where a model's states nearly all point one way"""
+"""so far down goes the search where all of the published range is too wide: a model's states may nearly all point one way"""
 
 
 def median_part(parts: Sequence[np.ndarray]) -> float:
@@ -25,24 +25,23 @@ def median_part(parts: Sequence[np.ndarray]) -> float:
 
 
 def search_radius(features: Sequence[Features]) -> tuple[float, float]:
-    """(ε, median part size): bisect the published range until the median is within the target, and where every probe of it was
-    too wide, what lies below, by powers.
+    """(ε, median part size): bisect the published range until the median is within the target, and where the nearest is
+    still too wide what lies below, by powers.
 
     After so many probes the one that came nearest is taken (the earliest of equals), so a geometry without a good radius
     still gets the least bad one.
     """
-    missed, epsilon, median, low = _bisect(features, LOW, HIGH, lambda low, high: (low + high) / 2)
-    if median > TARGET[1] and low == LOW:
+    found = _bisect(features, LOW, HIGH, lambda low, high: (low + high) / 2)
+    if found[2] > TARGET[1]:
         below = _bisect(features, LEAST, LOW, lambda low, high: float(np.sqrt(low * high)))
-        if below[0] < missed:
-            _, epsilon, median, _ = below
-    return epsilon, median
+        found = min(found, below, key=lambda probe: probe[0])
+    return found[1:]
 
 
 def _bisect(
     features: Sequence[Features], low: float, high: float, between: Callable[[float, float], float]
-) -> tuple[float, float, float, float]:
-    """(by how many members the nearest probe missed the target, that probe, its median, below what none is good)"""
+) -> tuple[float, float, float]:
+    """(by how many members the nearest probe missed the target, that probe, its median)"""
     best = (np.inf, 0.0, 0.0)
     for _ in range(PROBES):
         epsilon = between(low, high)
@@ -53,4 +52,4 @@ def _bisect(
         if missed == 0.0:
             break
         low, high = (epsilon, high) if median < TARGET[0] else (low, epsilon)
-    return *best, low
+    return best

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
-from interpreted import ROOT, assert_interpreted
+from interpreted import assert_compiled, assert_interpreted
 
 from tacit.engines.local.passes import ragged_attention
 from tacit.engines.local.passes.ragged_attention import attend, attend_prompts, has_own
@@ -86,11 +82,7 @@ for name, launch in LAUNCHES[128].items():
 def test_what_is_asked_for_ahead_of_time_is_asked_for_where_there_is_a_turn() -> None:
     """As compiled for a Hopper, which needs none: bytes of a load ahead of the loop are none where it has no turns. With a
     division by the number of turns the compiler takes it that there are some, and the load reads what may not be there."""
-    pytest.importorskip("triton")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    assert_compiled(COMPILED)
 
 
 def test_every_token_has_one_block_and_those_with_most_to_do_come_first() -> None:
