@@ -42,7 +42,7 @@ def test_sizes_are_few_and_little_larger_than_what_they_hold(weights, share, mos
 def test_a_filling_longer_than_the_rotations_reach_does_not_ask_for_them():
     forward, device = LlamaForward(make_model("llama")), torch.device("cpu")
     prompts = drawn(np.random.default_rng(0), *[30] * 127)
-    fixed = FixedPrompts(Size.of(np.array([30] * 127)), device)
+    fixed = FixedPrompts(Size.of(np.array([30] * 127)), device, 64)
     filling = fixed.size.tokens - 30 * 127
     assert filling > len(forward._cis), "not such a case"
     fixed.fill(prompts, np.arange(30 * 127), 5000)
@@ -62,7 +62,7 @@ def test_what_fills_a_size_up_changes_nothing(family):
     for lengths in ((17, 3, 40), (40, 2, 1, 30, 9), (60,), (5, 6, 7, 8, 9, 10, 11)):
         prompts = drawn(rng, *lengths)
         if fixed is None:
-            fixed = FixedPrompts(Size.of(np.array(lengths)), device)
+            fixed = FixedPrompts(Size.of(np.array(lengths)), device, 16)
         total = sum(lengths)
         fixed.fill(prompts, np.arange(total), 999)
         assert fixed.slots_N.tolist() == [*range(total), *[999] * (fixed.size.tokens - total)]

@@ -8,8 +8,8 @@ import torch
 from interpreted import assert_compiled, assert_interpreted
 
 from tacit.engines.local.passes import ragged_attention
-from tacit.engines.local.passes.ragged_attention import attend, attend_prompts, has_own
-from tacit.engines.local.passes.spans import Spans
+from tacit.engines.local.passes.ragged_attention import attend, has_own
+from tacit.engines.local.passes.spans import Spans, most_blocks, shared
 
 CPU = torch.device("cpu")
 
@@ -46,7 +46,30 @@ assert found.shape == q.shape and not torch.autograd.grad(found.sum(), k)[0].any
 """
 
 
-@pytest.mark.parametrize("program", [ON_TRIAL, IN_SMALL_BLOCKS], ids=["as tried on a GPU", "in small blocks"])
+AS_RECORDED = """
+import numpy as np
+import torch
+from tacit.engines.local.passes.ragged_attention import _row_by_row
+from tacit.engines.local.passes.span_attention import attended, query_block
+from tacit.engines.local.passes.spans import Spans
+from tacit.engines.local.sampling.prefills import FixedPrompts, Size
+lengths, cpu, generator = (70, 1, 40), torch.device("cpu"), torch.Generator().manual_seed(0)
+fixed = FixedPrompts(Size.of(np.array(lengths)), cpu, query_block(64))
+for _ in range(2):  # the second time where the first has been
+    fixed.fill([np.zeros(length, np.int64) for length in lengths], np.arange(sum(lengths)), 999)
+    for spans in (fixed.prompts().spans, fixed.prompts().last):
+        queries = fixed.size.tokens if spans.longest_q > 1 else fixed.size.prompts
+        q = torch.randn(queries, 4, 64, generator=generator)
+        k, v = torch.randn(2, fixed.size.tokens, 2, 64, generator=generator)
+        found, _ = attended(q, k, v, spans, 0.3)
+        torch.testing.assert_close(found, _row_by_row(q, k, v, spans, 0.3))
+    lengths = (5, 6)
+"""
+
+PROGRAMS = {"as tried on a GPU": ON_TRIAL, "in small blocks": IN_SMALL_BLOCKS, "as recorded": AS_RECORDED}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_the_interpreted_kernels_compute_what_they_should(program) -> None:
     assert_interpreted(program)
 
@@ -105,7 +128,7 @@ def test_every_token_has_one_block_and_those_with_most_to_do_come_first() -> Non
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_updates_use_them_where_they_hold_and_prefills_do_not(monkeypatch, there) -> None:
+def test_they_are_used_where_they_hold(monkeypatch, there) -> None:
     used = []
 
     class Attended:
@@ -118,9 +141,17 @@ def test_updates_use_them_where_they_hold_and_prefills_do_not(monkeypatch, there
     monkeypatch.setattr(ragged_attention, "Attended", Attended)
     spans = Spans.of(np.array([3, 2]), np.array([3, 4]), CPU)
     q, k, v = torch.randn(5, 4, 8), torch.randn(7, 2, 8), torch.randn(7, 2, 8)
-    expected = attend_prompts(q, k, v, spans, 0.3)
-    assert not used
+    expected = ragged_attention._row_by_row(q, k, v, spans, 0.3)
     assert torch.equal(attend(q, k, v, spans, 0.3), expected) and used == ([5] if there else [])
+
+
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_no_rows_have_more_blocks_than_the_most(size) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        lengths_B = rng.integers(1, 200, rng.integers(1, 20))
+        blocks = len(shared(lengths_B, lengths_B, "queries", size))
+        assert blocks <= most_blocks(int(lengths_B.sum()), len(lengths_B), size) < blocks + len(lengths_B) + 1
 
 
 def test_a_cpu_has_no_such_kernels() -> None:

@@ -7,6 +7,7 @@ fused kernel; on a GPU that has the kernel for it, each row reads its own column
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import give_back
 from tacit.engines.local.passes.chunk_attention import Chunk, attend_chunk, attend_chunk_plainly, has_chunk_kernel
+from tacit.engines.local.passes.rotating import has_rotating_kernel, rotate_and_put
 from tacit.engines.local.passes.step_attention import attend_step, has_step_kernel
 
 
@@ -65,11 +67,13 @@ class KeyValueCache:
 
         Memory begins as zeros: columns not yet written are masked, and a mask cannot hide a NaN.
         """
+        if not rows and (width, capacity) == (self.width, self.capacity):
+            return
         g = self.geometry
         size = width * capacity * g.kv_heads * g.head_dim
         kept = [[part.clone() for part in self._part(layer, rows, columns)] for layer in range(g.layers)] if rows else []
         if not self._memory or self._memory[0].shape[1] < size:
-            self._memory = []  # before the new one is made: both may not fit
+            self._memory, self.width, self.capacity = [], 0, 0  # before the new one is made: both may not fit
             self._keys = self._values = self._heads = []
             give_back(g.device)  # the old pieces are too small for the new ones
             self._memory = [torch.zeros(2, size, dtype=g.dtype, device=g.device) for _ in range(g.layers)]
@@ -126,6 +130,20 @@ class KeyValueCache:
                 cached[slots_M // self.capacity, slots_M % self.capacity] = new
             else:
                 self._memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, slots_M, new)
+
+    def rotating(self, slots_N: torch.Tensor) -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None] | None:
+        """What rotates a layer's projection where it lies and puts its keys and values into these slots of rows × columns. None
+        where that is not one operation."""
+        g = self.geometry
+        if self._by_head or not has_rotating_kernel(g.device, g.dtype, g.kv_heads * g.queries_per_kv, g.kv_heads, g.head_dim):
+            return None
+
+        def rotate(layer: int, qkv_NF: torch.Tensor, positions_N: torch.Tensor, cis: torch.Tensor) -> None:
+            heads = qkv_NF.shape[1] // g.head_dim - 2 * g.kv_heads
+            keys, values = self._memory[layer].view(2, -1, g.kv_heads, g.head_dim)
+            rotate_and_put(qkv_NF, heads, positions_N, torch.view_as_real(cis), slots_N, keys, values)
+
+        return rotate
 
     @property
     def reads_own_columns(self) -> bool:

@@ -21,21 +21,25 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attention
 
 from tacit.engines.local.passes.adapted_step import adapted_step, has_adapted_step
 from tacit.engines.local.passes.chunk_attention import Chunk
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
+from tacit.engines.local.passes.llama_layer import Layer
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
-from tacit.engines.local.passes.ragged_attention import attend_prompts, has_flash
+from tacit.engines.local.passes.ragged_attention import attend, has_flash
 from tacit.engines.local.passes.small_step import SmallStep, projected
 from tacit.engines.local.passes.spans import Spans
 from tacit.engines.local.passes.ways import CompiledWays, Ways
 
 Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
+Rotating = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""gets a layer's projection [N, features], each token's position and the rotations of all: rotates queries and keys where they
+lie, and keeps keys and values"""
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 MIXED_LIMIT = 1 << 22
 """most weights of a model that is copied for every adapter, so that rows of several are computed together"""
@@ -97,7 +101,10 @@ class LlamaForward:
             windows = [getattr(layer.self_attn, "sliding_window", None) for layer in body.layers]
         self.longest: int | None = min((w for w in windows if w), default=None)
         """attention reaches back this far; beyond it this forward pass would differ from the model's"""
-        self._layers = [_Layer(layer, self.geometry) for layer in body.layers]
+        self._layers = [Layer(layer, self.geometry) for layer in body.layers]
+        self._projections = [self.head, *(p for layer in self._layers for p in layer.projections)]
+        self._holders = [self._embed, self._norm, *(norm for layer in self._layers for norm in layer.norms)]
+        """modules whose parameters are read where they are"""
         self._cis = self._rotations(256)
         self._groups: Groups = ((None, ALL),)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
@@ -136,21 +143,21 @@ class LlamaForward:
     @property
     def mixes(self) -> bool:
         """whether rows with different adapters can be computed together"""
-        small = sum(projection.weight.numel() for projection in self._projections()) <= MIXED_LIMIT
-        return small and all(projection.merges for projection in self._projections())
+        small = sum(projection.weight.numel() for projection in self._projections) <= MIXED_LIMIT
+        return small and all(projection.merges for projection in self._projections)
 
     def use(self, groups: Groups) -> None:
         """Rows are read with these adapters from now on, group after group."""
         if groups != self._groups:
             self._groups, self._plain, self._beside = groups, None, None
-            for projection in self._projections():
+            for projection in self._projections:
                 projection.use(groups)
 
     def refresh(self, adapter: str | None = None) -> None:
         """Take over changed weights, with the adapter that is active or with a named one."""
         self._plain = self._beside = None
         self._first.pop(adapter, None)
-        for projection in self._projections():
+        for projection in self._projections:
             projection.refresh(adapter)
         for layer in self._layers:
             layer.refresh()
@@ -159,49 +166,64 @@ class LlamaForward:
         """Give up what was copied for an adapter. Nobody may use it now."""
         self.use(((None, ALL),))
         self._first.pop(adapter, None)
-        for projection in self._projections():
+        for projection in self._projections:
             projection.forget(adapter)
 
     def sources(self, adapter: str | None = None) -> list[torch.Tensor]:
-        """Every parameter that a copy was made of, or a table."""
-        found = [self._embed.weight, self._layers[0].input_norm.weight]
-        found += [t for projection in self._projections() for t in projection.sources(adapter)]
-        return found + [t for layer in self._layers for t in layer.qk_norm_sources()]
+        """Every parameter that is read, or that a copy was made of: while these are untouched, and where they are, all is up to
+        date."""
+        holders = self._holders + [holder for projection in self._projections for holder in projection.holders(adapter)]
+        return [t for holder in holders for t in holder._parameters.values() if t is not None]
 
     def addresses(self) -> tuple[Any, ...]:
         """Where all that is read lies; a CUDA graph is valid while this does not change."""
         tensors = [self._embed.weight, self._norm.weight, self._cis]
-        tensors += [t for projection in self._projections() for t in projection.tensors()]
+        tensors += [t for projection in self._projections for t in projection.tensors()]
         tensors += [t for layer in self._layers for t in layer.norm_tensors()]
         return tuple((t.data_ptr(), t.shape) for t in tensors)
 
-    def reach(self, length: int) -> None:
-        """Make sure of rotations for positions below `length`."""
-        if length > len(self._cis):
-            self._cis = self._rotations(max(length, 2 * len(self._cis)))
+    def reach(self, length: int) -> bool:
+        """Make sure of rotations for positions below `length`. Returns whether they lie elsewhere now."""
+        if length <= len(self._cis):
+            return False
+        self._cis = self._rotations(max(length, 2 * len(self._cis)))
+        return True
 
     @property
     def takes_flat(self) -> bool:
         """whether prompts can be prefilled end to end, without padding"""
         return has_flash(self.device, self.dtype, self.geometry.head_dim)
 
-    def prefill_flat(self, prompts: Prompts, layer: int | None, sink: Sink) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim]. Reads no value on the
-        host."""
+    def prefill_flat(
+        self, prompts: Prompts, layer: int | None, sink: Sink, rotating: Rotating | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim], or `rotating` what they
+        are made of, where that is possible. Reads no value on the host."""
         ways, ends_U, scale = self._ways(len(prompts.tokens_N)), prompts.ends_U, self.geometry.scale
-        cis_N, h = self._cis[prompts.positions_N, None], embedding(prompts.tokens_N, self._embed.weight)
+        h, positions_N = embedding(prompts.tokens_N, self._embed.weight), prompts.positions_N
+        at_once = rotating is not None and self._layers[0].rotates_at_once
+        cis_N = None if at_once else self._cis[positions_N, None]
+
+        def kept(depth: int, h: torch.Tensor, queries: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            block = self._layers[depth]
+            qkv = block.projected(h, ways, queries)
+            if rotating is not None and at_once:
+                rotating(depth, qkv, positions_N, self._cis)
+            q, k, v = block.by_head(qkv, cis_N, ways)
+            if not at_once:
+                sink(depth, k, v)
+            return q, k, v
+
         wanted = h[ends_U] if layer == 0 else None
         for depth, block in enumerate(self._layers[:-1]):
-            q, k, v = block.query_key_value(h, cis_N, ways)
-            sink(depth, k, v)
-            h = block.after_attention(h, attend_prompts(q, k, v, prompts.spans, scale).flatten(1), ways)
+            q, k, v = kept(depth, h, True)
+            h = block.after_attention(h, attend(q, k, v, prompts.spans, scale).flatten(1), ways)
             if layer == depth + 1:
                 wanted = h[ends_U]
         top, h_U = self._layers[-1], h[ends_U]
-        k, v = top.key_value(h, cis_N, ways)
-        sink(len(self) - 1, k, v)
-        q, _, _ = top.query_key_value(h_U, cis_N[ends_U])
-        h_U = self.final_norm(top.after_attention(h_U, attend_prompts(q, k, v, prompts.last, scale).flatten(1)))
+        _, k, v = kept(len(self) - 1, h, False)
+        q, _, _ = top.query_key_value(h_U, self._cis[positions_N[ends_U], None])
+        h_U = self.final_norm(top.after_attention(h_U, attend(q, k, v, prompts.last, scale).flatten(1)))
         return self.head.unrounded(h_U), h_U if layer == len(self) else wanted
 
     def prefill(
@@ -334,79 +356,3 @@ class LlamaForward:
 
     def _ways(self, rows: int) -> type[Ways]:
         return self._step_ways if rows >= WORTH_COMPILING else Ways
-
-    def _projections(self) -> list[Projection]:
-        return [self.head, *(p for layer in self._layers for p in layer.projections)]
-
-
-class _Layer:
-    """One decoder block."""
-
-    def __init__(self, layer: Any, geometry: Geometry) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        self._dim, self._kv = geometry.head_dim, geometry.kv_heads
-        self._heads = self._kv * geometry.queries_per_kv
-        pairs_D = torch.arange(self._dim, device=geometry.device).view(2, -1).T.reshape(-1)
-        rotated = self._heads + self._kv
-        order = (torch.arange(rotated, device=pairs_D.device)[:, None] * self._dim + pairs_D).view(-1)
-        plain = torch.arange(rotated * self._dim, (rotated + self._kv) * self._dim, device=pairs_D.device)
-        self._pairs_D = pairs_D
-        self.qkv = Projection([attention.q_proj, attention.k_proj, attention.v_proj], torch.cat([order, plain]))
-        self.out = Projection([attention.o_proj])
-        self.gate_up = Projection([mlp.gate_proj, mlp.up_proj])
-        self.down = Projection([mlp.down_proj])
-        self.projections = (self.qkv, self.out, self.gate_up, self.down)
-        self._activation = silu if mlp.config.hidden_act == "silu" else mlp.act_fn
-        self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
-        self._qk_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
-        self._qk_weight: torch.Tensor | None = None
-        self.refresh()
-
-    @property
-    def is_plain(self) -> bool:
-        return self._qk_norms is None and self.gates_by_silu
-
-    @property
-    def gates_by_silu(self) -> bool:
-        return self._activation is silu
-
-    def refresh(self) -> None:
-        if self._qk_norms is not None:
-            q, k = (norm.weight[self._pairs_D] for norm in self._qk_norms)
-            fresh = torch.cat([q.expand(self._heads, -1), k.expand(self._kv, -1)])
-            self._qk_weight = fresh if self._qk_weight is None else self._qk_weight.copy_(fresh)
-
-    def qk_norm_sources(self) -> list[torch.Tensor]:
-        return [] if self._qk_norms is None else [norm.weight for norm in self._qk_norms]
-
-    def norm_tensors(self) -> list[torch.Tensor]:
-        found = [self.input_norm.weight, self.mlp_norm.weight]
-        return found if self._qk_weight is None else [*found, self._qk_weight]
-
-    def query_key_value(
-        self, h: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[..., heads, head_dim] each, rotated; None: as they are, for attention that rotates."""
-        return self.by_head(self.qkv(ways.normed(h, self.input_norm)), cis, ways)
-
-    def by_head(
-        self, qkv: torch.Tensor, cis: torch.Tensor | None, ways: type[Ways] = Ways
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What `query_key_value` makes of the product."""
-        qk, v = qkv.unflatten(-1, (-1, self._dim)).split((self._heads + self._kv, self._kv), dim=-2)
-        if self._qk_norms is not None and self._qk_weight is not None:
-            qk = rms_norm(qk, qk.shape[-1:], None, self._qk_norms[0].variance_epsilon) * self._qk_weight
-        q, k = (qk if cis is None else ways.rotated(qk, cis)).split((self._heads, self._kv), dim=-2)
-        return q, k, v
-
-    def key_value(self, h: torch.Tensor, cis: torch.Tensor, ways: type[Ways] = Ways) -> tuple[torch.Tensor, torch.Tensor]:
-        kv = self.qkv.from_feature(self._heads * self._dim)(ways.normed(h, self.input_norm))
-        k, v = kv.unflatten(-1, (-1, self._dim)).split((self._kv, self._kv), dim=-2)
-        if self._qk_norms is not None and self._qk_weight is not None:
-            k = rms_norm(k, k.shape[-1:], None, self._qk_norms[1].variance_epsilon) * self._qk_weight[self._heads :]
-        return ways.rotated(k, cis), v
-
-    def after_attention(self, h: torch.Tensor, attended: torch.Tensor, ways: type[Ways] = Ways) -> torch.Tensor:
-        """`h` itself is changed."""
-        h = self.out.onto(h, attended)
-        return self.down.onto(h, ways.gated(self.gate_up(ways.normed(h, self.mlp_norm)), self._activation))

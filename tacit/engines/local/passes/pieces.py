@@ -21,6 +21,7 @@ from torch.nn.functional import silu
 
 from tacit.engines.local.memory import ran_out
 from tacit.engines.local.passes.gating import Gated, has_gating_kernels
+from tacit.engines.local.passes.rotating import Rotated, has_turning_kernel
 
 WORTH_COMPILING = 4096
 """rows of a pass from which on pieces are compiled: smaller ones wait for launches, not for memory"""
@@ -61,6 +62,17 @@ class Pieces:
         made: Callable[[Any], Any] = _Compiled if compiled else lambda piece: piece
         self.normed, self.added, self.gated = made(normed), made(added), _by_kernel(made(gated)) if compiled else gated
         self.rotated, self.rotated_pairs = made(rotated), made(rotated_pairs)
+        self._turns = has_turning_kernel if compiled else lambda *of: False
+
+    def by_head(
+        self, qkv_NF: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, heads: int, key_heads: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Queries, keys and values [N, heads, head_dim] of their product, the first two rotated."""
+        dim, sizes = 2 * cos.shape[-1], (heads, key_heads, key_heads)
+        if self._turns(qkv_NF.device, qkv_NF.dtype, heads, key_heads, dim):
+            return Rotated.apply(qkv_NF, cos, sin, sizes)
+        q, k, v = qkv_NF.unflatten(-1, (-1, dim)).split(sizes, 1)
+        return self.rotated(q, cos, sin), self.rotated(k, cos, sin), v
 
 
 def can_compile(device: torch.device) -> bool:

@@ -145,13 +145,13 @@ class Projection:
         matrix = self._of[None]
         return [t for t in (matrix.weight, matrix.bias, matrix.lora_A, matrix.lora_B) if t is not None]
 
-    def sources(self, adapter: str | None = None) -> list[torch.Tensor]:
-        """The parameters this was made from: while these are untouched, it is up to date. A sampler asks as often as it goes
-        on."""
-        looked = (adapter, [_standing(module) for module in self._modules if type(module) is not nn.Linear])
+    def holders(self, adapter: str | None = None) -> list[nn.Module]:
+        """The layers whose parameters this was made from: while these are untouched, it is up to date. A sampler asks as often
+        as it goes on."""
+        looked = (adapter, [_standing(module) for module in self._modules] if self._adapted else [])
         if self._holders[0] != looked:
             self._holders = looked, [holder for module in self._modules for holder in _holders(module, adapter)]
-        return [t for holder in self._holders[1] for t in holder._parameters.values() if t is not None]
+        return self._holders[1]
 
     def refresh(self, adapter: str | None = None) -> None:
         """With the adapter that is active now, or with a named one."""
@@ -329,6 +329,8 @@ def parts_of(module: Any, adapter: str | None = None) -> Parts:
 
 def _standing(module: Any) -> tuple[Any, ...]:
     """What `parts_of` goes by; asking for this takes a tenth of the time."""
+    if type(module) is nn.Linear:
+        return ()
     return module.disable_adapters, tuple(module.merged_adapters), tuple(module.active_adapters)
 
 

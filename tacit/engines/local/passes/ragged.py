@@ -89,8 +89,12 @@ class RaggedDecoder(LeanDecoder):
         self, pieces: Pieces, layer: Any, normed: torch.Tensor, rotation: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A layer's queries, keys and values, rotated."""
-        attention = layer.self_attn
-        q, k, v = self._heads(normed, attention.q_proj, attention.k_proj, attention.v_proj)
+        modules = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
+        if not self.has_qk_norm:
+            (cos, sin), sizes = rotation, [module.out_features // self.head_dim for module in modules]
+            q, k, v = pieces.by_head(joint(normed, *modules), cos, sin, sizes[0], sizes[1])
+            return q, k, v
+        q, k, v = self._heads(normed, *modules)
         q, k = (self._rotated(pieces, layer, n, x, rotation) for n, x in (("q_norm", q), ("k_norm", k)))
         return q, k, v
 

@@ -56,15 +56,9 @@ def has_own(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int
 
 def attend(q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, spans: Spans, scale: float) -> torch.Tensor:
     """[Q, heads, head_dim]; H / G query heads share a key head. With or without a gradient it is the same kernel: a ratio of
-    what is scored to what is learned from is of the same numbers."""
+    what is scored to what is learned from is of the same numbers. So it is for a prefill, recorded or not."""
     if has_own(q_QHD.device, q_QHD.dtype, q_QHD.shape[1], k_KGD.shape[1], q_QHD.shape[2]):
         return Attended.apply(q_QHD, k_KGD, v_KGD, spans, scale)
-    return attend_prompts(q_QHD, k_KGD, v_KGD, spans, scale)
-
-
-def attend_prompts(q_QHD: torch.Tensor, k_KGD: torch.Tensor, v_KGD: torch.Tensor, spans: Spans, scale: float) -> torch.Tensor:
-    """The same for a prefill, which is to give the same numbers recorded or not. How long the rows of a recorded one are, only
-    the device knows when it is played; programs of ours are counted on the host. Torch's are counted for the longest."""
     if has_flash(q_QHD.device, q_QHD.dtype, q_QHD.shape[-1]):
         return _Flash.apply(q_QHD, k_KGD, v_KGD, spans, scale)
     return _row_by_row(q_QHD, k_KGD, v_KGD, spans, scale)

@@ -1,4 +1,4 @@
-"""Causal attention over rows end to end with its gradient, by kernels of our own, for updates and scores on a Hopper GPU.
+"""Causal attention over rows end to end with its gradient, by kernels of our own, for a Hopper GPU.
 
     oᵢ = Σⱼ pᵢⱼ vⱼ,   pᵢⱼ = exp(sᵢⱼ − lᵢ),   sᵢⱼ = scale qᵢ·kⱼ,   lᵢ = log Σⱼ exp sᵢⱼ        over the keys j that query i sees
     dvⱼ = Σᵢ pᵢⱼ doᵢ        dsᵢⱼ = pᵢⱼ (doᵢ·vⱼ − δᵢ),   δᵢ = oᵢ·doᵢ        dqᵢ = scale Σⱼ dsᵢⱼ kⱼ        dkⱼ = scale Σᵢ dsᵢⱼ qᵢ
@@ -35,6 +35,11 @@ LAUNCHES: dict[int, dict[str, Launch]] = {
     },
 }
 """by head_dim: queries and keys that are looked at together, by how many warps, and how far ahead they are asked for"""
+
+
+def query_block(head_dim: int) -> int:
+    """Queries that are looked at together; 0: there is no kernel."""
+    return LAUNCHES[head_dim]["attend"]["BLOCK_Q"] if head_dim in LAUNCHES else 0
 
 
 class Attended(torch.autograd.Function):

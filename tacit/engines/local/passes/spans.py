@@ -20,7 +20,8 @@ class Spans:
     longest_k: int
     lengths: tuple[np.ndarray, np.ndarray] | None = None
     """of each row's queries and keys, where the host knows them"""
-    _blocks: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict, init=False)
+    blocks: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
+    """of queries or of keys, by their size: those that have been asked for, or were made beforehand"""
 
     @staticmethod
     def of(queries_B: np.ndarray, keys_B: np.ndarray, device: torch.device) -> Spans:
@@ -29,7 +30,7 @@ class Spans:
         return Spans(starts_q, starts_k, int(queries_B.max()), int(keys_B.max()), (queries_B, keys_B))
 
     def query_blocks(self, size: int) -> torch.Tensor:
-        """[blocks, 5] (see `_shared`) of up to so many queries each, on the device."""
+        """[blocks, 5] (see `shared`) of up to so many queries each, on the device."""
         return self._kept("queries", size)
 
     def key_blocks(self, size: int) -> torch.Tensor:
@@ -38,17 +39,22 @@ class Spans:
 
     def _kept(self, what: str, size: int) -> torch.Tensor:
         """Every layer of a pass asks for the same."""
-        if (what, size) not in self._blocks:
+        if (what, size) not in self.blocks:
             assert self.lengths is not None
-            self._blocks[what, size] = handed(_shared(*self.lengths, what, size), self.starts_q.device)
-        return self._blocks[what, size]
+            self.blocks[what, size] = handed(shared(*self.lengths, what, size), self.starts_q.device)
+        return self.blocks[what, size]
 
 
 def _starts(lengths_B: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths_B)]).astype(np.int32)
 
 
-def _shared(queries_B: np.ndarray, keys_B: np.ndarray, what: str, size: int) -> np.ndarray:
+def most_blocks(tokens: int, rows: int, size: int) -> int:
+    """that any so many rows of so many tokens in all are cut into"""
+    return tokens // size + rows
+
+
+def shared(queries_B: np.ndarray, keys_B: np.ndarray, what: str, size: int) -> np.ndarray:
     """[blocks, 5]: a block's first token within its row, and of the row where its queries start, how many they are, where its
     keys start, and how many those are. There is no block without tokens, however the lengths differ, and those with the most to
     do come first: a device is done when its last program is."""

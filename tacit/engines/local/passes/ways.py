@@ -1,4 +1,4 @@
-"""What lies between the matrix products when sampling, in two ways: as torch has it, and in compiled pieces."""
+"""What lies between the matrix products when sampling, in two ways: as torch has it, and each in one launch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import rms_norm
 
+from tacit.engines.local.passes.norming import has_norming_kernel, norm_rows
 from tacit.engines.local.passes.pieces import COMPILED
 
 
@@ -35,6 +36,8 @@ class CompiledWays(Ways):
 
     @staticmethod
     def normed(h: torch.Tensor, norm: Any) -> torch.Tensor:
+        if h.ndim == 2 and has_norming_kernel(h.device, h.dtype, h.shape[1]):
+            return norm_rows(h, norm.weight, norm.variance_epsilon)
         return COMPILED.normed(h, norm.weight, norm.variance_epsilon)
 
     @staticmethod

@@ -258,12 +258,13 @@ class LocalDesk:
         self._finish(rows.record(places_N, joined.tokens_N[:, None], joined.logprobs_N[:, None], self._stops))
 
     def _ask(self) -> None:
-        """The table for the next few tokens of every row."""
+        """The table for the next few tokens of every row: no more than the last of them still has to write."""
         table, rows = self._table, self._rows
         assert table is not None
         longest = rows.longest
-        look = self._readings.look(table.check_every, self._sizes(len(rows)), self._most_steps)
-        noise_PK, asked = rows.ask(table.check_every)
+        steps = table.check_every if self._readings.under_way else max(1, min(table.check_every, rows.most_left))
+        look = self._readings.look(steps, self._sizes(len(rows)), self._most_steps)
+        noise_PK, asked = rows.ask(steps)
         self._unread.append(partial(self._read, asked, table.advance(noise_PK, longest, self._sampling, look)))
         if look is not None:
             rows.ready(look.ready.places_N)

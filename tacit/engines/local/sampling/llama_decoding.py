@@ -24,6 +24,10 @@ ROOM = 1.25
 """a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
 
 
+Versions = tuple[list[int], list[int]]
+"""of tensors: where each lies, and how often it was changed"""
+
+
 class LlamaDecoder:
     """The forward pass with its copies of weights, and a table that is kept for the next desk.
 
@@ -52,7 +56,7 @@ class LlamaDecoder:
         self.moves = 0
         """how often something that a recorded step reads has moved"""
         self.spare: LlamaTable | None = None
-        self._versions: dict[str | None, list[int]] = {}
+        self._versions: dict[str | None, Versions] = {}
         self._sources: dict[str | None, list[torch.Tensor]] = {}
         self._addresses: tuple[Any, ...] = ()
         self.refresh(force=True)
@@ -81,11 +85,11 @@ class LlamaDecoder:
         sources = self._sources.get(whose) or self.forward.sources(whose)
         if whose is not None:  # its own: which adapter is active may change without a word
             self._sources[whose] = sources
-        versions = [v for t in sources for v in (t.data_ptr(), 0 if t.is_inference() else t._version)]
+        versions = _versions(sources)
         if versions != self._versions.get(whose):
             self.forward.refresh(whose)
             self._versions[whose] = versions
-        self._check_addresses()
+            self._check_addresses()
 
     def forget(self, whose: str) -> None:
         self._versions.pop(whose, None)
@@ -93,8 +97,8 @@ class LlamaDecoder:
         self.forward.forget(whose)
 
     def reach(self, columns: int) -> None:
-        self.forward.reach(columns)
-        self._check_addresses()
+        if self.forward.reach(columns):
+            self._check_addresses()
 
     def table(self) -> LlamaTable:
         table, self.spare = self.spare or LlamaTable(self), None
@@ -292,8 +296,9 @@ class LlamaTable:
                 return found
         starts = np.cumsum(lengths) - lengths
         taken = handed(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
-        sink = partial(cache.put_flat, handed(slots, device), taken)
-        return forward.prefill_flat(Prompts.of(prompts, device), layer, sink)
+        to = handed(slots, device)
+        rotating = None if shared else cache.rotating(to)
+        return forward.prefill_flat(Prompts.of(prompts, device), layer, partial(cache.put_flat, to, taken), rotating)
 
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
         """As an index of the cache: a run of neighbours is written faster."""
@@ -323,6 +328,14 @@ def _buckets(lengths_N: np.ndarray, whose: Sequence[str | None], budget: int, pa
             runs.append((start, end))
             start = end
     return runs
+
+
+def _versions(tensors: Sequence[torch.Tensor]) -> Versions:
+    try:
+        changed = [t._version for t in tensors]
+    except RuntimeError:  # nobody counts how often inference tensors are
+        changed = [0 if t.is_inference() else t._version for t in tensors]
+    return [t.data_ptr() for t in tensors], changed
 
 
 def _round_up(count: int, step: int) -> int:

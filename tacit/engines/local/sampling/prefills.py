@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from tacit.engines.local.memory import give_back, ran_out
-from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
 from tacit.engines.local.passes.packing import power_from, within
-from tacit.engines.local.passes.spans import Spans
+from tacit.engines.local.passes.span_attention import query_block
+from tacit.engines.local.passes.spans import Spans, most_blocks, shared
 from tacit.engines.local.sampling.graphs import StepGraphs
 
 LAUNCHED = 1e11
@@ -59,30 +59,46 @@ class Size(NamedTuple):
 class FixedPrompts:
     """Prompts of one size, at addresses that stay."""
 
-    def __init__(self, size: Size, device: torch.device) -> None:
+    def __init__(self, size: Size, device: torch.device, block: int) -> None:
+        """`block`: queries that attention looks at together, where it wants to be told who does what; else 0."""
         self.size, (tokens, prompts, _) = size, size
-        self._all = torch.zeros(3 * tokens + 2 * prompts + 1, dtype=torch.long, device=device)
-        self._tokens_N, self._positions_N, self.slots_N, self._ends_U, self._starts = self._all.split(
-            (tokens, tokens, tokens, prompts, prompts + 1)
-        )
+        self._block, blocks = block, most_blocks(tokens, prompts, block) if block else 0
+        parts = (tokens, tokens, tokens, prompts, prompts + 1, 5 * blocks, 5 * prompts)
+        self._all = torch.zeros(sum(parts), dtype=torch.long, device=device)
+        self._tokens_N, self._positions_N, self.slots_N, self._ends_U, self._starts, *tables = self._all.split(parts)
+        self._blocks, self._last_blocks = (table.view(-1, 5) for table in tables)
         self._single = torch.arange(prompts + 1, dtype=torch.int32, device=device)
+        self._there = torch.zeros(sum(parts), dtype=torch.long, pin_memory=device.type == "cuda")
+        """what it is filled from, on the host"""
+        self._here = [part.numpy() for part in self._there.split(parts)]
+        self._fetched: torch.cuda.Event | None = None
 
     def fill(self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, spare: int) -> None:
         """With these, whose keys and values go to the slots; those of the filling to the spare one."""
-        lengths_U = np.array([len(prompt) for prompt in prompts])
-        filling = self.size.tokens - len(slots_N)
+        if self._fetched is not None:
+            self._fetched.synchronize()
+        lengths_U, real = np.array([len(prompt) for prompt in prompts]), len(slots_N)
         lengths_U = np.append(lengths_U, _filling(self.size.tokens, self.size.prompts, lengths_U))
-        tokens_N = np.concatenate([*prompts, np.zeros(filling, dtype=np.int64)])
-        ends_U = np.cumsum(lengths_U)
-        starts = np.append(0, ends_U)
-        positions_N = within(lengths_U)
-        positions_N[len(slots_N) :] = 0  # a filling may be longer than anything there are rotations for
-        packed = np.concatenate([tokens_N, positions_N, slots_N, np.full(filling, spare), ends_U - 1, starts])
-        self._all.copy_(handed(packed, self._all.device))
+        tokens_N, positions_N, all_slots_N, ends_U, starts, blocks, last_blocks = self._here
+        np.concatenate(prompts, out=tokens_N[:real])
+        positions_N[:real] = within(lengths_U[: len(prompts)])
+        all_slots_N[:real], all_slots_N[real:] = slots_N, spare
+        tokens_N[real:], positions_N[real:] = 0, 0  # a filling may be longer than anything there are rotations for
+        np.cumsum(lengths_U, out=starts[1:])
+        ends_U[:] = starts[1:] - 1
+        if self._block:
+            ones = np.ones_like(lengths_U)
+            for table, queries_U in ((blocks, lengths_U), (last_blocks, ones)):
+                shares = shared(queries_U, lengths_U, "queries", self._block).ravel()
+                table[: len(shares)], table[len(shares) :] = shares, 0  # where there is nothing to do for anybody
+        self._all.copy_(self._there, non_blocking=True)
+        if self._all.is_cuda:
+            self._fetched = torch.cuda.current_stream(self._all.device).record_event()
 
     def prompts(self) -> Prompts:
-        starts, longest = self._starts.int(), self.size.longest
-        spans, last = Spans(starts, starts, longest, longest), Spans(self._single, starts, 1, longest)
+        starts, longest, blocks = self._starts.int(), self.size.longest, ("queries", self._block)
+        spans = Spans(starts, starts, longest, longest, blocks={blocks: self._blocks.int()})
+        last = Spans(self._single, starts, 1, longest, blocks={blocks: self._last_blocks.int()})
         return Prompts(self._tokens_N, self._positions_N, self._ends_U, spans, last)
 
 
@@ -133,15 +149,15 @@ class RecordedPrefills:
             if len(self._rooms) >= MOST_KEPT:
                 self.clear()
                 return None
-            self._rooms[key] = FixedPrompts(size, forward.device)
+            self._rooms[key] = FixedPrompts(size, forward.device, query_block(forward.geometry.head_dim))
             if (size.prompts, layer) not in self._found:
                 self._found[size.prompts, layer] = _states_of(size.prompts, forward, layer)
         fixed, found = self._rooms[key], self._found[size.prompts, layer]
         fixed.fill(prompts, slots_N, spare)
 
         def prefill() -> None:
-            sink = partial(cache.put_flat, fixed.slots_N, None)
-            for here, state in zip(found, forward.prefill_flat(fixed.prompts(), layer, sink), strict=True):
+            sink, rotating = partial(cache.put_flat, fixed.slots_N, None), cache.rotating(fixed.slots_N)
+            for here, state in zip(found, forward.prefill_flat(fixed.prompts(), layer, sink, rotating), strict=True):
                 if here is not None and state is not None:
                     here.copy_(state)
 

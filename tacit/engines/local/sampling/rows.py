@@ -88,6 +88,11 @@ class Rows:
         return bool((self._asked_P >= self._limits_P)[self.under_way_P].all())
 
     @property
+    def most_left(self) -> int:
+        """tokens that one under way may yet be asked for"""
+        return int((self._limits_P - self._asked_P)[self.under_way_P].max())
+
+    @property
     def longest(self) -> int:
         """tokens of the longest row under way, when it has what was asked for"""
         return int((self._prompts_P + self._asked_P)[self.under_way_P].max())
@@ -152,15 +157,18 @@ class Rows:
         candidate_NK = stops.interesting(tokens_NK)
         may_stop_N = np.logical_or.reduce(candidate_NK, axis=1)
         at_limit_N = ends_N == self._limits_P[places_N]
-        over = []
-        for i in np.flatnonzero(may_stop_N | at_limit_N):
-            place, start, length, stopped = places_N[i], int(starts_N[i]), int(ends_N[i]), False
-            if may_stop_N[i]:
+        over, ended = [], []
+        which_M = np.flatnonzero(may_stop_N | at_limit_N)
+        of_each = (x_N[which_M].tolist() for x_N in (places_N, starts_N, ends_N, may_stop_N, at_limit_N))
+        for i, place, start, length, may_stop, at_limit in zip(which_M, *of_each, strict=True):
+            stopped = False
+            if may_stop:
                 length, stopped = _end(self._tokens_PM[place], candidate_NK[i], start, length, stops)
-            if stopped or at_limit_N[i]:
-                self.under_way_P[place], self._asked_P[place] = False, 0
+            if stopped or at_limit:
                 tokens_T, logprobs_T = self._tokens_PM[place, :length].copy(), self._logprobs_PM[place, :length].copy()
                 over.append(Over(self.jobs[place], tokens_T, logprobs_T, stopped, self._hidden[place]))
+                ended.append(place)
+        self.under_way_P[ended], self._asked_P[ended] = False, 0
         return over
 
     def move_together(self) -> np.ndarray:

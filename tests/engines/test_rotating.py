@@ -1,0 +1,104 @@
+"""Rotations by our kernels: what they compute, and where they are used."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from interpreted import assert_interpreted
+from random_models import make_model
+
+from tacit.engines.local.passes import kv_cache, pieces
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward, Prompts
+from tacit.engines.local.passes.pieces import PLAIN
+from tacit.engines.local.passes.rotating import has_rotating_kernel, has_turning_kernel
+from tacit.engines.local.passes.ways import Ways
+
+CPU = torch.device("cpu")
+
+ON_TRIAL = """
+import torch
+from tacit.engines.local.passes.rotating import _agrees, _turns
+for sizes in ((9, 3, 64), (12, 2, 128), (4, 4, 16)):
+    assert _agrees(torch.device("cpu"), torch.float16, *sizes), sizes
+    assert _agrees(torch.device("cpu"), torch.float16, 0, *sizes[1:]), sizes
+    assert _turns(torch.device("cpu"), torch.float16, *sizes), sizes
+"""
+
+IN_AN_UPDATE = """
+import torch
+from tacit.engines.local.passes.pieces import PLAIN
+from tacit.engines.local.passes.rotating import Rotated
+generator = torch.Generator().manual_seed(0)
+for heads, key_heads, dim in ((9, 3, 64), (2, 1, 16)):
+    qkv = torch.randn(21, (heads + 2 * key_heads) * dim + 8, generator=generator, requires_grad=True)
+    angles = torch.randn(21, 1, dim // 2, generator=generator)
+    pull = [torch.randn(21, n, dim, generator=generator) for n in (heads, key_heads, key_heads)]
+    pull[1] = pull[1].transpose(0, 1).contiguous().transpose(0, 1)  # as heads may come
+    found = []
+    for way in (lambda *given: Rotated.apply(*given, (heads, key_heads, key_heads)),
+                lambda *given: PLAIN.by_head(*given, heads, key_heads)):
+        answer = way(qkv[:, :-8], angles.cos(), angles.sin())
+        found.append([*answer, *torch.autograd.grad(answer, qkv, pull)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+"""
+
+
+@pytest.mark.parametrize("program", [ON_TRIAL, IN_AN_UPDATE], ids=["as tried on a GPU", "with a gradient"])
+def test_the_interpreted_kernels_compute_what_they_should(program) -> None:
+    assert_interpreted(program)
+
+
+def test_a_cpu_has_no_such_kernels() -> None:
+    assert not has_rotating_kernel(CPU, torch.bfloat16, 9, 3, 64)
+    assert not has_turning_kernel(CPU, torch.bfloat16, 9, 3, 64)
+
+
+def test_an_update_rotates_by_kernel_where_there_is_one_and_it_is_compiled(monkeypatch) -> None:
+    used = []
+    monkeypatch.setattr(pieces, "has_turning_kernel", lambda *of: used.append(of[2:]) or True)
+    monkeypatch.setattr(pieces, "Rotated", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
+    given = torch.randn(5, 4 * 8), torch.randn(5, 1, 4), torch.randn(5, 1, 4), 2, 1
+    assert pieces.Pieces(compiled=True).by_head(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
+    assert [x.shape for x in PLAIN.by_head(*given)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
+
+
+def rotate(qkv_NF, heads, positions_N, rotations, slots_N, keys_SGD, values_SGD):
+    """What the kernel does."""
+    key_heads, dim = keys_SGD.shape[1:]
+    by_head = qkv_NF.unflatten(1, (-1, dim))
+    rotated = heads + key_heads
+    by_head[:, :rotated] = Ways.rotated(by_head[:, :rotated], torch.view_as_complex(rotations)[positions_N, None])
+    keys_SGD[slots_N], values_SGD[slots_N] = by_head[:, heads:rotated], by_head[:, rotated:]
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3"])
+def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
+    torch.manual_seed(0)
+    forward, used = LlamaForward(make_model(family)), []
+    prompts = Prompts.of([torch.randint(0, 256, (length,)).numpy() for length in (7, 1, 12)], CPU)
+    slots_N = torch.randperm(32)[:20]
+    monkeypatch.setattr(kv_cache, "has_rotating_kernel", lambda *of: True)
+    monkeypatch.setattr(kv_cache, "rotate_and_put", lambda *given: used.append(given[1]) or rotate(*given))
+    found = []
+    for at_once in (False, True):
+        cache = KeyValueCache(forward.geometry)
+        cache._by_head = False  # as on a GPU
+        cache.open(4, 8)
+        kept = []
+
+        def sink(layer: int, k: torch.Tensor, v: torch.Tensor, cache=cache, kept=kept) -> None:
+            kept.append(layer)
+            cache.put_flat(slots_N, None, layer, k, v)
+
+        with torch.inference_mode():
+            logits, states = forward.prefill_flat(prompts, 1, sink, cache.rotating(slots_N) if at_once else None)
+        found.append([logits, states, *cache._memory])
+        assert len(kept) == (0 if at_once and family != "qwen3" else len(forward))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    heads = forward.geometry.kv_heads * forward.geometry.queries_per_kv
+    assert used == ([] if family == "qwen3" else [heads] * (len(forward) - 1) + [0]), "norms lie between in qwen3"
