@@ -95,7 +95,7 @@ def errors(way: Callable[..., torch.Tensor], shape: Shape) -> dict[str, float]:
     def found(way: Callable[..., torch.Tensor], asked: list[torch.Tensor], pull: torch.Tensor) -> list[torch.Tensor]:
         leaves = [tensor.detach().requires_grad_() for tensor in asked]
         out = way(*leaves, spans, scale)
-        return [out, *torch.autograd.grad(out, leaves, pull)]
+        return [out.detach(), *torch.autograd.grad(out, leaves, pull)]
 
     exact = found(ways._row_by_row, [tensor.float() for tensor in asked], pull.float())
     pairs = zip(found(way, asked, pull), exact, strict=True)

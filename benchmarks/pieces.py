@@ -1,0 +1,166 @@
+"""Parts of a layer by kernels of our own beside what torch and its compiler make of them, on a Hopper GPU, in microseconds.
+
+    python benchmarks/pieces.py                    # in the shapes of SmolLM2-135M and of Qwen2.5-1.5B
+    python benchmarks/pieces.py --repeats 21 --json
+
+Of a prefill of 256 prompts of 200 tokens: attention, rotation with keys and values put into the cache, and a norm; each thirty
+times in a row in one recorded graph, so that nothing waits for launches. Of an update: rotation there and back, launched as it
+is there; what is short waits for its launch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.engines.local.passes import ragged_attention as attention
+from tacit.engines.local.passes.norming import has_norming_kernel, norm_rows
+from tacit.engines.local.passes.pieces import COMPILED
+from tacit.engines.local.passes.rotating import Rotated, has_rotating_kernel, has_turning_kernel, rotate_and_put
+from tacit.engines.local.passes.span_attention import attended
+from tacit.engines.local.passes.spans import Spans
+
+GPU, PROMPTS, LENGTH, CALLS = torch.device("cuda"), 256, 200, 30
+
+
+@dataclass(frozen=True)
+class Shape:
+    width: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    tokens: int
+    """of a pass of an update"""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.heads, self.key_heads, self.key_heads
+
+
+SHAPES = {"135M": Shape(576, 9, 3, 64, 65536), "1.5B": Shape(1536, 12, 2, 128, 32768)}
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=GPU, dtype=torch.bfloat16)
+
+
+def median_us(call: Callable[[], Any], repeats: int) -> float:
+    found = []
+    for repeat in range(-3, repeats):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        call()
+        after.record()
+        torch.cuda.synchronize()
+        if repeat >= 0:
+            found.append(before.elapsed_time(after) * 1e3)
+    return statistics.median(found)
+
+
+def recorded_us(call: Callable[[], Any], repeats: int) -> float:
+    """Of one of thirty calls in a row."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        call()
+        call()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            call()
+    return median_us(graph.replay, repeats) / CALLS
+
+
+@torch.inference_mode()
+def of_a_prefill(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
+    lengths, dim, tokens = np.full(PROMPTS, LENGTH), shape.head_dim, PROMPTS * LENGTH
+    spans, scale = Spans.of(lengths, lengths, GPU), dim**-0.5
+    qkv = drawn(tokens, sum(shape.sizes) * dim)
+    by_head = qkv.view(tokens, -1, dim)
+    q, k, v = by_head.split(shape.sizes, 1)
+    positions = torch.arange(tokens, device=GPU) % LENGTH
+    slots = torch.arange(tokens, device=GPU) // LENGTH * 256 + positions
+    rotations = torch.randn(256, dim // 2, 2, device=GPU)
+    turns = rotations[positions, None]
+    keys, values = (drawn(PROMPTS * 256, shape.key_heads, dim) for _ in "kv")
+    h, weight = drawn(tokens, shape.width), drawn(shape.width)
+
+    def rotated_and_copied() -> None:
+        COMPILED.rotated_pairs(by_head[:, : shape.heads + shape.key_heads], turns)
+        keys.index_copy_(0, slots, k)
+        values.index_copy_(0, slots, v)
+
+    calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "attention": (
+            lambda: attention._Flash.apply(q, k, v, spans, scale),
+            lambda: attended(q, k, v, spans, scale),
+        ),
+        "rotation and cache": (
+            rotated_and_copied,
+            lambda: rotate_and_put(qkv, shape.heads, positions, rotations, slots, keys, values),
+        ),
+        "norm": (lambda: COMPILED.normed(h, weight, 1e-5), lambda: norm_rows(h, weight, 1e-5)),
+    }
+    return {
+        what: {"torch": recorded_us(theirs, repeats), "ours": recorded_us(ours, repeats)}
+        for what, (theirs, ours) in calls.items()
+    }
+
+
+def of_an_update(shape: Shape, repeats: int) -> dict[str, dict[str, float]]:
+    qkv = drawn(shape.tokens, sum(shape.sizes) * shape.head_dim).requires_grad_()
+    angles = torch.randn(shape.tokens, 1, shape.head_dim // 2, device=GPU)
+    cos, sin = angles.cos(), angles.sin()
+    pull = [drawn(shape.tokens, heads, shape.head_dim) for heads in shape.sizes]
+
+    def compiled() -> tuple[torch.Tensor, ...]:
+        q, k, v = qkv.unflatten(1, (-1, shape.head_dim)).split(shape.sizes, 1)
+        return COMPILED.rotated(q, cos, sin), COMPILED.rotated(k, cos, sin), v
+
+    found: dict[str, dict[str, float]] = {"rotation": {}, "rotation, back": {}}
+    for name, way in (("torch", compiled), ("ours", lambda: Rotated.apply(qkv, cos, sin, shape.sizes))):
+        answer = way()
+        found["rotation"][name] = median_us(way, repeats)
+        found["rotation, back"][name] = median_us(
+            lambda answer=answer: torch.autograd.grad(answer, qkv, pull, retain_graph=True), repeats
+        )
+    return found
+
+
+def check(shape: Shape) -> None:
+    of = GPU, torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim
+    there = attention.has_own(*of), has_rotating_kernel(*of), has_turning_kernel(*of)
+    if not all((*there, has_norming_kernel(GPU, torch.bfloat16, shape.width))):
+        raise SystemExit("some of our kernels are not used on this GPU: see the warning, if any.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9, help="the median counts (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("these kernels are for a GPU, and there is none here.")
+    result: dict[str, Any] = {"benchmark": "pieces", "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    print(f"{result['device']}, torch {result['torch']}")
+    for size, shape in SHAPES.items():
+        check(shape)
+        torch.manual_seed(0)
+        result[size] = {"prefill": of_a_prefill(shape, args.repeats), "update": of_an_update(shape, args.repeats)}
+        for where, tokens in (("prefill", PROMPTS * LENGTH), ("update", shape.tokens)):
+            for what, found in result[size][where].items():
+                print(f"{size}, {where} of {tokens:,} tokens: {what:18} {found['torch']:7.1f} → {found['ours']:7.1f} µs")
+    if args.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
