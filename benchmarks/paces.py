@@ -15,6 +15,9 @@ from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 
+PIECE = 60
+"""tokens by which a prompt that only grows does so in a turn: an action and what is seen then"""
+
 
 class Ragged:
     """The sampler as a policy that writes as many tokens as a request's seed says, to prompts of random tokens."""
@@ -43,6 +46,16 @@ class Ragged:
     def limited(self, request: Request) -> Request:
         least, most = self._lengths
         return replace(request, max_tokens=least + request.seed % (most - least + 1))
+
+
+class Growing(Ragged):
+    """Whose prompts are that of the first turn and what was added since, a piece for every turn."""
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        group, member, turn = (int(part) for part in text.split())
+        first = super().encode_prompt(f"{group} 0 0")
+        pieces = (np.random.default_rng([group, member, i, 1]).integers(0, self._vocabulary, PIECE) for i in range(1, turn + 1))
+        return np.concatenate([first, *pieces])
 
 
 class RaggedDesk:

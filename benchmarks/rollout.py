@@ -10,8 +10,9 @@ number of tokens. Ours also returns log-probabilities and text, which `generate`
 The grouped case has 8 identical prompts per group, as group-relative methods do: ours computes each of them once.
 
 The short and the ragged case are whole rollouts of several turns, in groups of 8, whose completions differ in length: 3 to 8
-tokens as the actions of a tiny policy, 8 to 512 as those of a model that thinks. Each episode at its own pace beside all in
-lockstep, which is the same rollout with one batch per turn. The worlds take no time.
+tokens as the actions of a tiny policy, 8 to 512 as those of a model that thinks. In the growing case prompts tell the whole
+episode: the first turn's, and 60 tokens more in every turn. Each episode at its own pace beside all in lockstep, which is the
+same rollout with one batch per turn. The worlds take no time.
 
 vLLM runs in a process of its own, after us. It is asked for log-probabilities too, and writes the same number of tokens to the
 same prompts; in whole rollouts each episode at its own pace. Where it is missing or fails, that is reported.
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from paces import Ragged, play, whole_rollout
+from paces import Growing, Ragged, play, whole_rollout
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (
@@ -47,8 +48,8 @@ from tacit.engines.local.sampling.sampler import LocalSampler
 from tacit.engines.models.sources import find_checkpoint
 
 GROUP = 8
-CASES = ("distinct", "grouped", "short", "ragged")
-LENGTHS = {"short": (3, 8), "ragged": (8, 512)}
+CASES = ("distinct", "grouped", "short", "ragged", "growing")
+LENGTHS = {"short": (3, 8), "ragged": (8, 512), "growing": (8, 32)}
 """completion tokens of the cases that are whole rollouts, from and to"""
 
 
@@ -168,8 +169,8 @@ def beside(works: dict[str, Work], result: dict[str, Any], args: argparse.Namesp
 
 def paced(case: str, vocabulary: int, sampler: LocalSampler, args: argparse.Namespace) -> tuple[Ragged, int]:
     """(who writes, how many episodes)"""
-    policy = Ragged(sampler, vocabulary, args.prompt_tokens, LENGTHS[case])
-    return policy, args.episodes if case == "ragged" else args.batch
+    policy = (Growing if case == "growing" else Ragged)(sampler, vocabulary, args.prompt_tokens, LENGTHS[case])
+    return policy, args.batch if case == "short" else args.episodes
 
 
 def compare_paces(case: str, policy: Ragged, episodes: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -231,7 +232,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=200 if gpu else 64, help="(default %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=32, help="(default %(default)s)")
     parser.add_argument("--turns", type=int, default=8, help="of an episode in whole rollouts (default %(default)s)")
-    parser.add_argument("--episodes", type=int, default=256 if gpu else 16, help="of the ragged case (default %(default)s)")
+    parser.add_argument(
+        "--episodes", type=int, default=256 if gpu else 16, help="of the ragged and the growing case (default %(default)s)"
+    )
     parser.add_argument("--only", default=",".join(CASES), help="cases to measure (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds; the median counts (default %(default)s)")
     parser.add_argument("--threads", type=int, help="CPU threads of both (default: torch's)")

@@ -47,6 +47,8 @@ class Request:
     prompt: np.ndarray
     seed: int = 0
     max_tokens: int | None = None
+    thread: int | None = None
+    """the episode whose turns these are, if any: of a context that only grows a sampler may remember what it has read"""
 
 
 @runtime_checkable

@@ -112,7 +112,8 @@ def rollout(
             for slot in go_on:
                 episode = episodes[slot]
                 if slot in tokens and episode.prepare(tokens[slot], policy, sampling):
-                    waiting[desk.submit(Request(episode.tokens, derive(episode.plan.seed, len(episode.steps))))] = slot
+                    seed = derive(episode.plan.seed, len(episode.steps))
+                    waiting[desk.submit(Request(episode.tokens, seed, thread=slot))] = slot
                 else:
                     ended[slot] = episode.trajectory()
                     onlooker.over(slot, ended[slot])

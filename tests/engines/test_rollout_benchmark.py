@@ -16,13 +16,14 @@ def run(*arguments: str | Path) -> Forked:
 
 def test_paces_beside_each_other_as_json():
     few = ("--batch", "8", "--episodes", "8", "--turns", "2", "--prompt-tokens", "8", "--repeats", "1", "--threads", "1")
-    done = run("--device", "cpu", "--dtype", "float32", "--only", "short", *few, "--json")
+    done = run("--device", "cpu", "--dtype", "float32", "--only", "short,growing", *few, "--json")
     assert done.code == 0, done.err
-    found = json.loads(done.out.splitlines()[-1])["short"]
-    assert found["tokens_per_s"]["tacit"] > 0 and found["tokens_per_s"]["lockstep"] > 0
-    assert found["completion_tokens"] == [3, 8] and found["episodes"] == 8
+    for case, lengths in (("short", [3, 8]), ("growing", [8, 32])):
+        found = json.loads(done.out.splitlines()[-1])[case]
+        assert found["tokens_per_s"]["tacit"] > 0 and found["tokens_per_s"]["lockstep"] > 0
+        assert found["completion_tokens"] == lengths and found["episodes"] == 8
 
 
 def test_an_unknown_case_is_an_error():
     done = run("--only", "raged")
-    assert done.code == 2 and "raged is none of distinct, grouped, short, ragged" in done.err
+    assert done.code == 2 and "raged is none of distinct, grouped, short, ragged, growing" in done.err

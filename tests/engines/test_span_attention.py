@@ -64,6 +64,24 @@ for _ in range(2):  # the second time where the first has been
         found, _ = attended(q, k, v, spans, 0.3)
         torch.testing.assert_close(found, _row_by_row(q, k, v, spans, 0.3))
     lengths = (5, 6)
+from tacit.engines.local.passes.llama import After, Prompts
+known, slots = np.array([70, 3, 129]), np.array([400, 0, 200])  # rows of a cache, of which the last tokens are new
+rests = [np.zeros(length, np.int64) for length in (5, 80, 1)]
+fixed = FixedPrompts(Size.of(np.array([5, 80, 1])), cpu, query_block(64))
+fixed.fill(rests, np.arange(86), 999, After(known, slots))
+k, v = torch.randn(2, 600, 2, 64, generator=generator)
+for told in (fixed.prompts(after=True), Prompts.of(rests, cpu, After(known, slots), query_block(64))):
+    assert told.positions_N[:6].tolist() == [70, 71, 72, 73, 74, 3] and told.ends_U[:3].tolist() == [4, 84, 85]
+    for spans, queries in ((told.spans, 86), (told.last, 3)):
+        q = torch.randn(fixed.size.tokens, 4, 64, generator=generator)
+        found, _ = attended(q, k, v, spans, 0.3)
+        lengths = np.array([5, 80, 1]) if queries == 86 else np.ones(3, np.int64)
+        ends = slots + known + np.array([5, 80, 1])
+        starts = np.cumsum(lengths) - lengths
+        for start, length, first, end in zip(starts, lengths, slots, ends):
+            one = Spans.of(np.array([length]), np.array([end - first]), cpu)
+            expected = _row_by_row(q[start : start + length], k[first:end], v[first:end], one, 0.3)
+            torch.testing.assert_close(found[start : start + length], expected)
 """
 
 PROGRAMS = {"as tried on a GPU": ON_TRIAL, "in small blocks": IN_SMALL_BLOCKS, "as recorded": AS_RECORDED}

@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import give_back
 from tacit.engines.local.passes.chunk_attention import Chunk, attend_chunk, attend_chunk_plainly, has_chunk_kernel
+from tacit.engines.local.passes.ragged_attention import has_own
 from tacit.engines.local.passes.rotating import has_rotating_kernel, rotate_and_put
 from tacit.engines.local.passes.step_attention import attend_step, has_step_kernel
 
@@ -131,6 +132,19 @@ class KeyValueCache:
             else:
                 self._memory[layer][i].view(-1, *new.shape[1:]).index_copy_(0, slots_M, new)
 
+    def all_slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of rows × columns, [slots, heads, head_dim] each, as `put_flat` finds them."""
+        keys, values = self._memory[layer].view(2, -1, self.geometry.kv_heads, self.geometry.head_dim)
+        return keys, values
+
+    @property
+    def reads_on(self) -> bool:
+        """whether attention can read keys where they lie here, of rows that lie apart"""
+        g = self.geometry
+        heads = g.kv_heads * g.queries_per_kv
+        on_gpu = g.device.type == "cuda"
+        return not self._by_head and (not on_gpu or has_own(g.device, g.dtype, heads, g.kv_heads, g.head_dim))
+
     def rotating(self, slots_N: torch.Tensor) -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None] | None:
         """What rotates a layer's projection where it lies and puts its keys and values into these slots of rows × columns. None
         where that is not one operation."""
@@ -140,8 +154,7 @@ class KeyValueCache:
 
         def rotate(layer: int, qkv_NF: torch.Tensor, positions_N: torch.Tensor, cis: torch.Tensor) -> None:
             heads = qkv_NF.shape[1] // g.head_dim - 2 * g.kv_heads
-            keys, values = self._memory[layer].view(2, -1, g.kv_heads, g.head_dim)
-            rotate_and_put(qkv_NF, heads, positions_N, torch.view_as_real(cis), slots_N, keys, values)
+            rotate_and_put(qkv_NF, heads, positions_N, torch.view_as_real(cis), slots_N, *self.all_slots(layer))
 
         return rotate
 

@@ -48,6 +48,16 @@ TABLE_LIMIT = 1024
 
 
 @dataclass(frozen=True, eq=False)
+class After:
+    """Prompts whose beginnings lie in a cache."""
+
+    known_U: np.ndarray
+    """tokens of each that do"""
+    slots_U: np.ndarray
+    """where each begins"""
+
+
+@dataclass(frozen=True, eq=False)
 class Prompts:
     """Prompts that lie end to end, on the device."""
 
@@ -60,13 +70,20 @@ class Prompts:
     """of the last token of each, which sees all of its own"""
 
     @staticmethod
-    def of(prompts: Sequence[np.ndarray], device: torch.device) -> Prompts:
+    def of(prompts: Sequence[np.ndarray], device: torch.device, after: After | None = None, block: int = 0) -> Prompts:
+        """`after`: what lies in a cache of each; `prompts` are the rest. `block` as in `Spans.in_cache`."""
         lengths_U = np.array([len(prompt) for prompt in prompts])
-        tokens_N, positions_N, ends_U = (
-            handed(array, device) for array in (np.concatenate(prompts), within(lengths_U), np.cumsum(lengths_U) - 1)
+        positions_N = within(lengths_U) + (0 if after is None else np.repeat(after.known_U, lengths_U))
+        tokens_N, positions, ends_U = (
+            handed(array, device) for array in (np.concatenate(prompts), positions_N, np.cumsum(lengths_U) - 1)
         )
-        spans, last = (Spans.of(queries_U, lengths_U, device) for queries_U in (lengths_U, np.ones_like(lengths_U)))
-        return Prompts(tokens_N, positions_N, ends_U, spans, last)
+        spans = []
+        for queries_U in (lengths_U, np.ones_like(lengths_U)):
+            if after is None:
+                spans.append(Spans.of(queries_U, lengths_U, device))
+            else:
+                spans.append(Spans.in_cache(queries_U, after.known_U + lengths_U, after.slots_U, block, device))
+        return Prompts(tokens_N, positions, ends_U, spans[0], spans[1])
 
 
 class LlamaForward:
@@ -195,10 +212,16 @@ class LlamaForward:
         return has_flash(self.device, self.dtype, self.geometry.head_dim)
 
     def prefill_flat(
-        self, prompts: Prompts, layer: int | None, sink: Sink, rotating: Rotating | None = None
+        self,
+        prompts: Prompts,
+        layer: int | None,
+        sink: Sink,
+        rotating: Rotating | None = None,
+        cached: Callable[[int], tuple[torch.Tensor, torch.Tensor]] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`prefill` of prompts that lie end to end; `sink` gets keys and values [N, heads, head_dim], or `rotating` what they
-        are made of, where that is possible. Reads no value on the host."""
+        are made of, where that is possible. `cached` says where the keys and values of a layer are then, if the prompts are the
+        rest of what lies there. Reads no value on the host."""
         ways, ends_U, scale = self._ways(len(prompts.tokens_N)), prompts.ends_U, self.geometry.scale
         h, positions_N = embedding(prompts.tokens_N, self._embed.weight), prompts.positions_N
         at_once = rotating is not None and self._layers[0].rotates_at_once
@@ -212,7 +235,7 @@ class LlamaForward:
             q, k, v = block.by_head(qkv, cis_N, ways)
             if not at_once:
                 sink(depth, k, v)
-            return q, k, v
+            return (q, k, v) if cached is None else (q, *cached(depth))
 
         wanted = h[ends_U] if layer == 0 else None
         for depth, block in enumerate(self._layers[:-1]):

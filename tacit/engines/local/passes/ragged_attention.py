@@ -131,7 +131,8 @@ def _row_by_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spans: Spans,
     k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     answers = []
     starts_q, starts_k = spans.starts_q.tolist(), spans.starts_k.tolist()
-    for a, b, c, d in zip(starts_q, starts_q[1:], starts_k, starts_k[1:], strict=False):
+    ends_k = starts_k[1:] if spans.keys_B is None else (spans.starts_k + spans.keys_B).tolist()
+    for a, b, c, d in zip(starts_q, starts_q[1:], starts_k, ends_k, strict=False):
         if a == b:
             continue
         seen = torch.ones(b - a, d - c, dtype=torch.bool, device=q.device).tril_(d - c - (b - a))

@@ -40,6 +40,8 @@ class Newcomers:
     """the noise of each one's first token"""
     columns: int
     """tokens of the longest of them, when it will have written all it may"""
+    known_N: np.ndarray | None = None
+    """tokens of each one's prompt that lie at its place already, where a table `follows`; no two of them share a prompt then"""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class Table(Protocol):
     @property
     def joins(self) -> bool:
         """whether rows can join while others are under way"""
+        ...
+
+    @property
+    def follows(self) -> bool:
+        """whether a prompt can be read on from what lies at its place, of a row that is over"""
         ...
 
     @property

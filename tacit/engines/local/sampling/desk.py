@@ -34,7 +34,7 @@ from tacit.core.types import Completion
 from tacit.engines.local.sampling import mixing
 from tacit.engines.local.sampling.decoding import Begun, Newcomers, Table, Written
 from tacit.engines.local.sampling.mixing import Readings, Seats
-from tacit.engines.local.sampling.rows import Asked, Job, NotFinite, Over, Rows
+from tacit.engines.local.sampling.rows import Asked, Job, Known, NotFinite, Over, Rows
 
 if TYPE_CHECKING:
     from tacit.engines.local.sampling.sampler import LocalSampler
@@ -67,6 +67,9 @@ class LocalDesk:
         self._rows = Rows(0)
         self._readings = Readings()
         """of rows under way, the prompts that are being read along"""
+        self._grow = False
+        """whether prompts were found to begin with the turn before them: then rows that are over do not leave, since what they
+        leave behind is read on from"""
         self._unread: deque[Callable[[], None]] = deque()
         """what was asked of the table, in order: each waits for it and takes it down"""
 
@@ -139,7 +142,8 @@ class LocalDesk:
         began, steady = rows.under_way + over, not over
         while rows.under_way and not self._is_time(over, began, idle, waited):
             reads = self._readings.under_way  # into places that stay where they are; and whoever ends, there is something to do
-            if not self._unread and not reads and rows.under_way <= table.leave_below * len(rows):
+            narrow = not reads and not self._grow and rows.under_way <= table.leave_below * len(rows)
+            if narrow and not self._unread:
                 table.keep(rows.move_together())
             if not self._unread:
                 self._ask()
@@ -161,7 +165,7 @@ class LocalDesk:
         sizes = self._sizes(len(self._rows))
         coming = list(islice(self._waiting, over)) if sizes else []
         like_them = sizes and not coming and self._readings.takes([self._rows.typical] * over, sizes, self._most_steps)
-        soon = self._can_be_mixed_in(coming) if coming else like_them
+        soon = self._can_be_mixed_in(coming, {}) if coming else like_them
         costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if soon else (JOINING_COSTS, PATIENCE)
         return idle >= costs * began or waited >= patience
 
@@ -181,30 +185,55 @@ class LocalDesk:
         Returns whether there are any."""
         rows = self._rows
         jobs = list(islice(self._waiting, max(0, places - rows.under_way)))
-        seated = len(rows) if rows.under_way else 0
+        seated, known = len(rows) if rows.under_way else 0, self._known(jobs)
         if seated:
             jobs = self._who_can_join(jobs)
+        elif known and len(rows) <= places and self._who_can_join(jobs) == jobs:
+            seated = len(rows)  # nobody is under way, but those who are over have left what is read on from
         if not jobs:
             return False
         if not seated:
             self._sit_down(max(job.longest for job in jobs))
-        table, rows = self._table, self._rows
-        assert table is not None
+            known = {}
         for _ in jobs:
             self._waiting.popleft()
-        if seated and self._can_be_mixed_in(jobs):
-            self._mix_in(jobs, seated)
+        if seated and self._can_be_mixed_in(jobs, known):
+            self._mix_in(jobs, known, seated)
             return True
-        jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
-        firsts, source_N = _distinct(jobs)
-        prompts, whose = [job.prompt for job in firsts], [job.whose for job in firsts]
-        places_N, uniform_N = rows.seat(jobs)
-        columns = max(job.longest for job in jobs) + table.check_every
-        newcomers = Newcomers(places_N, prompts, whose, source_N, uniform_N, columns)
-        begun = table.join(newcomers, seated, self._sampling, self._depth)
-        self._sampler.prefilled_tokens += sum(len(prompt) for prompt in prompts)
-        self._unread.append(partial(self._begin, places_N, begun))
+        following, others = ([job for job in jobs if (job.ticket in known) is lies] for lies in (True, False))
+        for together in (following, others):
+            if together:
+                self._join(together, known, seated)
+                seated = len(self._rows)
         return True
+
+    def _known(self, jobs: list[Job]) -> dict[int, Known]:
+        """By ticket: what lies at the table of prompts that only grow."""
+        if self._table is None or not len(self._rows) or not any(job.thread is not None for job in jobs):
+            return {}
+        if not self._table.follows:
+            return {}
+        found = {job.ticket: known for job in jobs if (known := self._rows.known(job)) is not None}
+        self._grow = bool(found)
+        return found if len({known.place for known in found.values()}) == len(found) else {}
+
+    def _join(self, jobs: list[Job], known: dict[int, Known], seated: int) -> None:
+        """Prefill their prompts, or what comes after their beginnings, if these lie at the table: of all or of none."""
+        table = self._table
+        assert table is not None
+        jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
+        firsts, source_N, known_N = *_distinct(jobs), None
+        if jobs[0].ticket in known:
+            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt) - known[job.ticket].tokens, job.ticket))
+            firsts, source_N = jobs, np.arange(len(jobs))
+            known_N = np.array([known[job.ticket].tokens for job in jobs])
+        prompts, whose = [job.prompt for job in firsts], [job.whose for job in firsts]
+        places_N, uniform_N = self._rows.seat(jobs, known=[known.get(job.ticket) for job in jobs])
+        columns = max(job.longest for job in jobs) + table.check_every
+        newcomers = Newcomers(places_N, prompts, whose, source_N, uniform_N, columns, known_N)
+        begun = table.join(newcomers, seated, self._sampling, self._depth)
+        self._sampler.prefilled_tokens += sum(map(len, prompts)) - (0 if known_N is None else int(known_N.sum()))
+        self._unread.append(partial(self._begin, places_N, begun))
 
     def _sizes(self, rows: int) -> tuple[int, ...]:
         """Of chunks of prompts that so many rows can take along, if any. Hidden states are the prefill's. What is being read is
@@ -217,23 +246,23 @@ class LocalDesk:
     def _most_steps(self) -> int:
         return mixing.most_steps(self._written, self._over)
 
-    def _can_be_mixed_in(self, jobs: list[Job]) -> bool:
+    def _can_be_mixed_in(self, jobs: list[Job], known: dict[int, Known]) -> bool:
         """Not where half of what is to be read would be read again for another: a prefill computes that once."""
         sizes = self._sizes(max(len(self._rows), self._rows.under_way + len(jobs)))
-        lengths = [len(job.prompt) for job in jobs]
+        lengths = [len(job.prompt) - _known_of(job, known) for job in jobs]
         if any(job.whose is not None for job in jobs) or not self._readings.takes(lengths, sizes, self._most_steps):
             return False
-        distinct = {job.prompt.tobytes(): len(job.prompt) for job in jobs}
+        distinct = {job.prompt.tobytes(): length for job, length in zip(jobs, lengths, strict=True)}
         return 2 * sum(distinct.values()) > sum(lengths)
 
-    def _mix_in(self, jobs: list[Job], seated: int) -> None:
+    def _mix_in(self, jobs: list[Job], known: dict[int, Known], seated: int) -> None:
         """Their prompts are read in the next steps of those who sit; the shortest first, so that rows soon write."""
-        table, jobs = self._table, sorted(jobs, key=lambda job: len(job.prompt))
+        table, jobs = self._table, sorted(jobs, key=lambda job: len(job.prompt) - _known_of(job, known))
         assert table is not None
-        places_N, _ = self._rows.seat(jobs, reading=True)
+        places_N, _ = self._rows.seat(jobs, reading=True, known=[known.get(job.ticket) for job in jobs])
         prompts = [job.prompt for job in jobs]
         table.reserve(Seats.at_the_end(places_N, prompts), max(job.longest for job in jobs) + table.check_every, seated)
-        self._readings.add(places_N, prompts)
+        self._readings.add(places_N, prompts, [_known_of(job, known) for job in jobs])
 
     def _who_can_join(self, jobs: list[Job]) -> list[Job]:
         """A job that only another decoder can write waits until those who sit here have left, and so do all behind it."""
@@ -294,6 +323,11 @@ class LocalDesk:
             )
             for row, text in zip(over, texts, strict=True)
         ]
+
+
+def _known_of(job: Job, known: dict[int, Known]) -> int:
+    """Tokens of its prompt that lie at the table."""
+    return known[job.ticket].tokens if job.ticket in known else 0
 
 
 def _distinct(jobs: list[Job]) -> tuple[list[Job], np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -12,14 +13,17 @@ import torch
 from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward, Prompts
+from tacit.engines.local.passes.llama import After, LlamaForward, Prompts
 from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.projections import ALL, Groups
+from tacit.engines.local.passes.span_attention import query_block
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.mixing import ChunkRoom, ChunkRooms, Look, Seats, chunk_sizes
 from tacit.engines.local.sampling.prefills import RecordedPrefills
 
+TRIED, NEAR = 192, 0.1
+"""tokens of a prompt that is read in one go and in two, and how far its logits may be apart: bfloat16 does some of that"""
 ROOM = 1.25
 """a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
 
@@ -70,6 +74,42 @@ class LlamaDecoder:
         """whether prompts of those who join can be read in the steps of those who write. Found out where it is asked for: a
         kernel is compiled for it"""
         return self.fixed_shapes and self.flat and KeyValueCache(self.forward.geometry).reads_along
+
+    @property
+    def follows(self) -> bool:
+        """whether a prompt can be read on from what lies in the cache. Its numbers are others in the last bits than those of a
+        whole prefill, and whether it lies there depends on more than the request: not where a run again is to have the same."""
+        return self.flat and not torch.are_deterministic_algorithms_enabled() and self._reads_on
+
+    @cached_property
+    def _reads_on(self) -> bool:
+        """Found out by reading a prompt in one go and in two."""
+        forward, device = self.forward, self.device
+        cache = KeyValueCache(forward.geometry)
+        if not cache.reads_on:
+            return False
+        self.reach(TRIED)
+        cache.open(2, TRIED)
+        prompt, slots = np.arange(TRIED - 1) % forward.vocabulary, np.arange(TRIED - 1)
+        block, known = query_block(forward.geometry.head_dim), TRIED // 2
+        found: list[torch.Tensor] = []
+        with torch.inference_mode():
+            for start, end, after in (
+                (0, TRIED - 1, None),
+                (0, known, None),
+                (known, TRIED - 1, After(np.array([known]), np.array([TRIED]))),
+            ):
+                first = TRIED if len(found) else 0
+                to = handed(first + slots[start:end], device)
+                told = Prompts.of([prompt[start:end]], device, after, block)
+                cached = None if after is None else cache.all_slots
+                found.append(forward.prefill_flat(told, None, partial(cache.put_flat, to, None), cache.rotating(to), cached)[0])
+        whole, _, in_two = found
+        if bool((in_two - whole).norm() <= NEAR * whole.norm()):
+            return True
+        why = "read on from what lies in the cache, they give other numbers"
+        warnings.warn(f"prompts that only grow are read anew in every turn, which is slower: {why}", stacklevel=2)
+        return False
 
     @property
     def mixes(self) -> bool:
@@ -162,12 +202,20 @@ class LlamaTable:
         self._seat(places_N, [newcomers.whose[source] for source in source_N], seated)
         logits: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []
-        prefill = self._prefill_flat if decoder.flat else self._prefill_padded
-        for start, end in _buckets(lengths_N, newcomers.whose, decoder.prefill_tokens, padded=not decoder.flat):
+        known_N, to_read_N = newcomers.known_N, lengths_N
+        if known_N is not None:
+            to_read_N = lengths_N - known_N
+        for start, end in _buckets(to_read_N, newcomers.whose, decoder.prefill_tokens, padded=not decoder.flat):
             decoder.forward.use(((newcomers.whose[start], ALL),))
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
-            found, states = prefill(newcomers.prompts[start:end], places_N[first:last], local_N, layer)
+            prompts, places = newcomers.prompts[start:end], places_N[first:last]
+            if known_N is not None:
+                found, states = self._prefill_rest(prompts, places, known_N[start:end], layer)
+            elif decoder.flat:
+                found, states = self._prefill_flat(prompts, places, local_N, layer)
+            else:
+                found, states = self._prefill_padded(prompts, places, local_N, layer)
             index = handed(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
@@ -175,6 +223,10 @@ class LlamaTable:
         tokens_N, logprobs_N = first_tokens(torch.cat(logits), newcomers, sampling)
         self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
         return begun(tokens_N, logprobs_N, torch.cat(hidden) if hidden else None)
+
+    @property
+    def follows(self) -> bool:
+        return self.decoder.follows
 
     def reads_along(self, rows: int) -> tuple[int, ...]:
         alone = self.decoder.reads_along and self._groups == ((None, ALL),)
@@ -299,6 +351,22 @@ class LlamaTable:
         to = handed(slots, device)
         rotating = None if shared else cache.rotating(to)
         return forward.prefill_flat(Prompts.of(prompts, device), layer, partial(cache.put_flat, to, taken), rotating)
+
+    def _prefill_rest(
+        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, known_N: np.ndarray, layer: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The same of prompts whose beginnings lie at their places: what comes after is computed, and reads them there."""
+        forward, cache, device = self.decoder.forward, self.cache, self.decoder.device
+        rests = [prompt[known:] for prompt, known in zip(prompts, known_N, strict=True)]
+        lengths_N = np.array([len(rest) for rest in rests])
+        after = After(known_N, places_N * cache.capacity)
+        slots = np.repeat(after.slots_U + known_N, lengths_N) + within(lengths_N)
+        if self._whose[places_N[0]] is None:
+            behind = int(after.slots_U[0] + len(prompts[0]))
+            if (found := self.prefills.run(forward, cache, rests, slots, behind, layer, after)) is not None:
+                return found
+        to, told = handed(slots, device), Prompts.of(rests, device, after, query_block(forward.geometry.head_dim))
+        return forward.prefill_flat(told, layer, partial(cache.put_flat, to, None), cache.rotating(to), cache.all_slots)
 
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
         """As an index of the cache: a run of neighbours is written faster."""

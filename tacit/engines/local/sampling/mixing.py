@@ -96,8 +96,10 @@ class Readings:
         more = TOKENS * sum(_blocks(length - 1) for length in lengths)
         return bool(sizes) and len(self) + more <= steps * sizes[-1]
 
-    def add(self, places_N: np.ndarray, prompts: Sequence[np.ndarray]) -> None:
-        self._queue.extend(_Reading(int(place), prompt) for place, prompt in zip(places_N, prompts, strict=True))
+    def add(self, places_N: np.ndarray, prompts: Sequence[np.ndarray], known: Sequence[int] = ()) -> None:
+        """`known`: how many of each prompt's tokens lie there already; none, where it is left out."""
+        for place, prompt, read in zip(places_N, prompts, known or [0] * len(prompts), strict=True):
+            self._queue.append(_Reading(int(place), prompt, read))
 
     def look(self, steps: int, sizes: tuple[int, ...], most: int) -> Look | None:
         """What so many steps are to read, in chunks of the least of the sizes with which all are read in `most` steps: of the
@@ -137,8 +139,8 @@ class Readings:
 class _Reading:
     """A prompt, and how far it is read."""
 
-    def __init__(self, place: int, prompt: np.ndarray) -> None:
-        self.place, self.prompt, self.read = place, prompt, 0
+    def __init__(self, place: int, prompt: np.ndarray, read: int) -> None:
+        self.place, self.prompt, self.read = place, prompt, read
 
     @property
     def left(self) -> int:

@@ -20,7 +20,7 @@ import torch
 
 from tacit.engines.local.memory import give_back, ran_out
 from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward, Prompts
+from tacit.engines.local.passes.llama import After, LlamaForward, Prompts
 from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.span_attention import query_block
 from tacit.engines.local.passes.spans import Spans, most_blocks, shared
@@ -63,42 +63,52 @@ class FixedPrompts:
         """`block`: queries that attention looks at together, where it wants to be told who does what; else 0."""
         self.size, (tokens, prompts, _) = size, size
         self._block, blocks = block, most_blocks(tokens, prompts, block) if block else 0
-        parts = (tokens, tokens, tokens, prompts, prompts + 1, 5 * blocks, 5 * prompts)
+        parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * blocks, 5 * prompts)
         self._all = torch.zeros(sum(parts), dtype=torch.long, device=device)
-        self._tokens_N, self._positions_N, self.slots_N, self._ends_U, self._starts, *tables = self._all.split(parts)
-        self._blocks, self._last_blocks = (table.view(-1, 5) for table in tables)
+        self._tokens_N, self._positions_N, self.slots_N, self._ends_U, self._starts, *more = self._all.split(parts)
+        self._starts_k, self._keys = more[:2]
+        self._blocks, self._last_blocks = (table.view(-1, 5) for table in more[2:])
         self._single = torch.arange(prompts + 1, dtype=torch.int32, device=device)
         self._there = torch.zeros(sum(parts), dtype=torch.long, pin_memory=device.type == "cuda")
         """what it is filled from, on the host"""
         self._here = [part.numpy() for part in self._there.split(parts)]
         self._fetched: torch.cuda.Event | None = None
 
-    def fill(self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, spare: int) -> None:
-        """With these, whose keys and values go to the slots; those of the filling to the spare one."""
+    def fill(self, prompts: Sequence[np.ndarray], slots_N: np.ndarray, spare: int, after: After | None = None) -> None:
+        """With these, whose keys and values go to the slots; those of the filling to the spare one. `after`: what lies before
+        each in the cache."""
         if self._fetched is not None:
             self._fetched.synchronize()
         lengths_U, real = np.array([len(prompt) for prompt in prompts]), len(slots_N)
         lengths_U = np.append(lengths_U, _filling(self.size.tokens, self.size.prompts, lengths_U))
-        tokens_N, positions_N, all_slots_N, ends_U, starts, blocks, last_blocks = self._here
+        tokens_N, positions_N, all_slots_N, ends_U, starts, starts_k, keys, blocks, last_blocks = self._here
         np.concatenate(prompts, out=tokens_N[:real])
         positions_N[:real] = within(lengths_U[: len(prompts)])
         all_slots_N[:real], all_slots_N[real:] = slots_N, spare
         tokens_N[real:], positions_N[real:] = 0, 0  # a filling may be longer than anything there are rotations for
         np.cumsum(lengths_U, out=starts[1:])
         ends_U[:] = starts[1:] - 1
+        starts_k[:], keys[:], asking_U = starts[:-1], lengths_U, lengths_U
+        if after is not None:
+            count = len(prompts)
+            positions_N[:real] += np.repeat(after.known_U, lengths_U[:count])
+            starts_k[:count], keys[:count] = after.slots_U, after.known_U + lengths_U[:count]
+            starts_k[count:], keys[count:] = spare, 1  # a filling has nothing to look at, and asks nobody
+            asking_U = np.append(lengths_U[:count], np.zeros_like(lengths_U[count:]))
         if self._block:
-            ones = np.ones_like(lengths_U)
-            for table, queries_U in ((blocks, lengths_U), (last_blocks, ones)):
-                shares = shared(queries_U, lengths_U, "queries", self._block).ravel()
+            for table, queries_U in ((blocks, asking_U), (last_blocks, np.minimum(asking_U, 1))):
+                shares = shared(queries_U, keys, "queries", self._block, starts_k).ravel()
                 table[: len(shares)], table[len(shares) :] = shares, 0  # where there is nothing to do for anybody
         self._all.copy_(self._there, non_blocking=True)
         if self._all.is_cuda:
             self._fetched = torch.cuda.current_stream(self._all.device).record_event()
 
-    def prompts(self) -> Prompts:
+    def prompts(self, after: bool = False) -> Prompts:
+        """`after`: with the keys where they lie in a cache."""
         starts, longest, blocks = self._starts.int(), self.size.longest, ("queries", self._block)
-        spans = Spans(starts, starts, longest, longest, blocks={blocks: self._blocks.int()})
-        last = Spans(self._single, starts, 1, longest, blocks={blocks: self._last_blocks.int()})
+        starts_k, keys_B = (self._starts_k.int(), self._keys.int()) if after else (starts, None)
+        spans = Spans(starts, starts_k, longest, longest, blocks={blocks: self._blocks.int()}, keys_B=keys_B)
+        last = Spans(self._single, starts_k, 1, longest, blocks={blocks: self._last_blocks.int()}, keys_B=keys_B)
         return Prompts(self._tokens_N, self._positions_N, self._ends_U, spans, last)
 
 
@@ -130,8 +140,10 @@ class RecordedPrefills:
         slots_N: np.ndarray,
         spare: int,
         layer: int | None,
+        after: After | None = None,
     ) -> States | None:
-        """None where it is better not recorded. What is returned is good until the next one.
+        """None where it is better not recorded. What is returned is good until the next one. `after`: what lies in the cache
+        before each, which is read where it lies.
 
         With a filling, log-probabilities are others in the last bits, and which sizes have come before depends on more than the
         requests (on what was given up for want of memory, say). Nothing is recorded where a run again is to have the same
@@ -141,7 +153,7 @@ class RecordedPrefills:
         if len(slots_N) * forward.weights_a_layer > MOST_WORK:
             return None
         size = Size.of(np.array([len(prompt) for prompt in prompts]), forward.weights_a_layer)
-        key = (size, layer)
+        key = (size, layer, after is not None)
         self._seen[key] += 1
         if self._seen[key] <= SEEN:
             return None
@@ -153,11 +165,12 @@ class RecordedPrefills:
             if (size.prompts, layer) not in self._found:
                 self._found[size.prompts, layer] = _states_of(size.prompts, forward, layer)
         fixed, found = self._rooms[key], self._found[size.prompts, layer]
-        fixed.fill(prompts, slots_N, spare)
+        fixed.fill(prompts, slots_N, spare, after)
 
         def prefill() -> None:
             sink, rotating = partial(cache.put_flat, fixed.slots_N, None), cache.rotating(fixed.slots_N)
-            for here, state in zip(found, forward.prefill_flat(fixed.prompts(), layer, sink, rotating), strict=True):
+            told, cached = (fixed.prompts(), None) if after is None else (fixed.prompts(after=True), cache.all_slots)
+            for here, state in zip(found, forward.prefill_flat(told, layer, sink, rotating, cached), strict=True):
                 if here is not None and state is not None:
                     here.copy_(state)
 

@@ -11,6 +11,10 @@ from tacit.core.errors import TacitError
 from tacit.engines.local.sampling.noise import uniforms
 from tacit.engines.local.sampling.stopping import Stops
 
+WORTH_KEEPING = 0.5
+"""of a prompt: the least that is read on from where it lies. Of a context that only grows it is nearly all; of one that tells
+the last few turns it is the task, a small part"""
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -22,6 +26,8 @@ class Job:
     limit: int
     whose: str | None = None
     """the adapter that writes it; None: the one that is active"""
+    thread: int | None = None
+    """the episode that it is a turn of, if any"""
 
     @property
     def longest(self) -> int:
@@ -45,6 +51,14 @@ class Over:
     hidden_D: np.ndarray | None
 
 
+@dataclass(frozen=True)
+class Known:
+    """The beginning of a prompt that lies in the cache, where the turn before it was written."""
+
+    place: int
+    tokens: int
+
+
 class NotFinite(TacitError):
     """The model's logits are not numbers."""
 
@@ -65,6 +79,8 @@ class Rows:
         self._asked_P = np.zeros(0, dtype=np.int64)
         """tokens that were asked for, of which so many (lengths) have come back"""
         self._limits_P = np.zeros(0, dtype=np.int64)
+        self._threads_P = np.zeros(0, dtype=np.int64)
+        """-1: it is no turn of any episode"""
         self._prompts_P = np.zeros(0, dtype=np.int64)
         self._noise_PM = np.zeros((0, 0), dtype=np.float32)
         self._tokens_PM = np.zeros((0, 0), dtype=np.int64)
@@ -102,12 +118,30 @@ class Rows:
         """tokens of a prompt, on average"""
         return int(self._prompts_P.mean())
 
-    def seat(self, jobs: Sequence[Job], reading: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """(the place of each, the noise of its first token): places of rows that are over, then new ones. `reading`: they are
-        asked for nothing until they are `ready`, and then for their first token too."""
-        free_N = np.flatnonzero(~self.under_way_P)[: len(jobs)]
-        places_N = np.append(free_N, np.arange(len(self), len(self) + len(jobs) - len(free_N)))
-        more = len(jobs) - len(free_N)
+    def known(self, job: Job) -> Known | None:
+        """How its prompt begins, if the turn before it still lies somewhere, and half of the prompt does with it. Of what a row
+        wrote the last token is not there: nobody read it."""
+        if job.thread is None:
+            return None
+        for place in np.flatnonzero(~self.under_way_P & (self._threads_P == job.thread)).tolist():
+            before, length = self.jobs[place], int(self._lengths_P[place])
+            lies = np.concatenate([before.prompt, self._tokens_PM[place, : max(0, length - 1)]])[: len(job.prompt) - 1]
+            other = np.flatnonzero(lies != job.prompt[: len(lies)])
+            alike = int(other[0]) if len(other) else len(lies)
+            if before.whose == job.whose and alike >= WORTH_KEEPING * len(job.prompt):
+                return Known(place, alike)
+        return None
+
+    def seat(
+        self, jobs: Sequence[Job], reading: bool = False, known: Sequence[Known | None] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(the place of each, the noise of its first token): where its beginning lies, else places of rows that are over, then
+        new ones. `reading`: they are asked for nothing until they are `ready`, and then for their first token too."""
+        kept_N = np.array([-1 if one is None else one.place for one in known or [None] * len(jobs)])
+        free_N = np.setdiff1d(np.flatnonzero(~self.under_way_P), kept_N)[: int((kept_N < 0).sum())]
+        more = int((kept_N < 0).sum()) - len(free_N)
+        places_N = kept_N.copy()
+        places_N[kept_N < 0] = np.append(free_N, np.arange(len(self), len(self) + more))
         self.jobs += [jobs[0]] * more
         self._hidden += [None] * more
         limits_N = np.array([job.limit for job in jobs])
@@ -118,6 +152,7 @@ class Rows:
         self._tickets_P[places_N], self._asked_P[places_N] = [job.ticket for job in jobs], 0 if reading else 1
         self._reading_P[places_N] = reading
         self._prompts_P[places_N] = [len(job.prompt) for job in jobs]
+        self._threads_P[places_N] = [-1 if job.thread is None else job.thread for job in jobs]
         self._noise_PM[places_N] = uniforms([job.seed for job in jobs], self._noise_PM.shape[1])
         return places_N, self._noise_PM[places_N, 0]
 
@@ -194,7 +229,7 @@ class Rows:
 
 
 _BY_PLACE = (
-    *("under_way_P", "_reading_P", "_tickets_P", "_lengths_P", "_asked_P", "_limits_P", "_prompts_P"),
+    *("under_way_P", "_reading_P", "_tickets_P", "_lengths_P", "_asked_P", "_limits_P", "_prompts_P", "_threads_P"),
     *("_noise_PM", "_tokens_PM", "_logprobs_PM"),
 )
 

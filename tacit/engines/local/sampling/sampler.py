@@ -176,7 +176,7 @@ class LocalSampler:
                 f"the prompt of request {ticket} has a token outside 0..{self._vocabulary - 1}; it was made by "
                 "another model's tokenizer."
             )
-        return Job(ticket, prompt, request.seed, limit, whose)
+        return Job(ticket, prompt, request.seed, limit, whose, request.thread)
 
     def _depth(self, layer: int | None) -> int | None:
         """The layer counted from 0 (embeddings) to the number of layers (after the last and the final norm)."""

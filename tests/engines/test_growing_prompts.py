@@ -1,0 +1,242 @@
+"""Prompts that begin with the turn before them are read on from where that lies; each completion is the one that its request
+gets alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from random_models import as_on_a_gpu, make_model, with_adapter
+
+from tacit.core.protocols import Request, Sampling
+from tacit.core.types import Completion
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling import mixing
+from tacit.engines.local.sampling.decoding import Newcomers
+from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
+from tacit.engines.local.sampling.rows import Job, Known, Rows
+from tacit.engines.local.sampling.sampler import LocalSampler
+
+WARM = Sampling(temperature=0.9)
+EPISODES, TURNS = 5, 5
+
+Next = Callable[[int, int, Request, Completion], np.ndarray]
+"""(episode, turn, its request, its completion) -> the prompt of the next turn"""
+
+
+@pytest.fixture
+def by_token(monkeypatch):
+    """The cache lies as on a GPU."""
+    init = KeyValueCache.__init__
+
+    def lies_as_there(self, geometry):
+        init(self, geometry)
+        self._by_head = False
+
+    monkeypatch.setattr(KeyValueCache, "__init__", lies_as_there)
+    monkeypatch.setattr(LlamaForward, "_steps_small", False)  # which is for a cache by head
+
+
+@pytest.fixture
+def joined(monkeypatch) -> list[np.ndarray | None]:
+    """What of the prompts of newcomers was known, join by join."""
+    seen: list[np.ndarray | None] = []
+    join = LlamaTable.join
+
+    def watched(self, newcomers: Newcomers, *rest):
+        seen.append(newcomers.known_N)
+        return join(self, newcomers, *rest)
+
+    monkeypatch.setattr(LlamaTable, "join", watched)
+    return seen
+
+
+def follower(model, tokenizer, monkeypatch, **options) -> LocalSampler:
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, **options)
+    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
+    sampler._lean.records = True
+    return sampler
+
+
+def grown(rng: np.random.Generator) -> Next:
+    """With what was written, and something new."""
+
+    def further(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
+        return np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 3 + (episode + turn) % 5)])
+
+    return further
+
+
+def play(desk, further: Next, lockstep: bool) -> dict[tuple[int, int], tuple[Request, Completion]]:
+    rng, found, asked = np.random.default_rng(1), {}, {}
+
+    def ask(episode: int, turn: int, prompt: np.ndarray) -> None:
+        request = Request(prompt, 100 * episode + turn, max_tokens=2 + (3 * episode + turn) % 9, thread=episode)
+        asked[desk.submit(request)] = (episode, turn, request)
+
+    for episode in range(EPISODES):
+        ask(episode, 0, rng.integers(0, 256, 20 + episode))
+    over = []
+    while finished := desk.wait():
+        over += [(*asked.pop(ticket), completion) for ticket, completion in finished]
+        if lockstep and asked:
+            continue
+        for episode, turn, request, completion in over:
+            found[episode, turn] = request, completion
+            if turn + 1 < TURNS:
+                ask(episode, turn + 1, further(episode, turn, request, completion))
+        over = []
+    assert not asked and len(found) == EPISODES * TURNS
+    return found
+
+
+def check_as_alone(model, tokenizer, found, layer=None) -> None:
+    alone = LocalSampler(model, tokenizer, "cpu")
+    for request, completion in found.values():
+        (expected,) = alone.sample([request], WARM, layer=layer)
+        assert completion.tokens.tolist() == expected.tokens.tolist()
+        np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
+        if layer is not None:
+            np.testing.assert_allclose(completion.hidden, expected.hidden, atol=1e-4)
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+@pytest.mark.parametrize("layer", [None, 1])
+@pytest.mark.parametrize("family", ["llama", "llama-untied-bias", "qwen2", "qwen3", "adapted"])
+def test_each_is_as_alone_and_little_is_read(family, layer, lockstep, tokenizer, monkeypatch, by_token, joined):
+    torch.manual_seed(0)
+    model = with_adapter(make_model("llama")) if family == "adapted" else make_model(family)
+    sampler = follower(model, tokenizer, monkeypatch)
+    found = play(sampler.desk(WARM, layer), grown(np.random.default_rng(2)), lockstep)
+    check_as_alone(model, tokenizer, found, layer)
+    known = [count for one in joined if one is not None for count in one]
+    total = sum(len(request.prompt) for request, _ in found.values())
+    assert len(known) >= EPISODES * (TURNS - 2), "of the first turn some have left before it is known that prompts grow"
+    assert sampler.prefilled_tokens == total - sum(known) < 0.6 * total
+
+
+def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined):
+    torch.manual_seed(0)
+    model, replays = make_model("llama"), []
+    sampler = follower(model, tokenizer, monkeypatch)
+    desk = sampler.desk(WARM)
+    run = LlamaTable._prefill_rest
+
+    def watched(self, *given):
+        before = len(self.prefills)
+        answer = run(self, *given)
+        replays.append(before)
+        return answer
+
+    monkeypatch.setattr(LlamaTable, "_prefill_rest", watched)
+    found = play(desk, grown(np.random.default_rng(2)), lockstep=True)
+    check_as_alone(model, tokenizer, found)
+    assert replays[-1] > 0, "none was recorded"
+
+
+def test_prompts_read_along_go_on_from_there(tokenizer, monkeypatch, by_token):
+    torch.manual_seed(0)
+    monkeypatch.setattr(mixing, "most_steps", lambda written, rows: mixing.MIXED_STEPS)
+    monkeypatch.setattr(KeyValueCache, "reads_along", True)
+    model, added, add = make_model("llama"), [], mixing.Readings.add
+    monkeypatch.setattr(
+        mixing.Readings, "add", lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known)
+    )
+    found = play(follower(model, tokenizer, monkeypatch).desk(WARM), grown(np.random.default_rng(2)), lockstep=False)
+    check_as_alone(model, tokenizer, found)
+    assert sum(count > 0 for count in added) > 5
+
+
+def test_what_was_written_by_other_weights_is_not_read(tokenizer, monkeypatch, by_token, joined):
+    torch.manual_seed(0)
+    model, version, rng = make_model("llama"), 0, np.random.default_rng(2)
+    sampler = follower(model, tokenizer, monkeypatch)
+    prompt, found = rng.integers(0, 256, 30), []
+    desk = sampler.desk(WARM, version=lambda: version)
+    for turn in range(3):
+        request = Request(prompt, turn, max_tokens=4, thread=0)
+        desk.submit(request)
+        ((_, completion),) = desk.wait()
+        (expected,) = LocalSampler(model, tokenizer, "cpu").sample([request], WARM)
+        found.append(completion.tokens.tolist() == expected.tokens.tolist())
+        np.testing.assert_allclose(completion.logprobs, expected.logprobs, atol=1e-4)
+        prompt = np.concatenate([prompt, completion.tokens])
+        with torch.no_grad():
+            model.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
+        sampler.weights_changed()
+        version += 1
+    assert all(found) and all(known is None for known in joined)
+
+
+def test_an_episode_that_says_something_else_is_read_as_far_as_it_is_alike(tokenizer, monkeypatch, by_token, joined):
+    torch.manual_seed(0)
+    model, rng = make_model("llama"), np.random.default_rng(2)
+
+    def other(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
+        kept = len(request.prompt) - 2 if episode % 2 else 5  # most of it, or too little
+        return np.concatenate([request.prompt[:kept], rng.integers(0, 256, 12)])
+
+    found = play(follower(model, tokenizer, monkeypatch).desk(WARM), other, lockstep=True)
+    check_as_alone(model, tokenizer, found)
+    known = [count for one in joined if one is not None for count in one]
+    kept = {len(found[episode, turn][0].prompt) - 2 for episode in range(1, EPISODES, 2) for turn in range(TURNS)}
+    assert len(known) >= EPISODES // 2 * (TURNS - 3) and set(known) <= kept
+
+
+def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(tokenizer, monkeypatch, by_token, joined):
+    """Rows end one after the other, so that tables get narrower, and prompts outgrow their columns."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(LlamaDecoder, "capacity", lambda self, columns: columns)
+    model, rng, opened = make_model("llama"), np.random.default_rng(3), []
+    open_cache = KeyValueCache.open
+    monkeypatch.setattr(KeyValueCache, "open", lambda self, *given: opened.append(given[2:]) or open_cache(self, *given))
+
+    def longer(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
+        return np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 30 if episode == turn else 4)])
+
+    sampler = follower(model, tokenizer, monkeypatch, max_batch=4)  # fewer than there are episodes
+    found = play(sampler.desk(WARM), longer, lockstep=False)
+    check_as_alone(model, tokenizer, found)
+    assert any(opened), "no cache grew under those who sit"
+    assert any(known is not None for known in joined)
+
+
+@pytest.mark.parametrize("why", ["by head", "the same bits again", "other numbers"])
+def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
+    if why != "by head":
+        request.getfixturevalue("by_token")
+    torch.manual_seed(0)
+    model = make_model("llama")
+    sampler = follower(model, tokenizer, monkeypatch)
+    if why == "the same bits again":
+        monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    if why == "other numbers":
+        slots = KeyValueCache.all_slots
+        monkeypatch.setattr(KeyValueCache, "all_slots", lambda self, layer: tuple(x + 1 for x in slots(self, layer)))
+        with pytest.warns(UserWarning, match="they give other numbers"):
+            found = play(sampler.desk(WARM), grown(np.random.default_rng(2)), lockstep=True)
+    else:
+        found = play(sampler.desk(WARM), grown(np.random.default_rng(2)), lockstep=True)
+    check_as_alone(model, tokenizer, found)
+    assert all(known is None for known in joined)
+
+
+def test_rows_say_what_lies_where():
+    rows = Rows(1)
+    jobs = [Job(ticket, np.arange(10) + 100 * ticket, 0, 4, None, ticket) for ticket in range(3)]
+    rows.seat(jobs)
+    rows._tokens_PM[1, :4], rows._lengths_P[1] = [7, 8, 9, 6], 4
+    asked = Job(5, np.array([*range(100, 110), 7, 8, 9, 6, 1]), 0, 4, None, 1)
+    assert rows.known(asked) is None, "it is under way"
+    rows.under_way_P[1] = False
+    assert rows.known(asked) == Known(1, 13), "nobody has read the last token"
+    assert rows.known(Job(5, asked.prompt[:13], 0, 4, None, 1)) == Known(1, 12), "the last token of a prompt is read anew"
+    assert rows.known(Job(5, asked.prompt, 0, 4, "another adapter", 1)) is None
+    assert rows.known(Job(5, asked.prompt, 0, 4, None, 2)) is None and rows.known(Job(5, asked.prompt, 0, 4)) is None
+    rows.under_way_P[:] = False
+    others = [Job(6, np.arange(4), 0, 4), asked, Job(7, np.arange(4), 0, 4), Job(8, np.arange(4), 0, 4)]
+    places, _ = rows.seat(others, known=[None, Known(1, 13), None, None])
+    assert places.tolist() == [0, 1, 2, 3]
