@@ -137,7 +137,8 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
     assert replays[-1] > 0, "none was recorded"
 
 
-def test_prompts_read_along_go_on_from_there(tokenizer, monkeypatch, by_token):
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_prompts_read_along_go_on_from_there(lockstep, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
     monkeypatch.setattr(mixing, "most_steps", lambda written, rows: mixing.MIXED_STEPS)
     monkeypatch.setattr(KeyValueCache, "reads_along", True)
@@ -145,7 +146,7 @@ def test_prompts_read_along_go_on_from_there(tokenizer, monkeypatch, by_token):
     monkeypatch.setattr(
         mixing.Readings, "add", lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known)
     )
-    found = play(follower(model, tokenizer, monkeypatch).desk(WARM), grown(np.random.default_rng(2)), lockstep=False)
+    found = play(follower(model, tokenizer, monkeypatch).desk(WARM), grown(np.random.default_rng(2)), lockstep)
     check_as_alone(model, tokenizer, found)
     assert sum(count > 0 for count in added) > 5
 
