@@ -23,6 +23,8 @@ from transformers import (
 )
 
 from tacit.core.protocols import Request
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tacit.engines.local.sampling.sampler import LocalSampler
@@ -134,15 +136,35 @@ class Recording:
         self.replay = step
 
 
-def as_on_a_gpu(model, tokenizer, monkeypatch, **options) -> LocalSampler:
-    """A sampler with the fixed shapes and the recorded steps that a GPU has."""
+def cache_as_on_a_gpu(monkeypatch) -> None:
+    """Keys and values lie by token; a step is not that of a cache by head."""
+    init = KeyValueCache.__init__
+
+    def by_token(self, geometry):
+        init(self, geometry)
+        self._by_head = False
+
+    monkeypatch.setattr(KeyValueCache, "__init__", by_token)
+    monkeypatch.setattr(LlamaForward, "_steps_small", False)
+
+
+def as_on_a_gpu(model, tokenizer, monkeypatch, flat=False, **options) -> LocalSampler:
+    """A sampler with the fixed shapes and the recorded steps that a GPU has; `flat`: and kernels for prompts without padding.
+    What was recorded is not replayed once something that it reads has moved."""
 
     def record(self, step):
         step()  # the trial that the real thing makes; the caller has to undo it
-        return Recording(step)
+
+        def again():
+            decoder = sampler._lean
+            assert not decoder.records or decoder._addresses == decoder.forward.addresses(), "it reads what is not there"
+            step()
+
+        return Recording(again)
 
     monkeypatch.setattr(StepGraphs, "_record", record)
     sampler = LocalSampler(model, tokenizer, "cpu", **options)
-    sampler._lean = LlamaDecoder(model, prefill_tokens=50, fixed_shapes=True)
+    sampler._lean = LlamaDecoder(model, prefill_tokens=None if flat else 50, fixed_shapes=True, flat=flat)
     sampler._lean.records = True
+    sampler._lean.refresh(force=True)
     return sampler

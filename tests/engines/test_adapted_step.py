@@ -15,7 +15,6 @@ from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.passes import adapted_step, projections
 from tacit.engines.local.passes.adapted_step import has_gate_kernel, has_norm_kernel
 from tacit.engines.local.sampling import mixing
-from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -121,8 +120,7 @@ def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monk
 def test_prompts_that_are_read_along_are_read_with_adapters(family, tokenizer, kernels, monkeypatch):
     monkeypatch.setattr(mixing, "SHARE", 1)  # however little is written
     peft = _adapted(family)
-    sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, max_batch=2)
-    sampler._lean = LlamaDecoder(peft.get_base_model(), fixed_shapes=True, flat=True)
+    sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, flat=True, max_batch=2)
     _check(peft, sampler, [Request(p, seed=i, max_tokens=3 + 9 * (i % 2)) for i, p in enumerate(make_prompts(8))])
     assert max(kernels) > 2 + 64, "nobody was"
 

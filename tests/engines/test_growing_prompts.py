@@ -8,12 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from random_models import as_on_a_gpu, make_model, with_adapter
+from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model, with_adapter
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling import mixing
 from tacit.engines.local.sampling.decoding import Newcomers
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
@@ -29,15 +28,7 @@ Next = Callable[[int, int, Request, Completion], np.ndarray]
 
 @pytest.fixture
 def by_token(monkeypatch):
-    """The cache lies as on a GPU."""
-    init = KeyValueCache.__init__
-
-    def lies_as_there(self, geometry):
-        init(self, geometry)
-        self._by_head = False
-
-    monkeypatch.setattr(KeyValueCache, "__init__", lies_as_there)
-    monkeypatch.setattr(LlamaForward, "_steps_small", False)  # which is for a cache by head
+    cache_as_on_a_gpu(monkeypatch)
 
 
 @pytest.fixture
@@ -55,10 +46,7 @@ def joined(monkeypatch) -> list[np.ndarray | None]:
 
 
 def follower(model, tokenizer, monkeypatch, **options) -> LocalSampler:
-    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, **options)
-    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
-    sampler._lean.records = True
-    return sampler
+    return as_on_a_gpu(model, tokenizer, monkeypatch, flat=True, **options)
 
 
 def grown(rng: np.random.Generator) -> Next:

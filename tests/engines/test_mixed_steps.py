@@ -34,9 +34,7 @@ def however_little_is_written(monkeypatch):
 
 def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
     """As on a GPU that has kernels for prompts that are read along."""
-    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, **options)
-    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
-    sampler._lean.records = True
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, flat=True, **options)
     assert sampler._lean.reads_along
     return sampler
 

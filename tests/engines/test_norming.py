@@ -44,3 +44,9 @@ def test_rows_too_wide_for_a_program_have_none(monkeypatch) -> None:
     device = torch.device("cuda")
     assert has(device, torch.bfloat16, MOST_WIDE) and not has(device, torch.bfloat16, MOST_WIDE + 1)
     assert not has(device, torch.float32, 64)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_has_it() -> None:
+    pytest.importorskip("triton")
+    assert all(has_norming_kernel(torch.device("cuda"), torch.bfloat16, width) for width in (576, 1536))

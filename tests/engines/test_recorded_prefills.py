@@ -15,7 +15,6 @@ from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
 from tacit.engines.local.sampling import prefills
 from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
 from tacit.engines.local.sampling.prefills import MOST_KEPT, FixedPrompts, RecordedPrefills, Size
 from tacit.engines.local.sampling.sampler import LocalSampler
 
@@ -83,10 +82,7 @@ def test_what_fills_a_size_up_changes_nothing(family):
 
 def recorder(model, tokenizer, monkeypatch, **options) -> LocalSampler:
     """As on a GPU that has kernels for prompts without padding, and records them."""
-    sampler = as_on_a_gpu(model, tokenizer, monkeypatch, **options)
-    sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
-    sampler._lean.records = True
-    return sampler
+    return as_on_a_gpu(model, tokenizer, monkeypatch, flat=True, **options)
 
 
 LINES = 6

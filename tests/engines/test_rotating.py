@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from interpreted import assert_interpreted
-from random_models import make_model
+from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model
 
+from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.passes import kv_cache, pieces
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
 from tacit.engines.local.passes.pieces import PLAIN
 from tacit.engines.local.passes.rotating import has_rotating_kernel, has_turning_kernel
 from tacit.engines.local.passes.ways import Ways
+from tacit.engines.local.sampling.sampler import LocalSampler
 
 CPU = torch.device("cpu")
 
@@ -102,3 +105,40 @@ def test_a_prefill_is_the_same_with_it(family, monkeypatch) -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
     heads = forward.geometry.kv_heads * forward.geometry.queries_per_kv
     assert used == ([] if family == "qwen3" else [heads] * (len(forward) - 1) + [0]), "norms lie between in qwen3"
+
+
+def test_a_sampler_rotates_at_once_but_not_where_rows_share_a_prompt(tokenizer, monkeypatch) -> None:
+    """Of a shared one, keys and values go to several places."""
+    torch.manual_seed(0)
+    model, used = make_model("llama"), []
+    cache_as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(kv_cache, "has_rotating_kernel", lambda *of: True)
+
+    def rotated(qkv_NF, heads, positions_N, rotations, slots_N, *cached):
+        assert len(slots_N) == len(qkv_NF) == len(positions_N)
+        used.append(len(qkv_NF))
+        rotate(qkv_NF, heads, positions_N, rotations, slots_N, *cached)
+
+    monkeypatch.setattr(kv_cache, "rotate_and_put", rotated)
+    sampler, rng = as_on_a_gpu(model, tokenizer, monkeypatch, flat=True), np.random.default_rng(0)
+    alone, desk = LocalSampler(model, tokenizer, "cpu"), sampler.desk(Sampling())
+    for turn in range(5):  # the third of a kind is recorded
+        prompts = [rng.integers(0, 256, 20) for _ in range(4)]
+        shared = turn == 3
+        requests = [Request(prompts[0 if shared else i], seed=10 * turn + i, max_tokens=4) for i in range(4)]
+        before = len(used)
+        asked = {desk.submit(request): request for request in requests}
+        while finished := desk.wait():
+            for ticket, completion in finished:
+                (expected,) = alone.sample([asked.pop(ticket)], Sampling())
+                assert completion.tokens.tolist() == expected.tokens.tolist()
+        assert not asked and (len(used) == before) == shared
+    assert len(desk._table.prefills) == 1, "none was recorded"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_has_them() -> None:
+    pytest.importorskip("triton")
+    for sizes in ((9, 3, 64), (12, 2, 128)):
+        assert has_rotating_kernel(torch.device("cuda"), torch.bfloat16, *sizes)
+        assert has_turning_kernel(torch.device("cuda"), torch.bfloat16, *sizes)

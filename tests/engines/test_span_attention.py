@@ -50,11 +50,12 @@ AS_RECORDED = """
 import numpy as np
 import torch
 from tacit.engines.local.passes.ragged_attention import _row_by_row
-from tacit.engines.local.passes.span_attention import attended, query_block
+from tacit.engines.local.passes.span_attention import LAUNCHES, attended
 from tacit.engines.local.passes.spans import Spans
 from tacit.engines.local.sampling.prefills import FixedPrompts, Size
+BLOCK = LAUNCHES[64]["attend"]["BLOCK_Q"]
 lengths, cpu, generator = (70, 1, 40), torch.device("cpu"), torch.Generator().manual_seed(0)
-fixed = FixedPrompts(Size.of(np.array(lengths)), cpu, query_block(64))
+fixed = FixedPrompts(Size.of(np.array(lengths)), cpu, BLOCK)
 for _ in range(2):  # the second time where the first has been
     fixed.fill([np.zeros(length, np.int64) for length in lengths], np.arange(sum(lengths)), 999)
     for spans in (fixed.prompts().spans, fixed.prompts().last):
@@ -67,10 +68,10 @@ for _ in range(2):  # the second time where the first has been
 from tacit.engines.local.passes.llama import After, Prompts
 known, slots = np.array([70, 3, 129]), np.array([400, 0, 200])  # rows of a cache, of which the last tokens are new
 rests = [np.zeros(length, np.int64) for length in (5, 80, 1)]
-fixed = FixedPrompts(Size.of(np.array([5, 80, 1])), cpu, query_block(64))
+fixed = FixedPrompts(Size.of(np.array([5, 80, 1])), cpu, BLOCK)
 fixed.fill(rests, np.arange(86), 999, After(known, slots))
 k, v = torch.randn(2, 600, 2, 64, generator=generator)
-for told in (fixed.prompts(after=True), Prompts.of(rests, cpu, After(known, slots), query_block(64))):
+for told in (fixed.prompts(after=True), Prompts.of(rests, cpu, After(known, slots), BLOCK)):
     assert told.positions_N[:6].tolist() == [70, 71, 72, 73, 74, 3] and told.ends_U[:3].tolist() == [4, 84, 85]
     for spans, queries in ((told.spans, 86), (told.last, 3)):
         q = torch.randn(fixed.size.tokens, 4, 64, generator=generator)

@@ -73,18 +73,19 @@ class KeyValueCache:
         g = self.geometry
         size = width * capacity * g.kv_heads * g.head_dim
         kept = [[part.clone() for part in self._part(layer, rows, columns)] for layer in range(g.layers)] if rows else []
+        self.width = self.capacity = 0  # until all is as it should be: whoever is interrupted here opens it again
         if not self._memory or self._memory[0].shape[1] < size:
-            self._memory, self.width, self.capacity = [], 0, 0  # before the new one is made: both may not fit
+            self._memory = []  # before the new one is made: both may not fit
             self._keys = self._values = self._heads = []
             give_back(g.device)  # the old pieces are too small for the new ones
             self._memory = [torch.zeros(2, size, dtype=g.dtype, device=g.device) for _ in range(g.layers)]
             self._heads = [memory.view(-1, g.head_dim) for memory in self._memory]
         if len(self._columns) < capacity:
             self._columns = torch.arange(capacity, device=g.device)
+        self._first_slots = self._first_columns(width, capacity) if self._by_head else torch.zeros(0)
+        self._keys = [self._view(memory[0, :size], width) for memory in self._memory]
+        self._values = [self._view(memory[1, :size], width) for memory in self._memory]
         self.width, self.capacity = width, capacity
-        self._first_slots = self._first_columns() if self._by_head else torch.zeros(0)
-        self._keys = [self._view(memory[0, :size]) for memory in self._memory]
-        self._values = [self._view(memory[1, :size]) for memory in self._memory]
         for layer, parts in enumerate(kept):
             for here, part in zip(self._part(layer, rows, columns), parts, strict=True):
                 here.copy_(part)
@@ -93,16 +94,16 @@ class KeyValueCache:
         """Of all that a recorded step reads; values lie behind the keys, so it matters how much there is."""
         return (self._columns.data_ptr(), *((memory.data_ptr(), memory.shape[1]) for memory in self._memory))
 
-    def _view(self, memory: torch.Tensor) -> torch.Tensor:
+    def _view(self, memory: torch.Tensor, width: int) -> torch.Tensor:
         g = self.geometry
         if self._by_head:
-            return memory.view(self.width, g.kv_heads, self.capacity, g.head_dim).transpose(1, 2)
-        return memory.view(self.width, self.capacity, g.kv_heads, g.head_dim)
+            return memory.view(width, g.kv_heads, -1, g.head_dim).transpose(1, 2)
+        return memory.view(width, -1, g.kv_heads, g.head_dim)
 
-    def _first_columns(self) -> torch.Tensor:
+    def _first_columns(self, width: int, capacity: int) -> torch.Tensor:
         """Where each row begins in a layer's memory as heads: [B, heads] of the keys, and beside them of the values."""
         heads = self.geometry.kv_heads
-        keys_BH = torch.arange(self.width * heads).view(-1, heads) * self.capacity
+        keys_BH = torch.arange(width * heads).view(-1, heads) * capacity
         return torch.cat((keys_BH, keys_BH + len(self._heads[0]) // 2), 1)
 
     def _mask(self, positions_B: torch.Tensor, window: int) -> torch.Tensor:

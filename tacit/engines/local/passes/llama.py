@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,9 @@ from tacit.engines.local.passes.llama_layer import Layer
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
 from tacit.engines.local.passes.projections import ALL, Groups, NotPlain, Projection
-from tacit.engines.local.passes.ragged_attention import attend, has_flash
+from tacit.engines.local.passes.ragged_attention import attend, has_flash, has_own
 from tacit.engines.local.passes.small_step import SmallStep, projected
+from tacit.engines.local.passes.span_attention import LAUNCHES
 from tacit.engines.local.passes.spans import Spans
 from tacit.engines.local.passes.ways import CompiledWays, Ways
 
@@ -121,7 +123,7 @@ class LlamaForward:
         self._layers = [Layer(layer, self.geometry) for layer in body.layers]
         self._projections = [self.head, *(p for layer in self._layers for p in layer.projections)]
         self._holders = [self._embed, self._norm, *(norm for layer in self._layers for norm in layer.norms)]
-        """modules whose parameters are read where they are"""
+        """modules whose parameters are read beside the projections', where they are or copied"""
         self._cis = self._rotations(256)
         self._groups: Groups = ((None, ALL),)
         compiles = can_compile(self.device) and config.hidden_act == "silu"
@@ -199,12 +201,22 @@ class LlamaForward:
         tensors += [t for layer in self._layers for t in layer.norm_tensors()]
         return tuple((t.data_ptr(), t.shape) for t in tensors)
 
-    def reach(self, length: int) -> bool:
-        """Make sure of rotations for positions below `length`. Returns whether they lie elsewhere now."""
-        if length <= len(self._cis):
-            return False
-        self._cis = self._rotations(max(length, 2 * len(self._cis)))
-        return True
+    @property
+    def reached(self) -> int:
+        """positions that there are rotations for"""
+        return len(self._cis)
+
+    def reach(self, length: int) -> None:
+        """Make sure of rotations for positions below `length`."""
+        if length > self.reached:
+            self._cis = self._rotations(max(length, 2 * self.reached))
+
+    @cached_property
+    def query_block(self) -> int:
+        """Queries that our kernel of attention looks at together, where there is one; else 0."""
+        g = self.geometry
+        has = has_own(self.device, self.dtype, g.kv_heads * g.queries_per_kv, g.kv_heads, g.head_dim)
+        return LAUNCHES[g.head_dim]["attend"]["BLOCK_Q"] if has else 0
 
     @property
     def takes_flat(self) -> bool:

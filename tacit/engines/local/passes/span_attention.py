@@ -37,11 +37,6 @@ LAUNCHES: dict[int, dict[str, Launch]] = {
 """by head_dim: queries and keys that are looked at together, by how many warps, and how far ahead they are asked for"""
 
 
-def query_block(head_dim: int) -> int:
-    """Queries that are looked at together; 0: there is no kernel."""
-    return LAUNCHES[head_dim]["attend"]["BLOCK_Q"] if head_dim in LAUNCHES else 0
-
-
 class Attended(torch.autograd.Function):
     """[Q, heads, head_dim], of heads with one of the sizes in LAUNCHES."""
 

@@ -66,7 +66,7 @@ class Table(Protocol):
 
     @property
     def check_every(self) -> int:
-        """steps between looks at what was written: more where looking means waiting for a device"""
+        """steps between looks at what was written, at most: more where looking means waiting for a device"""
         ...
 
     @property

@@ -16,7 +16,6 @@ from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import After, LlamaForward, Prompts
 from tacit.engines.local.passes.packing import power_from, within
 from tacit.engines.local.passes.projections import ALL, Groups
-from tacit.engines.local.passes.span_attention import query_block
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.mixing import ChunkRoom, ChunkRooms, Look, Seats, chunk_sizes
@@ -91,7 +90,7 @@ class LlamaDecoder:
         self.reach(TRIED)
         cache.open(2, TRIED)
         prompt, slots = np.arange(TRIED - 1) % forward.vocabulary, np.arange(TRIED - 1)
-        block, known = query_block(forward.geometry.head_dim), TRIED // 2
+        known = TRIED // 2
         found: list[torch.Tensor] = []
         with torch.inference_mode():
             for start, end, after in (
@@ -101,7 +100,7 @@ class LlamaDecoder:
             ):
                 first = TRIED if len(found) else 0
                 to = handed(first + slots[start:end], device)
-                told = Prompts.of([prompt[start:end]], device, after, block)
+                told = Prompts.of([prompt[start:end]], device, after, forward.query_block)
                 cached = None if after is None else cache.all_slots
                 found.append(forward.prefill_flat(told, None, partial(cache.put_flat, to, None), cache.rotating(to), cached)[0])
         whole, _, in_two = found
@@ -127,9 +126,10 @@ class LlamaDecoder:
             self._sources[whose] = sources
         versions = _versions(sources)
         if versions != self._versions.get(whose):
+            self._versions.pop(whose, None)  # it is known again when all is done: somebody may be interrupted in between
             self.forward.refresh(whose)
-            self._versions[whose] = versions
             self._check_addresses()
+            self._versions[whose] = versions
 
     def forget(self, whose: str) -> None:
         self._versions.pop(whose, None)
@@ -137,7 +137,9 @@ class LlamaDecoder:
         self.forward.forget(whose)
 
     def reach(self, columns: int) -> None:
-        if self.forward.reach(columns):
+        if columns > self.forward.reached:
+            self.moves += 1  # whoever is interrupted in the next line does not go on with what was recorded
+            self.forward.reach(columns)
             self._check_addresses()
 
     def table(self) -> LlamaTable:
@@ -365,7 +367,7 @@ class LlamaTable:
             behind = int(after.slots_U[0] + len(prompts[0]))
             if (found := self.prefills.run(forward, cache, rests, slots, behind, layer, after)) is not None:
                 return found
-        to, told = handed(slots, device), Prompts.of(rests, device, after, query_block(forward.geometry.head_dim))
+        to, told = handed(slots, device), Prompts.of(rests, device, after, forward.query_block)
         return forward.prefill_flat(told, layer, partial(cache.put_flat, to, None), cache.rotating(to), cache.all_slots)
 
     def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:

@@ -22,7 +22,6 @@ from tacit.engines.local.memory import give_back, ran_out
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import After, LlamaForward, Prompts
 from tacit.engines.local.passes.packing import power_from, within
-from tacit.engines.local.passes.span_attention import query_block
 from tacit.engines.local.passes.spans import Spans, most_blocks, shared
 from tacit.engines.local.sampling.graphs import StepGraphs
 
@@ -60,7 +59,7 @@ class FixedPrompts:
     """Prompts of one size, at addresses that stay."""
 
     def __init__(self, size: Size, device: torch.device, block: int) -> None:
-        """`block`: queries that attention looks at together, where it wants to be told who does what; else 0."""
+        """`block`: queries that a kernel of attention looks at together, which is told who does what; 0: there is none."""
         self.size, (tokens, prompts, _) = size, size
         self._block, blocks = block, most_blocks(tokens, prompts, block) if block else 0
         parts = (tokens, tokens, tokens, prompts, prompts + 1, prompts, prompts, 5 * blocks, 5 * prompts)
@@ -105,10 +104,13 @@ class FixedPrompts:
 
     def prompts(self, after: bool = False) -> Prompts:
         """`after`: with the keys where they lie in a cache."""
-        starts, longest, blocks = self._starts.int(), self.size.longest, ("queries", self._block)
+        starts, longest, block = self._starts.int(), self.size.longest, self._block
         starts_k, keys_B = (self._starts_k.int(), self._keys.int()) if after else (starts, None)
-        spans = Spans(starts, starts_k, longest, longest, blocks={blocks: self._blocks.int()}, keys_B=keys_B)
-        last = Spans(self._single, starts_k, 1, longest, blocks={blocks: self._last_blocks.int()}, keys_B=keys_B)
+        all_blocks, last_blocks = (
+            {("queries", block): table.int()} if block else {} for table in (self._blocks, self._last_blocks)
+        )
+        spans = Spans(starts, starts_k, longest, longest, blocks=all_blocks, keys_B=keys_B)
+        last = Spans(self._single, starts_k, 1, longest, blocks=last_blocks, keys_B=keys_B)
         return Prompts(self._tokens_N, self._positions_N, self._ends_U, spans, last)
 
 
@@ -161,9 +163,9 @@ class RecordedPrefills:
             if len(self._rooms) >= MOST_KEPT:
                 self.clear()
                 return None
-            self._rooms[key] = FixedPrompts(size, forward.device, query_block(forward.geometry.head_dim))
             if (size.prompts, layer) not in self._found:
                 self._found[size.prompts, layer] = _states_of(size.prompts, forward, layer)
+            self._rooms[key] = FixedPrompts(size, forward.device, forward.query_block)
         fixed, found = self._rooms[key], self._found[size.prompts, layer]
         fixed.fill(prompts, slots_N, spare, after)
 

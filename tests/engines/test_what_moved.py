@@ -1,0 +1,136 @@
+"""What a sampler notices before it goes on: weights that changed or moved, caches that were not opened to the end, memory that
+is still being read, and how many tokens are left to ask for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from random_models import as_on_a_gpu, make_model, plain_logprobs
+
+from tacit.core.protocols import Request, Sampling
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
+from tacit.engines.local.sampling.prefills import FixedPrompts, Size
+
+PROMPT = np.arange(12)
+
+
+def check(sampler, model, turn: int) -> None:
+    (completion,) = sampler.sample([Request(PROMPT, seed=turn, max_tokens=6)], Sampling())
+    np.testing.assert_allclose(completion.logprobs, plain_logprobs(model, PROMPT, completion.tokens), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "family, name",
+    [("llama", "model.norm"), ("llama", "model.layers.1.mlp.up_proj"), ("llama", "model.layers.0.post_attention_layernorm")]
+    + [("qwen3", f"model.layers.1.self_attn.{which}_norm") for which in "qk"],
+)
+@pytest.mark.parametrize("how", ["in place", "data", "parameter"])
+def test_weights_that_change_without_a_word_are_noticed(family, name, how, tokenizer, monkeypatch):
+    torch.manual_seed(0)
+    model = make_model(family)
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
+    check(sampler, model, 0)
+    module = model.get_submodule(name)
+    fresh = module.weight.detach() * 1.7
+    with torch.no_grad():
+        if how == "in place":
+            module.weight.copy_(fresh)
+        elif how == "data":
+            module.weight.data = fresh
+        else:
+            module.weight = torch.nn.Parameter(fresh)
+    for turn in range(1, 3):
+        check(sampler, model, turn)
+
+
+@pytest.mark.parametrize("where", ["refresh", "addresses", "rotations"])
+def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeypatch):
+    torch.manual_seed(0)
+    model = make_model("llama")
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
+    check(sampler, model, 0)
+    decoder, moves = sampler._lean, sampler._lean.moves
+    names = {"refresh": "refresh", "addresses": "addresses", "rotations": "_rotations"}
+    whole = getattr(LlamaForward, names[where])
+
+    def interrupted(self, *given):
+        if where != "refresh":
+            whole(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaForward, names[where], interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            if where == "rotations":
+                decoder.reach(1000)
+            else:
+                model.model.embed_tokens.weight.data = model.model.embed_tokens.weight.data * 1.3
+                decoder.refresh()
+    decoder.reach(1000)
+    decoder.refresh()
+    assert decoder.moves > moves and decoder._addresses == decoder.forward.addresses()
+    check(sampler, model, 1)
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+@pytest.mark.parametrize("at", ["zeros", "view"])
+def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, monkeypatch):
+    cache = KeyValueCache(LlamaForward(make_model("llama")).geometry)
+    cache._by_head = by_head
+    cache.open(2, 16)
+    with monkeypatch.context() as patch:
+        where, what = (torch, "zeros") if at == "zeros" else (KeyValueCache, "_view")
+
+        def fails(*given, **how):
+            raise MemoryError
+
+        patch.setattr(where, what, fails)
+        with pytest.raises(MemoryError):
+            cache.open(4, 32)
+    cache.open(4, 32)
+    assert all(x.shape[:2] == (4, 32) for x in (*cache._keys, *cache._values)) and (cache.width, cache.capacity) == (4, 32)
+
+
+def test_a_cache_that_is_as_it_should_be_is_not_opened_again(monkeypatch):
+    cache = KeyValueCache(LlamaForward(make_model("llama")).geometry)
+    cache.open(2, 16)
+    monkeypatch.setattr(cache, "_view", None)
+    cache.open(2, 16)
+    with pytest.raises(TypeError):
+        cache.open(2, 8)
+
+
+def test_nobody_is_asked_for_more_than_he_may_write(tokenizer, monkeypatch):
+    torch.manual_seed(0)
+    steps, advance = [], LlamaTable.advance
+    monkeypatch.setattr(
+        LlamaTable, "advance", lambda self, noise, *rest: steps.append(noise.shape[1]) or advance(self, noise, *rest)
+    )
+    sampler = as_on_a_gpu(make_model("llama"), tokenizer, monkeypatch)
+    limits = [3, 7]
+    found = sampler.sample([Request(PROMPT + i, seed=i, max_tokens=n) for i, n in enumerate(limits)], Sampling())
+    assert [len(completion.tokens) for completion in found] == limits
+    assert steps == [4, 2], "of seven tokens the first comes with the prompt"
+
+
+def test_what_a_device_may_still_read_is_not_written_over():
+    fixed = FixedPrompts(Size.of(np.array([5])), torch.device("cpu"), 0)
+    fixed.fill([np.arange(1, 6)], np.arange(5), 99)
+    seen = []
+    fixed._fetched = SimpleNamespace(synchronize=lambda: seen.append(fixed._here[0][:5].tolist()))
+    fixed.fill([np.arange(11, 16)], np.arange(5), 99)
+    assert seen == [[1, 2, 3, 4, 5]] and fixed._tokens_N[:5].tolist() == [11, 12, 13, 14, 15]
+
+
+def test_rotations_that_reach_further_lie_elsewhere():
+    decoder = LlamaDecoder(make_model("llama"), fixed_shapes=True)
+    moves = decoder.moves
+    decoder.reach(100)
+    assert decoder.moves == moves
+    decoder.reach(decoder.forward.reached + 1)
+    assert decoder.moves > moves
