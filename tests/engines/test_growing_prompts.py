@@ -193,6 +193,30 @@ def test_places_that_move_together_and_caches_that_grow_keep_what_they_say(token
     assert any(known is not None for known in joined)
 
 
+def test_as_episodes_end_a_table_gets_narrower_and_the_others_go_on(tokenizer, monkeypatch, by_token, joined):
+    torch.manual_seed(0)
+    model, rng, widths, found = make_model("llama"), np.random.default_rng(4), [], {}
+    desk = follower(model, tokenizer, monkeypatch).desk(WARM)
+    prompts = {episode: rng.integers(0, 256, 20) for episode in range(8)}
+    for turn in range(5):
+        asked = {
+            desk.submit(request): (episode, request)
+            for episode, prompt in prompts.items()
+            if (request := Request(prompt, 10 * episode + turn, max_tokens=5, thread=episode))
+        }
+        while finished := desk.wait():
+            for ticket, completion in finished:
+                episode, request = asked.pop(ticket)
+                found[episode, turn] = request, completion
+                prompts[episode] = np.concatenate([request.prompt, completion.tokens, rng.integers(0, 256, 4)])
+        widths.append(len(desk._rows))
+        for ended in [episode for episode in prompts if episode % 4 != turn % 4 and len(prompts) > 2][:2]:
+            del prompts[ended]
+    check_as_alone(model, tokenizer, found)
+    known = [len(one) for one in joined if one is not None]
+    assert widths == [8, 6, 4, 2, 2] and known == [6, 4, 2, 2]
+
+
 @pytest.mark.parametrize("why", ["by head", "the same bits again", "other numbers"])
 def test_where_nothing_is_read_on(why, tokenizer, monkeypatch, joined, request):
     if why != "by head":

@@ -77,9 +77,32 @@ def test_nothing_stays_unnoticed_after_an_interruption(where, tokenizer, monkeyp
     check(sampler, model, 1)
 
 
+def test_what_was_copied_before_an_interruption_is_not_taken_for_what_was_there(tokenizer, monkeypatch):
+    """Other weights are put in place, half of them are taken over, and the first are put back."""
+    torch.manual_seed(0)
+    model, refresh = make_model("llama"), LlamaForward.refresh
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
+    check(sampler, model, 0)
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    first = weight.data
+
+    def interrupted(self, adapter=None):
+        refresh(self, adapter)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaForward, "refresh", interrupted)
+        weight.data = first * 2
+        with pytest.raises(KeyboardInterrupt):
+            sampler._lean.refresh()
+    weight.data = first
+    check(sampler, model, 1)
+
+
+@pytest.mark.parametrize("again", [(4, 32), (2, 16)])
 @pytest.mark.parametrize("by_head", [True, False])
 @pytest.mark.parametrize("at", ["zeros", "view"])
-def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, monkeypatch):
+def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, again, monkeypatch):
     cache = KeyValueCache(LlamaForward(make_model("llama")).geometry)
     cache._by_head = by_head
     cache.open(2, 16)
@@ -92,8 +115,9 @@ def test_a_cache_that_was_not_opened_to_the_end_is_opened_again(at, by_head, mon
         patch.setattr(where, what, fails)
         with pytest.raises(MemoryError):
             cache.open(4, 32)
-    cache.open(4, 32)
-    assert all(x.shape[:2] == (4, 32) for x in (*cache._keys, *cache._values)) and (cache.width, cache.capacity) == (4, 32)
+    cache.open(*again)
+    assert len(cache._keys) == len(cache._values) == cache.geometry.layers and (cache.width, cache.capacity) == again
+    assert all(x.shape[:2] == again for x in (*cache._keys, *cache._values))
 
 
 def test_a_cache_that_is_as_it_should_be_is_not_opened_again(monkeypatch):

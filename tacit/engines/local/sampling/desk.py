@@ -188,7 +188,8 @@ class LocalDesk:
         seated, known = len(rows) if rows.under_way else 0, self._known(jobs)
         if seated:
             jobs = self._who_can_join(jobs)
-        elif known and len(rows) <= places and self._who_can_join(jobs) == jobs:
+        elif known and self._who_can_join(jobs) == jobs:
+            known = self._only(known)
             seated = len(rows)  # nobody is under way, but those who are over have left what is read on from
         if not jobs:
             return False
@@ -216,6 +217,17 @@ class LocalDesk:
         found = {job.ticket: known for job in jobs if (known := self._rows.known(job)) is not None}
         self._grow = bool(found)
         return found if len({known.place for known in found.values()}) == len(found) else {}
+
+    def _only(self, known: dict[int, Known]) -> dict[int, Known]:
+        """Of rows that are all over, those stay that are read on from, unless that is most of them anyway. Returns where."""
+        table, rows = self._table, self._rows
+        assert table is not None
+        if len(known) > table.leave_below * len(rows):
+            return known
+        order = rows.move_together([one.place for one in known.values()])
+        table.keep(order)
+        now = {int(before): place for place, before in enumerate(order)}
+        return {ticket: Known(now[one.place], one.tokens) for ticket, one in known.items()}
 
     def _join(self, jobs: list[Job], known: dict[int, Known], seated: int) -> None:
         """Prefill their prompts, or what comes after their beginnings, if these lie at the table: of all or of none."""

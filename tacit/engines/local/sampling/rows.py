@@ -206,9 +206,11 @@ class Rows:
         self.under_way_P[ended], self._asked_P[ended] = False, 0
         return over
 
-    def move_together(self) -> np.ndarray:
-        """Give up the places of rows that are over. Returns which place each place now has the row of."""
-        order = _fill_holes(np.flatnonzero(self.under_way_P))
+    def move_together(self, kept: Sequence[int] = ()) -> np.ndarray:
+        """Give up the places of rows that are over, but for these. Returns which place each place now has the row of."""
+        stays_P = self.under_way_P.copy()
+        stays_P[list(kept)] = True
+        order = _fill_holes(np.flatnonzero(stays_P))
         self.jobs = [self.jobs[place] for place in order]
         self._hidden = [self._hidden[place] for place in order]
         to = np.flatnonzero(order != np.arange(len(order)))
