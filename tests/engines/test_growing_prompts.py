@@ -16,6 +16,7 @@ from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.sampling import mixing
 from tacit.engines.local.sampling.decoding import Newcomers
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
+from tacit.engines.local.sampling.prefilling import Prefilling
 from tacit.engines.local.sampling.rows import Job, Known, Rows
 from tacit.engines.local.sampling.sampler import LocalSampler
 
@@ -111,15 +112,13 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
     model, replays = make_model("llama"), []
     sampler = follower(model, tokenizer, monkeypatch)
     desk = sampler.desk(WARM)
-    run = LlamaTable._prefill_rest
+    run = Prefilling.rest
 
     def watched(self, *given):
-        before = len(self.prefills)
-        answer = run(self, *given)
-        replays.append(before)
-        return answer
+        replays.append(len(self._recorded))
+        return run(self, *given)
 
-    monkeypatch.setattr(LlamaTable, "_prefill_rest", watched)
+    monkeypatch.setattr(Prefilling, "rest", watched)
     found = play(desk, grown(np.random.default_rng(2)), lockstep=True)
     check_as_alone(model, tokenizer, found)
     assert replays[-1] > 0, "none was recorded"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,15 @@ import torch
 from tacit.core.protocols import Sampling
 from tacit.engines.local.passes.handing import handed
 from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import After, LlamaForward, Prompts
-from tacit.engines.local.passes.packing import power_from, within
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.passes.packing import power_from
 from tacit.engines.local.passes.projections import ALL, Groups
 from tacit.engines.local.sampling.decoding import Begun, Lanes, Newcomers, Table, Written, begun, first_tokens, moved
 from tacit.engines.local.sampling.graphs import StepGraphs
 from tacit.engines.local.sampling.mixing import ChunkRoom, ChunkRooms, Look, Seats, chunk_sizes
+from tacit.engines.local.sampling.prefilling import TRIED, Prefilling, buckets, reads_on
 from tacit.engines.local.sampling.prefills import RecordedPrefills
 
-TRIED, NEAR = 192, 0.1
-"""tokens of a prompt that is read in one go and in two, and how far its logits may be apart: bfloat16 does some of that"""
 ROOM = 1.25
 """a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
 
@@ -82,33 +80,8 @@ class LlamaDecoder:
 
     @cached_property
     def _reads_on(self) -> bool:
-        """Found out by reading a prompt in one go and in two."""
-        forward, device = self.forward, self.device
-        cache = KeyValueCache(forward.geometry)
-        if not cache.reads_on:
-            return False
         self.reach(TRIED)
-        cache.open(2, TRIED)
-        prompt, slots = np.arange(TRIED - 1) % forward.vocabulary, np.arange(TRIED - 1)
-        known = TRIED // 2
-        found: list[torch.Tensor] = []
-        with torch.inference_mode():
-            for start, end, after in (
-                (0, TRIED - 1, None),
-                (0, known, None),
-                (known, TRIED - 1, After(np.array([known]), np.array([TRIED]))),
-            ):
-                first = TRIED if len(found) else 0
-                to = handed(first + slots[start:end], device)
-                told = Prompts.of([prompt[start:end]], device, after, forward.query_block)
-                cached = None if after is None else cache.all_slots
-                found.append(forward.prefill_flat(told, None, partial(cache.put_flat, to, None), cache.rotating(to), cached)[0])
-        whole, _, in_two = found
-        if bool((in_two - whole).norm() <= NEAR * whole.norm()):
-            return True
-        why = "read on from what lies in the cache, they give other numbers"
-        warnings.warn(f"prompts that only grow are read anew in every turn, which is slower: {why}", stacklevel=2)
-        return False
+        return reads_on(self.forward)
 
     @property
     def mixes(self) -> bool:
@@ -185,6 +158,7 @@ class LlamaTable:
         self.graphs = StepGraphs(enabled=decoder.records)
         self.prefills = RecordedPrefills(enabled=decoder.records and decoder.flat)
         self.cache = KeyValueCache(decoder.forward.geometry)
+        self._prefilling = Prefilling(decoder.forward, self.cache, decoder.flat, self.prefills)
         self._lanes = Lanes(0, self.check_every, decoder.device)
         self._used = 0
         """no row has anything beyond this column"""
@@ -204,20 +178,16 @@ class LlamaTable:
         self._seat(places_N, [newcomers.whose[source] for source in source_N], seated)
         logits: list[torch.Tensor] = []
         hidden: list[torch.Tensor] = []
-        known_N, to_read_N = newcomers.known_N, lengths_N
-        if known_N is not None:
-            to_read_N = lengths_N - known_N
-        for start, end in _buckets(to_read_N, newcomers.whose, decoder.prefill_tokens, padded=not decoder.flat):
+        known_N = np.zeros_like(lengths_N) if newcomers.known_N is None else newcomers.known_N
+        for start, end in buckets(lengths_N - known_N, newcomers.whose, decoder.prefill_tokens, padded=not decoder.flat):
             decoder.forward.use(((newcomers.whose[start], ALL),))
             first, last = np.searchsorted(source_N, [start, end])
             local_N = source_N[first:last] - start
-            prompts, places = newcomers.prompts[start:end], places_N[first:last]
-            if known_N is not None:
-                found, states = self._prefill_rest(prompts, places, known_N[start:end], layer)
-            elif decoder.flat:
-                found, states = self._prefill_flat(prompts, places, local_N, layer)
+            prompts, places, recorded = newcomers.prompts[start:end], places_N[first:last], newcomers.whose[start] is None
+            if newcomers.known_N is None:
+                found, states = self._prefilling.whole(prompts, places, local_N, recorded, layer)
             else:
-                found, states = self._prefill_padded(prompts, places, local_N, layer)
+                found, states = self._prefilling.rest(prompts, places, known_N[start:end], recorded, layer)
             index = handed(local_N, decoder.device)
             logits.append(found[index])
             if states is not None:
@@ -323,81 +293,9 @@ class LlamaTable:
         self._lanes = lanes
         decoder.reach(cache.capacity)
 
-    def _prefill_padded(
-        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits and states of each prompt, as a rectangle; its keys and values go to the places of those who continue it."""
-        device, lengths = self.decoder.device, np.array([len(prompt) for prompt in prompts])
-        tokens_UT = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
-        for row, prompt in zip(tokens_UT, prompts, strict=True):
-            row[: len(prompt)] = prompt
-        source = None if len(source_N) == len(prompts) else handed(source_N, device)
-        sink = partial(self._store, self._rows(places_N), source)
-        return self.decoder.forward.prefill(handed(tokens_UT, device), handed(lengths - 1, device), layer, sink)
-
-    def _prefill_flat(
-        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, source_N: np.ndarray, layer: int | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The same without padding."""
-        forward, cache, device = self.decoder.forward, self.cache, self.decoder.device
-        lengths = np.array([len(prompt) for prompt in prompts])
-        columns = within(lengths[source_N])
-        slots = np.repeat(places_N * cache.capacity, lengths[source_N]) + columns
-        shared = len(source_N) > len(prompts)
-        if not shared and self._whose[places_N[0]] is None:
-            behind = int(places_N[0] * cache.capacity + lengths[0])
-            if (found := self.prefills.run(forward, cache, prompts, slots, behind, layer)) is not None:
-                return found
-        starts = np.cumsum(lengths) - lengths
-        taken = handed(np.repeat(starts[source_N], lengths[source_N]) + columns, device) if shared else None
-        to = handed(slots, device)
-        rotating = None if shared else cache.rotating(to)
-        return forward.prefill_flat(Prompts.of(prompts, device), layer, partial(cache.put_flat, to, taken), rotating)
-
-    def _prefill_rest(
-        self, prompts: Sequence[np.ndarray], places_N: np.ndarray, known_N: np.ndarray, layer: int | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The same of prompts whose beginnings lie at their places: what comes after is computed, and reads them there."""
-        forward, cache, device = self.decoder.forward, self.cache, self.decoder.device
-        rests = [prompt[known:] for prompt, known in zip(prompts, known_N, strict=True)]
-        lengths_N = np.array([len(rest) for rest in rests])
-        after = After(known_N, places_N * cache.capacity)
-        slots = np.repeat(after.slots_U + known_N, lengths_N) + within(lengths_N)
-        if self._whose[places_N[0]] is None:
-            behind = int(after.slots_U[0] + len(prompts[0]))
-            if (found := self.prefills.run(forward, cache, rests, slots, behind, layer, after)) is not None:
-                return found
-        to, told = handed(slots, device), Prompts.of(rests, device, after, forward.query_block)
-        return forward.prefill_flat(told, layer, partial(cache.put_flat, to, None), cache.rotating(to), cache.all_slots)
-
-    def _rows(self, places_N: np.ndarray) -> slice | torch.Tensor:
-        """As an index of the cache: a run of neighbours is written faster."""
-        first, last = int(places_N[0]), int(places_N[-1])
-        if np.array_equal(places_N, np.arange(first, last + 1)):
-            return slice(first, last + 1)
-        return handed(places_N, self.decoder.device)
-
-    def _store(
-        self, rows: slice | torch.Tensor, source: torch.Tensor | None, depth: int, k: torch.Tensor, v: torch.Tensor
-    ) -> None:
-        """Into the cache; `source` says which prompt each row continues, where some share one."""
-        self.cache.put(depth, rows, k if source is None else k[source], v if source is None else v[source])
-
     def _rewind(self) -> Any:
         snapshot = self._lanes.snapshot()
         return lambda: self._lanes.restore(snapshot)
-
-
-def _buckets(lengths_N: np.ndarray, whose: Sequence[str | None], budget: int, padded: bool) -> list[tuple[int, int]]:
-    """Cut prompts, sorted by adapter and length, into runs of one adapter whose size stays within the budget (one prompt always
-    fits)."""
-    runs, start = [], 0
-    for end in range(1, len(lengths_N) + 1):
-        size = (end + 1 - start) * lengths_N[end] if padded and end < len(lengths_N) else lengths_N[start : end + 1].sum()
-        if end == len(lengths_N) or size > budget or whose[end] != whose[start]:
-            runs.append((start, end))
-            start = end
-    return runs
 
 
 def _versions(tensors: Sequence[torch.Tensor]) -> Versions:
