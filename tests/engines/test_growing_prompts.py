@@ -4,19 +4,23 @@ gets alone."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model, with_adapter
 
+from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
 from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import After, LlamaForward
 from tacit.engines.local.sampling import mixing
 from tacit.engines.local.sampling.decoding import Newcomers
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
 from tacit.engines.local.sampling.prefilling import Prefilling
+from tacit.engines.local.sampling.prefills import FixedPrompts, Size
 from tacit.engines.local.sampling.rows import Job, Known, Rows
 from tacit.engines.local.sampling.sampler import LocalSampler
 
@@ -252,3 +256,146 @@ def test_rows_say_what_lies_where():
     others = [Job(6, np.arange(4), 0, 4), asked, Job(7, np.arange(4), 0, 4), Job(8, np.arange(4), 0, 4)]
     places, _ = rows.seat(others, known=[None, Known(1, 13), None, None])
     assert places.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:out of GPU memory")
+@pytest.mark.parametrize("first", [True, False])
+def test_nobody_is_lost_where_one_of_two_prefills_fails(first, tokenizer, monkeypatch, by_token):
+    """Those who are read on from what lies there come first, then the others."""
+    torch.manual_seed(0)
+    model, rng, failed, join = make_model("llama"), np.random.default_rng(5), [], LlamaTable.join
+
+    def fails_once(self, newcomers, *rest):
+        if turn and not failed and (newcomers.known_N is not None) is first:
+            failed.append(1)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return join(self, newcomers, *rest)
+
+    monkeypatch.setattr(LlamaTable, "join", fails_once)
+    desk, found = follower(model, tokenizer, monkeypatch).desk(WARM), {}
+    prompts = {episode: rng.integers(0, 256, 20) for episode in range(4)}
+    for turn in range(2):
+        asked = {}
+        for episode, prompt in prompts.items():
+            request = Request(prompt, 10 * episode + turn, max_tokens=4, thread=episode)
+            asked[desk.submit(request)] = request
+        while finished := desk.wait():
+            found |= {(turn, ticket): (asked[ticket], completion) for ticket, completion in finished}
+        for episode in range(2):
+            prompts[episode] = np.concatenate([prompts[episode], rng.integers(0, 256, 5)])
+        for episode in range(2, 4):
+            prompts[episode] = rng.integers(0, 256, 20)
+    assert failed and len(found) == 8
+    check_as_alone(model, tokenizer, found)
+
+
+def test_rows_stay_until_it_is_known_that_prompts_do_not_grow(tokenizer, monkeypatch, by_token):
+    """Most write little and wait for two who write much: their places are not given up meanwhile."""
+    torch.manual_seed(0)
+    model, rng = make_model("llama"), np.random.default_rng(5)
+    sampler = follower(model, tokenizer, monkeypatch)
+    for grows in (True, False):
+        desk, asked, over, total, before = sampler.desk(WARM), {}, dict.fromkeys(range(10), 0), 0, sampler.prefilled_tokens
+        prompts = {episode: rng.integers(0, 256, 24) for episode in over}
+        ready = list(over)
+        while ready or asked:
+            for episode in ready:
+                limit = 40 if episode < 2 else 3
+                asked[desk.submit(Request(prompts[episode], episode, max_tokens=limit, thread=episode))] = episode
+                total += len(prompts[episode])
+            ready = []
+            for ticket, _ in desk.wait():
+                episode = asked.pop(ticket)
+                over[episode] += 1
+                more = rng.integers(0, 256, 4 if grows else 24)
+                prompts[episode] = np.concatenate([prompts[episode], more]) if grows else more
+                if over[episode] < 5:
+                    ready.append(episode)
+        assert desk._grow is grows
+        read = sampler.prefilled_tokens - before
+        assert read < 0.4 * total if grows else read == total
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_weights_that_change_are_not_mistaken_whoever_says_so(said, tokenizer, monkeypatch, by_token):
+    torch.manual_seed(0)
+    model, prompt = make_model("llama"), np.arange(30)
+    sampler = follower(model, tokenizer, monkeypatch)
+    desk = sampler.desk(WARM)  # whose version is always the same
+    for turn in range(3):
+        request = Request(prompt, turn, max_tokens=4, thread=0)
+        desk.submit(request)
+        ((_, completion),) = desk.wait()
+        check_as_alone(model, tokenizer, {0: (request, completion)})
+        prompt = np.concatenate([prompt, completion.tokens])
+        with torch.no_grad():
+            model.model.layers[0].self_attn.v_proj.weight.mul_(-1.5)
+        if said:
+            sampler.weights_changed()
+
+
+def test_a_prompt_that_its_owner_writes_over_is_still_known(tokenizer, monkeypatch, by_token):
+    torch.manual_seed(0)
+    model, kept = make_model("llama"), np.arange(40)
+    desk = follower(model, tokenizer, monkeypatch).desk(WARM)
+    for turn in range(3):
+        request = Request(kept[: 30 + turn], turn, max_tokens=3, thread=0)
+        desk.submit(request)
+        ((_, completion),) = desk.wait()
+        check_as_alone(model, tokenizer, {0: (request, completion)})
+        kept[:] = np.arange(40) + 7 * (turn + 1)
+
+
+def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, joined):
+    torch.manual_seed(0)
+    model, rng = make_model("llama"), np.random.default_rng(5)
+    desk, found = follower(model, tokenizer, monkeypatch).desk(WARM), {}
+    prompts = [rng.integers(0, 256, 30), rng.integers(0, 256, 31)]
+    for turn in range(3):
+        asked = {}
+        for i in range(3):  # the first episode twice
+            request = Request(prompts[i // 2], 10 * turn + i, max_tokens=4, thread=i // 2)
+            asked[desk.submit(request)] = request
+        while finished := desk.wait():
+            found |= {(turn, ticket): (asked[ticket], completion) for ticket, completion in finished}
+        prompts = [np.concatenate([prompt, rng.integers(0, 256, 4)]) for prompt in prompts]
+    check_as_alone(model, tokenizer, found)
+    assert [len(one) for one in joined if one is not None] == [2, 2], "of a place one is read on"
+
+
+def test_what_is_read_along_is_counted_once(tokenizer, monkeypatch, by_token):
+    torch.manual_seed(0)
+    monkeypatch.setattr(mixing, "most_steps", lambda written, rows: mixing.MIXED_STEPS)
+    monkeypatch.setattr(KeyValueCache, "reads_along", True)
+    sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Rows.seat
+
+    def seat(self, jobs, reading=False, **given):
+        known.extend(one.tokens for one in given.get("known") or [] if one is not None)
+        return find(self, jobs, reading, **given)
+
+    monkeypatch.setattr(Rows, "seat", seat)
+    found = play(sampler.desk(WARM), grown(np.random.default_rng(2)), lockstep=False)
+    total = sum(len(request.prompt) for request, _ in found.values())
+    assert known and sampler.prefilled_tokens == total - sum(known)
+
+
+@pytest.mark.parametrize("thread", [-1, 1 << 63])
+def test_a_thread_that_is_none_is_an_error(thread, tokenizer):
+    sampler = LocalSampler(make_model("llama"), tokenizer, "cpu")
+    with pytest.raises(TacitError, match=f"thread of request 0 is {thread}"):
+        sampler.desk(WARM).submit(Request(np.arange(3), thread=thread))
+
+
+def test_what_fills_a_size_up_behind_a_beginning_is_finite(by_token):
+    """It is put into the cache, where a mask cannot hide what is no number."""
+    torch.manual_seed(0)
+    forward = LlamaForward(make_model("llama"))
+    cache = KeyValueCache(forward.geometry)
+    cache.open(4, 64)
+    rests, after = [np.arange(5), np.arange(3)], After(np.array([9, 20]), np.array([0, 64]))
+    fixed = FixedPrompts(Size.of(np.array([5, 3])), torch.device("cpu"), 0)
+    fixed.fill(rests, np.array([*range(9, 14), *range(84, 87)]), 14, after)
+    with torch.inference_mode():
+        sink = partial(cache.put_flat, fixed.slots_N, None)
+        logits, _ = forward.prefill_flat(fixed.prompts(after=True), None, sink, None, cache.all_slots)
+    assert torch.isfinite(logits).all() and all(torch.isfinite(memory).all() for memory in cache._memory)

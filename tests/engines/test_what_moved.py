@@ -13,6 +13,7 @@ from random_models import as_on_a_gpu, make_model, plain_logprobs
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling.decoding import Lanes
 from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
 from tacit.engines.local.sampling.prefills import FixedPrompts, Size
 
@@ -158,3 +159,25 @@ def test_rotations_that_reach_further_lie_elsewhere():
     assert decoder.moves == moves
     decoder.reach(decoder.forward.reached + 1)
     assert decoder.moves > moves
+
+
+def test_recordings_of_memory_that_has_moved_are_forgotten_though_somebody_was_interrupted(tokenizer, monkeypatch):
+    torch.manual_seed(0)
+    model = make_model("llama")
+    sampler = as_on_a_gpu(model, tokenizer, monkeypatch)
+    check(sampler, model, 0)
+    table = sampler._lean.spare
+    assert len(table.graphs)
+    before, grown = table.cache.addresses(), Lanes.grown
+
+    def interrupted(self, places):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, torch.inference_mode():
+        patch.setattr(Lanes, "grown", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table._open(2, 1000, 0)
+    assert table.cache.addresses() != before and len(table.graphs) and Lanes.grown is grown
+    with torch.inference_mode():
+        table._open(2, 1000, 0)
+    assert not len(table.graphs)

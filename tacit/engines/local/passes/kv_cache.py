@@ -78,8 +78,8 @@ class KeyValueCache:
             self._memory = []  # before the new one is made: both may not fit
             self._keys = self._values = self._heads = []
             give_back(g.device)  # the old pieces are too small for the new ones
-            self._memory = [torch.zeros(2, size, dtype=g.dtype, device=g.device) for _ in range(g.layers)]
-            self._heads = [memory.view(-1, g.head_dim) for memory in self._memory]
+            memory = [torch.zeros(2, size, dtype=g.dtype, device=g.device) for _ in range(g.layers)]
+            self._heads, self._memory = [one.view(-1, g.head_dim) for one in memory], memory
         if len(self._columns) < capacity:
             self._columns = torch.arange(capacity, device=g.device)
         self._first_slots = self._first_columns(width, capacity) if self._by_head else torch.zeros(0)

@@ -140,4 +140,6 @@ def _row_by_row(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spans: Spans,
             q[a:b].transpose(0, 1), k[c:d].transpose(0, 1), v[c:d].transpose(0, 1), attn_mask=seen, scale=scale
         )
         answers.append(row.transpose(0, 1))
+        if b - a > d - c:
+            answers[-1][: b - a - (d - c)] = 0  # a query that sees nothing
     return torch.cat(answers)

@@ -66,7 +66,7 @@ def attended(
 
     queries, heads, dim = q_QHD.shape
     launch = LAUNCHES[dim]["attend"]
-    out_QHD = q_QHD.new_empty(q_QHD.shape)
+    out_QHD = q_QHD.new_empty(q_QHD.shape) if spans.keys_B is None else q_QHD.new_zeros(q_QHD.shape)  # not all may ask
     logsumexp_HQ = q_QHD.new_empty(heads, queries, dtype=torch.float32)
     blocks = spans.query_blocks(launch["BLOCK_Q"])
     if len(blocks):

@@ -80,6 +80,11 @@ class Table(Protocol):
         ...
 
     @property
+    def taken(self) -> int:
+        """how often weights were taken over: what was computed before is another model's"""
+        ...
+
+    @property
     def follows(self) -> bool:
         """whether a prompt can be read on from what lies at its place, of a row that is over"""
         ...

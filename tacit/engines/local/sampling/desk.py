@@ -67,9 +67,10 @@ class LocalDesk:
         self._rows = Rows(0)
         self._readings = Readings()
         """of rows under way, the prompts that are being read along"""
-        self._grow = False
-        """whether prompts were found to begin with the turn before them: then rows that are over do not leave, since what they
-        leave behind is read on from"""
+        self._grow = True
+        """whether prompts may begin with the turn before them, as far as is known: then rows that are over do not leave"""
+        self._taken = 0
+        """how often the table had taken over weights when those at it were seated"""
         self._unread: deque[Callable[[], None]] = deque()
         """what was asked of the table, in order: each waits for it and takes it down"""
 
@@ -142,8 +143,8 @@ class LocalDesk:
         began, steady = rows.under_way + over, not over
         while rows.under_way and not self._is_time(over, began, idle, waited):
             reads = self._readings.under_way  # into places that stay where they are; and whoever ends, there is something to do
-            narrow = not reads and not self._grow and rows.under_way <= table.leave_below * len(rows)
-            if narrow and not self._unread:
+            narrow = not reads and not self._unread and rows.under_way <= table.leave_below * len(rows)
+            if narrow and not self._stays:
                 table.keep(rows.move_together())
             if not self._unread:
                 self._ask()
@@ -165,7 +166,7 @@ class LocalDesk:
         sizes = self._sizes(len(self._rows))
         coming = list(islice(self._waiting, over)) if sizes else []
         like_them = sizes and not coming and self._readings.takes([self._rows.typical] * over, sizes, self._most_steps)
-        soon = self._can_be_mixed_in(coming, {}) if coming else like_them
+        soon = self._can_be_mixed_in(coming, self._known(coming)) if coming else like_them
         costs, patience = (mixing.MIXING_COSTS, mixing.MIXING_PATIENCE) if soon else (JOINING_COSTS, PATIENCE)
         return idle >= costs * began or waited >= patience
 
@@ -179,6 +180,9 @@ class LocalDesk:
         self._sampler.refresh({job.whose for job in (*self._waiting, *seated)})
         if self._table is not None and not self._sampler.knows(self._table.decoder):
             self.let_go()
+        if self._table is not None and self._table.taken != self._taken:  # others than those that rows which are over had
+            self._rows.forget()
+            self._taken = self._table.taken
 
     def _admit(self, places: int) -> bool:
         """Those that wait take the free places, in order; of those that join together, identical prompts are computed once.
@@ -186,6 +190,7 @@ class LocalDesk:
         rows = self._rows
         jobs = list(islice(self._waiting, max(0, places - rows.under_way)))
         seated, known = len(rows) if rows.under_way else 0, self._known(jobs)
+        self._learn(jobs, known)
         if seated:
             jobs = self._who_can_join(jobs)
         elif known and self._who_can_join(jobs) == jobs:
@@ -202,21 +207,40 @@ class LocalDesk:
             self._mix_in(jobs, known, seated)
             return True
         following, others = ([job for job in jobs if (job.ticket in known) is lies] for lies in (True, False))
-        for together in (following, others):
-            if together:
-                self._join(together, known, seated)
-                seated = len(self._rows)
+        if following:
+            self._waiting.extendleft(reversed(others))  # until it is their turn: should this fail, they still wait
+            self._join(following, known, seated)
+            for _ in others:
+                self._waiting.popleft()
+        if others:
+            self._join(others, known, seated)
         return True
 
     def _known(self, jobs: list[Job]) -> dict[int, Known]:
-        """By ticket: what lies at the table of prompts that only grow."""
-        if self._table is None or not len(self._rows) or not any(job.thread is not None for job in jobs):
+        """By ticket: what lies at the table of prompts that only grow; of each place once."""
+        if self._table is None or not self._rows.has_threads or not self._table.follows:
             return {}
-        if not self._table.follows:
-            return {}
-        found = {job.ticket: known for job in jobs if (known := self._rows.known(job)) is not None}
-        self._grow = bool(found)
-        return found if len({known.place for known in found.values()}) == len(found) else {}
+        found: dict[int, Known] = {}
+        taken: set[int] = set()
+        for job in jobs:
+            known = self._rows.known(job)
+            if known is not None and known.place not in taken:
+                found[job.ticket] = known
+                taken.add(known.place)
+        return found
+
+    def _learn(self, jobs: list[Job], known: dict[int, Known]) -> None:
+        """Whether prompts grow: not where the turn before lies here, and the prompt does not begin with it."""
+        if known:
+            self._grow = True
+        elif self._table is not None and self._stays and any(self._rows.before(job) for job in jobs):
+            self._grow = False
+
+    @property
+    def _stays(self) -> bool:
+        """Whether what rows leave behind may be read on from, so that they do not leave their places."""
+        assert self._table is not None
+        return self._grow and self._rows.has_threads and self._table.follows
 
     def _only(self, known: dict[int, Known]) -> dict[int, Known]:
         """Of rows that are all over, those stay that are read on from, unless that is most of them anyway. Returns where."""
@@ -275,6 +299,7 @@ class LocalDesk:
         prompts = [job.prompt for job in jobs]
         table.reserve(Seats.at_the_end(places_N, prompts), max(job.longest for job in jobs) + table.check_every, seated)
         self._readings.add(places_N, prompts, [_known_of(job, known) for job in jobs])
+        self._sampler.prefilled_tokens += sum(len(job.prompt) - _known_of(job, known) for job in jobs)
 
     def _who_can_join(self, jobs: list[Job]) -> list[Job]:
         """A job that only another decoder can write waits until those who sit here have left, and so do all behind it."""
@@ -290,7 +315,7 @@ class LocalDesk:
             if self._table is not None:
                 self._table.decoder.put_back(self._table)
             self._table = decoder.table()
-        self._rows = Rows(self._table.check_every)
+        self._rows, self._taken = Rows(self._table.check_every), self._table.taken
 
     def _begin(self, places_N: np.ndarray, begun: Begun) -> None:
         """Take down what newcomers begin with."""
@@ -309,7 +334,6 @@ class LocalDesk:
         self._unread.append(partial(self._read, asked, table.advance(noise_PK, longest, self._sampling, look)))
         if look is not None:
             rows.ready(look.ready.places_N)
-            self._sampler.prefilled_tokens += int((look.ready.positions_N + 1).sum())
 
     def _read(self, asked: Asked, written: Written) -> None:
         """Take them down. Some may be over since they were asked for, and others have their places."""

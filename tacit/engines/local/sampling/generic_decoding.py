@@ -55,7 +55,8 @@ class GenericDecoder:
 class GenericTable:
     """Rows end in the same column. Who joins is padded on the left to the length of the others, or they to its."""
 
-    check_every, looks_ahead, leave_below, follows = 1, False, 0.75, False
+    check_every, looks_ahead, leave_below = 1, False, 0.75
+    follows, taken = False, 0
 
     def __init__(self, decoder: GenericDecoder) -> None:
         self.decoder = decoder

@@ -56,6 +56,8 @@ class LlamaDecoder:
         self.prefill_tokens = prefill_tokens or (65536 if on_gpu else 1024)
         self.moves = 0
         """how often something that a recorded step reads has moved"""
+        self.taken = 0
+        """how often weights were taken over"""
         self.spare: LlamaTable | None = None
         self._versions: dict[str | None, Versions] = {}
         self._sources: dict[str | None, list[torch.Tensor]] = {}
@@ -100,6 +102,7 @@ class LlamaDecoder:
         versions = _versions(sources)
         if versions != self._versions.get(whose):
             self._versions.pop(whose, None)  # it is known again when all is done: somebody may be interrupted in between
+            self.taken += 1
             self.forward.refresh(whose)
             self._check_addresses()
             self._versions[whose] = versions
@@ -160,6 +163,8 @@ class LlamaTable:
         self.cache = KeyValueCache(decoder.forward.geometry)
         self._prefilling = Prefilling(decoder.forward, self.cache, decoder.flat, self.prefills)
         self._lanes = Lanes(0, self.check_every, decoder.device)
+        self._recorded_at = self.cache.addresses()
+        """where what recordings read of the cache lay"""
         self._used = 0
         """no row has anything beyond this column"""
         self._moves = decoder.moves
@@ -195,6 +200,10 @@ class LlamaTable:
         tokens_N, logprobs_N = first_tokens(torch.cat(logits), newcomers, sampling)
         self._lanes.seat(places_N, tokens_N, lengths_N[source_N])
         return begun(tokens_N, logprobs_N, torch.cat(hidden) if hidden else None)
+
+    @property
+    def taken(self) -> int:
+        return self.decoder.taken
 
     @property
     def follows(self) -> bool:
@@ -278,7 +287,6 @@ class LlamaTable:
         """Places and columns for all; those who sit keep what they have."""
         decoder, cache = self.decoder, self.cache
         width, capacity = decoder.width(rows), decoder.capacity(columns)
-        before = cache.addresses()
         if not seated:
             self._used = 0
             cache.open(width, capacity)
@@ -288,9 +296,9 @@ class LlamaTable:
                 capacity = decoder.capacity(max(columns, int(ROOM * cache.capacity)))
             cache.open(max(width, cache.width), max(capacity, cache.capacity), seated, self._used)
         lanes = self._lanes.grown(cache.width)
-        if lanes is not self._lanes or before != cache.addresses():
+        if lanes is not self._lanes or cache.addresses() != self._recorded_at:
             self._forget()
-        self._lanes = lanes
+        self._lanes, self._recorded_at = lanes, cache.addresses()
         decoder.reach(cache.capacity)
 
     def _rewind(self) -> Any:

@@ -118,19 +118,33 @@ class Rows:
         """tokens of a prompt, on average"""
         return int(self._prompts_P.mean())
 
+    @property
+    def has_threads(self) -> bool:
+        """whether any row is a turn of an episode"""
+        return bool((self._threads_P >= 0).any())
+
+    def before(self, job: Job) -> list[int]:
+        """Where rows that are over lie which are turns of the same episode."""
+        if job.thread is None:
+            return []
+        found: list[int] = np.flatnonzero(~self.under_way_P & (self._threads_P == job.thread)).tolist()
+        return [place for place in found if self.jobs[place].whose == job.whose]
+
     def known(self, job: Job) -> Known | None:
         """How its prompt begins, if the turn before it still lies somewhere, and half of the prompt does with it. Of what a row
         wrote the last token is not there: nobody read it."""
-        if job.thread is None:
-            return None
-        for place in np.flatnonzero(~self.under_way_P & (self._threads_P == job.thread)).tolist():
-            before, length = self.jobs[place], int(self._lengths_P[place])
-            lies = np.concatenate([before.prompt, self._tokens_PM[place, : max(0, length - 1)]])[: len(job.prompt) - 1]
+        for place in self.before(job):
+            written = self._tokens_PM[place, : max(0, int(self._lengths_P[place]) - 1)]
+            lies = np.concatenate([self.jobs[place].prompt, written])[: len(job.prompt) - 1]
             other = np.flatnonzero(lies != job.prompt[: len(lies)])
             alike = int(other[0]) if len(other) else len(lies)
-            if before.whose == job.whose and alike >= WORTH_KEEPING * len(job.prompt):
+            if alike >= WORTH_KEEPING * len(job.prompt):
                 return Known(place, alike)
         return None
+
+    def forget(self) -> None:
+        """What rows that are over have left behind is not to be read on from."""
+        self._threads_P[~self.under_way_P] = -1
 
     def seat(
         self, jobs: Sequence[Job], reading: bool = False, known: Sequence[Known | None] | None = None

@@ -161,7 +161,7 @@ class LocalSampler:
 
     def job(self, ticket: int, request: Request, sampling: Sampling, whose: str | None = None) -> Job:
         limit = sampling.max_tokens if request.max_tokens is None else request.max_tokens
-        prompt = np.ascontiguousarray(request.prompt, dtype=np.int64)
+        prompt = np.array(request.prompt, dtype=np.int64)  # ours: what lies in the cache is known by it, later too
         if prompt.ndim != 1 or not len(prompt):
             raise TacitError(f"the prompt of request {ticket} has no tokens; a model needs at least one to continue.")
         if limit < 1:
@@ -176,6 +176,8 @@ class LocalSampler:
                 f"the prompt of request {ticket} has a token outside 0..{self._vocabulary - 1}; it was made by "
                 "another model's tokenizer."
             )
+        if request.thread is not None and not 0 <= request.thread < 1 << 63:
+            raise TacitError(f"the thread of request {ticket} is {request.thread}; it must be a whole number from 0 on.")
         return Job(ticket, prompt, request.seed, limit, whose, request.thread)
 
     def _depth(self, layer: int | None) -> int | None:
