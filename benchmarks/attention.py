@@ -10,15 +10,14 @@ Between two measurements the cache is filled with something else, as it is by a 
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from gpu_timing import begin, median_us
 
 from tacit.engines.local.passes import ragged_attention as ways
 from tacit.engines.local.passes.span_attention import Attended
@@ -54,17 +53,8 @@ def drawn(shape: Shape, queries: int, keys: int) -> list[torch.Tensor]:
 
 def timed(call: Callable[[], Any], repeats: int) -> float:
     """Median microseconds."""
-    other, found = torch.empty(64 << 20, dtype=torch.int8, device="cuda"), []
-    for repeat in range(-3, repeats):
-        other.zero_()
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        call()
-        after.record()
-        torch.cuda.synchronize()
-        if repeat >= 0:
-            found.append(before.elapsed_time(after) * 1e3)
-    return statistics.median(found)
+    other = torch.empty(64 << 20, dtype=torch.int8, device="cuda")
+    return median_us(call, repeats, between=other.zero_)
 
 
 def speed(way: Callable[..., torch.Tensor], shape: Shape, repeats: int) -> dict[str, float]:
@@ -103,14 +93,7 @@ def errors(way: Callable[..., torch.Tensor], shape: Shape) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9, help="the median counts (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("these kernels are for a GPU, and there is none here.")
-    result: dict[str, Any] = {"benchmark": "attention", "device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    print(f"{result['device']}, torch {result['torch']}")
+    args, result = begin("attention", __doc__)
     for size, shape in shapes().items():
         if not ways.has_own(torch.device("cuda"), torch.bfloat16, shape.heads, shape.key_heads, shape.head_dim):
             raise SystemExit(f"our kernels for heads of {shape.head_dim} are not used on this GPU: see the warning, if any.")

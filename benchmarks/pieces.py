@@ -10,15 +10,14 @@ is there; what is short waits for its launch.
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from gpu_timing import begin, median_us
 
 from tacit.engines.local.passes import ragged_attention as attention
 from tacit.engines.local.passes.norming import has_norming_kernel, norm_rows
@@ -49,19 +48,6 @@ SHAPES = {"135M": Shape(576, 9, 3, 64, 65536), "1.5B": Shape(1536, 12, 2, 128, 3
 
 def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=GPU, dtype=torch.bfloat16)
-
-
-def median_us(call: Callable[[], Any], repeats: int) -> float:
-    found = []
-    for repeat in range(-3, repeats):
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        call()
-        after.record()
-        torch.cuda.synchronize()
-        if repeat >= 0:
-            found.append(before.elapsed_time(after) * 1e3)
-    return statistics.median(found)
 
 
 def recorded_us(call: Callable[[], Any], repeats: int) -> float:
@@ -143,14 +129,7 @@ def check(shape: Shape) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9, help="the median counts (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("these kernels are for a GPU, and there is none here.")
-    result: dict[str, Any] = {"benchmark": "pieces", "device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    print(f"{result['device']}, torch {result['torch']}")
+    args, result = begin("pieces", __doc__)
     for size, shape in SHAPES.items():
         check(shape)
         torch.manual_seed(0)
