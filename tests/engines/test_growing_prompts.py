@@ -256,6 +256,9 @@ def test_rows_say_what_lies_where():
     others = [Job(6, np.arange(4), 0, 4), asked, Job(7, np.arange(4), 0, 4), Job(8, np.arange(4), 0, 4)]
     places, _ = rows.seat(others, known=[None, Known(1, 13), None, None])
     assert places.tolist() == [0, 1, 2, 3]
+    rows.forget()
+    rows.under_way_P[1] = False
+    assert rows.known(Job(9, np.append(asked.prompt, 1), 0, 4, None, 1)) is None, "who was under way then had other weights too"
 
 
 @pytest.mark.filterwarnings("ignore:out of GPU memory")

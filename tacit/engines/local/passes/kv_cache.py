@@ -20,6 +20,10 @@ from tacit.engines.local.passes.ragged_attention import has_own
 from tacit.engines.local.passes.rotating import has_rotating_kernel, rotate_and_put
 from tacit.engines.local.passes.step_attention import attend_step, has_step_kernel
 
+Rotating = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""gets a layer's projection [N, features], each token's position and the rotations of all: rotates queries and keys where they
+lie, and keeps keys and values"""
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -32,6 +36,11 @@ class Geometry:
     scale: float
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def heads(self) -> int:
+        """of queries"""
+        return self.kv_heads * self.queries_per_kv
 
 
 @dataclass(frozen=True)
@@ -142,15 +151,14 @@ class KeyValueCache:
     def reads_on(self) -> bool:
         """whether attention can read keys where they lie here, of rows that lie apart"""
         g = self.geometry
-        heads = g.kv_heads * g.queries_per_kv
         on_gpu = g.device.type == "cuda"
-        return not self._by_head and (not on_gpu or has_own(g.device, g.dtype, heads, g.kv_heads, g.head_dim))
+        return not self._by_head and (not on_gpu or has_own(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim))
 
-    def rotating(self, slots_N: torch.Tensor) -> Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None] | None:
+    def rotating(self, slots_N: torch.Tensor) -> Rotating | None:
         """What rotates a layer's projection where it lies and puts its keys and values into these slots of rows × columns. None
         where that is not one operation."""
         g = self.geometry
-        if self._by_head or not has_rotating_kernel(g.device, g.dtype, g.kv_heads * g.queries_per_kv, g.kv_heads, g.head_dim):
+        if self._by_head or not has_rotating_kernel(g.device, g.dtype, g.heads, g.kv_heads, g.head_dim):
             return None
 
         def rotate(layer: int, qkv_NF: torch.Tensor, positions_N: torch.Tensor, cis: torch.Tensor) -> None:

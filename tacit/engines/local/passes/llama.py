@@ -27,7 +27,7 @@ from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attentio
 from tacit.engines.local.passes.adapted_step import adapted_step, has_adapted_step
 from tacit.engines.local.passes.chunk_attention import Chunk
 from tacit.engines.local.passes.handing import handed
-from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, attend_last
+from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache, Rotating, attend_last
 from tacit.engines.local.passes.llama_layer import Layer
 from tacit.engines.local.passes.packing import within
 from tacit.engines.local.passes.pieces import WORTH_COMPILING, can_compile
@@ -39,9 +39,6 @@ from tacit.engines.local.passes.spans import Spans
 from tacit.engines.local.passes.ways import CompiledWays, Ways
 
 Sink = Callable[[int, torch.Tensor, torch.Tensor], None]
-Rotating = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""gets a layer's projection [N, features], each token's position and the rotations of all: rotates queries and keys where they
-lie, and keeps keys and values"""
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 MIXED_LIMIT = 1 << 22
 """most weights of a model that is copied for every adapter, so that rows of several are computed together"""
@@ -215,7 +212,7 @@ class LlamaForward:
     def query_block(self) -> int:
         """Queries that our kernel of attention looks at together, where there is one; else 0."""
         g = self.geometry
-        has = has_own(self.device, self.dtype, g.kv_heads * g.queries_per_kv, g.kv_heads, g.head_dim)
+        has = has_own(self.device, self.dtype, g.heads, g.kv_heads, g.head_dim)
         return LAUNCHES[g.head_dim]["attend"]["BLOCK_Q"] if has else 0
 
     @property

@@ -180,7 +180,7 @@ class LocalDesk:
         self._sampler.refresh({job.whose for job in (*self._waiting, *seated)})
         if self._table is not None and not self._sampler.knows(self._table.decoder):
             self.let_go()
-        if self._table is not None and self._table.taken != self._taken:  # others than those that rows which are over had
+        if self._table is not None and self._table.taken != self._taken:  # others than those that rows have been read with
             self._rows.forget()
             self._taken = self._table.taken
 
@@ -257,12 +257,13 @@ class LocalDesk:
         """Prefill their prompts, or what comes after their beginnings, if these lie at the table: of all or of none."""
         table = self._table
         assert table is not None
-        jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
-        firsts, source_N, known_N = *_distinct(jobs), None
         if jobs[0].ticket in known:
-            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt) - known[job.ticket].tokens, job.ticket))
+            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt) - _known_of(job, known), job.ticket))
             firsts, source_N = jobs, np.arange(len(jobs))
-            known_N = np.array([known[job.ticket].tokens for job in jobs])
+            known_N = np.array([_known_of(job, known) for job in jobs])
+        else:
+            jobs = sorted(jobs, key=lambda job: (job.whose or "", len(job.prompt), job.prompt.tobytes()))
+            firsts, source_N, known_N = *_distinct(jobs), None
         prompts, whose = [job.prompt for job in firsts], [job.whose for job in firsts]
         places_N, uniform_N = self._rows.seat(jobs, known=[known.get(job.ticket) for job in jobs])
         columns = max(job.longest for job in jobs) + table.check_every

@@ -143,8 +143,8 @@ class Rows:
         return None
 
     def forget(self) -> None:
-        """What rows that are over have left behind is not to be read on from."""
-        self._threads_P[~self.under_way_P] = -1
+        """What is read and written here so far is not to be read on from, when those are over who are under way either."""
+        self._threads_P[:] = -1
 
     def seat(
         self, jobs: Sequence[Job], reading: bool = False, known: Sequence[Known | None] | None = None
