@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -51,11 +52,23 @@ class Ragged:
 class Growing(Ragged):
     """Whose prompts are that of the first turn and what was added since, a piece for every turn."""
 
+    _follows = True
+
+    def anew(self) -> Growing:
+        """The same, but the sampler is not told which prompt goes on from which."""
+        other = copy.copy(self)
+        other._follows = False
+        return other
+
     def encode_prompt(self, text: str) -> np.ndarray:
         group, member, turn = (int(part) for part in text.split())
         first = super().encode_prompt(f"{group} 0 0")
         pieces = (np.random.default_rng([group, member, i, 1]).integers(0, self._vocabulary, PIECE) for i in range(1, turn + 1))
         return np.concatenate([first, *pieces])
+
+    def limited(self, request: Request) -> Request:
+        request = super().limited(request)
+        return request if self._follows else replace(request, thread=None)
 
 
 class RaggedDesk:

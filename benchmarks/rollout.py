@@ -11,8 +11,8 @@ The grouped case has 8 identical prompts per group, as group-relative methods do
 
 The short and the ragged case are whole rollouts of several turns, in groups of 8, whose completions differ in length: 3 to 8
 tokens as the actions of a tiny policy, 8 to 512 as those of a model that thinks. In the growing case prompts tell the whole
-episode: the first turn's, and 60 tokens more in every turn. Each episode at its own pace beside all in lockstep, which is the
-same rollout with one batch per turn. The worlds take no time.
+episode: the first turn's, and 60 tokens more in every turn, and `read_anew` reads all of it again. Each episode at its own pace
+beside all in lockstep, which is the same rollout with one batch per turn. The worlds take no time.
 
 vLLM runs in a process of its own, after us. It is asked for log-probabilities too, and writes the same number of tokens to the
 same prompts; in whole rollouts each episode at its own pace. Where it is missing or fails, that is reported.
@@ -178,6 +178,8 @@ def compare_paces(case: str, policy: Ragged, episodes: int, args: argparse.Names
         "tacit": whole_rollout(policy, episodes, GROUP, args.turns, lockstep=False),
         "lockstep": whole_rollout(policy, episodes, GROUP, args.turns, lockstep=True),
     }
+    if isinstance(policy, Growing):
+        methods["read_anew"] = whole_rollout(policy.anew(), episodes, GROUP, args.turns, lockstep=False)
     about = {"episodes": episodes, "turns": args.turns, "completion_tokens": LENGTHS[case]}
     return {**about, "tokens_per_s": measure(methods, args.repeats, args.device)}
 

@@ -3,13 +3,17 @@ gets alone."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model, with_adapter
+from peft import LoraConfig, get_peft_model
+from random_models import VOCABULARY, as_on_a_gpu, cache_as_on_a_gpu, make_model, plain_logprobs, with_adapter
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
@@ -63,11 +67,12 @@ def grown(rng: np.random.Generator) -> Next:
     return further
 
 
-def play(desk, further: Next, lockstep: bool) -> dict[tuple[int, int], tuple[Request, Completion]]:
+def play(desk, further: Next, lockstep: bool, follows: bool = True) -> dict[tuple[int, int], tuple[Request, Completion]]:
     rng, found, asked = np.random.default_rng(1), {}, {}
 
     def ask(episode: int, turn: int, prompt: np.ndarray) -> None:
-        request = Request(prompt, 100 * episode + turn, max_tokens=2 + (3 * episode + turn) % 9, thread=episode)
+        request = Request(prompt, 100 * episode + turn, max_tokens=2 + (3 * episode + turn) % 9)
+        request = replace(request, thread=episode if follows else None)
         asked[desk.submit(request)] = (episode, turn, request)
 
     for episode in range(EPISODES):
@@ -109,6 +114,41 @@ def test_each_is_as_alone_and_little_is_read(family, layer, lockstep, tokenizer,
     total = sum(len(request.prompt) for request, _ in found.values())
     assert len(known) >= EPISODES * (TURNS - 2), "of the first turn some have left before it is known that prompts grow"
     assert sampler.prefilled_tokens == total - sum(known) < 0.6 * total
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rank", [0, 8])
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_on_a_hopper_what_is_read_on_is_as_close_to_the_model_as_what_is_read_anew(rank, lockstep, tokenizer, joined):
+    """With its kernels, in half precision, prompts longer than a block of them, and prefills recorded."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("only on a Hopper GPU are prompts read on")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
+    config = LlamaConfig(**sizes, vocab_size=VOCABULARY, num_hidden_layers=3, initializer_range=0.1, eos_token_id=None)
+    model = LlamaForCausalLM(config).eval()
+    if rank:
+        model = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", init_lora_weights=False)).eval()
+        model = model.get_base_model()
+    model = model.to(torch.bfloat16)
+    wide = copy.deepcopy(model).float()
+    sampler, far = LocalSampler(model.to("cuda"), tokenizer, "cuda"), {}
+    assert sampler._lean.follows, "reading on is not used here"
+
+    def further(episode: int, turn: int, request: Request, completion: Completion) -> np.ndarray:
+        more = np.random.default_rng([episode, turn]).integers(0, 256, 40 + 7 * episode + turn)
+        return np.concatenate([request.prompt, completion.tokens, more])
+
+    for follows in (True, False):
+        joined.clear()
+        for _ in range(4):  # what comes for the third time is recorded
+            found = play(sampler.desk(WARM), further, lockstep, follows)
+        known = sum(int(one.sum()) for one in joined if one is not None)
+        assert (known > 1000) == follows
+        far[follows] = np.abs(
+            np.concatenate([c.logprobs - plain_logprobs(wide, r.prompt, c.tokens, WARM.temperature) for r, c in found.values()])
+        ).mean()
+    assert far[True] < 1.5 * far[False] + 0.005 < 0.2
 
 
 def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined):
