@@ -7,7 +7,11 @@
 Written out in torch, logits go into a log-softmax, that into an exponential and a product, and the gradient back through all of
 them: a dozen passes over [tokens, vocabulary] in float32. Here one pass reads the logits, and another makes their gradient of
 them, in the format in which it is multiplied by the head. Tokens are taken in chunks; the logits of a chunk are computed again
-for the gradient, unless there is only one.
+for the gradient, unless there is only one. Nor are they where the head is not trained, as with adapters, and e is 0: then
+
+    dL/dh = g r,   r = (1_target − π) W / T
+
+and r, in which there is nothing of the loss, is computed while the logits are there.
 """
 
 from __future__ import annotations
@@ -27,8 +31,62 @@ BLOCK, WARPS = 1024, 4
 PULL_BLOCK, PULL_WARPS = 4096, 8
 
 
-class HeadScores(torch.autograd.Function):
-    """(log π(target), entropy) at each position; of entropy, whether there is one and whether it has a gradient."""
+def head_scores(
+    hidden_TD: torch.Tensor,
+    weight_VD: torch.Tensor,
+    targets_T: torch.Tensor,
+    temperature: float,
+    entropy: str,
+    chunk_tokens: int,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(log π(target), entropy) at each position; of entropy, whether there is one (`none`) and whether it has a `gradient`."""
+    at_once = not weight_VD.requires_grad and entropy != "gradient"
+    found: tuple[torch.Tensor, torch.Tensor | None] = (_FrozenHead if at_once else _Head).apply(
+        hidden_TD, weight_VD, targets_T, temperature, entropy, chunk_tokens
+    )
+    return found
+
+
+class _FrozenHead(torch.autograd.Function):
+    """Only log-probabilities have a gradient, and only states are given one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TD: torch.Tensor,
+        weight_VD: torch.Tensor,
+        targets_T: torch.Tensor,
+        temperature: float,
+        entropy: str,
+        chunk_tokens: int,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        logprobs_T, normers_T, entropy_T = (hidden_TD.new_empty(len(targets_T), dtype=torch.float32) for _ in range(3))
+        towards_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if ctx.needs_input_grad[0] else None
+        has, ones_T = entropy != "none", torch.ones_like(logprobs_T)
+        for chunk in _chunks(len(targets_T), chunk_tokens):
+            logits_CV, asked = unrounded(hidden_TD[chunk], weight_VD), (targets_T[chunk], temperature)
+            weighed(logits_CV, *asked, has, logprobs_T[chunk], normers_T[chunk], entropy_T[chunk])
+            if towards_TD is not None:
+                away_CV = pulled(logits_CV, *asked, normers_T[chunk], entropy_T[chunk], ones_T[chunk], None, hidden_TD.dtype)
+                towards_TD[chunk] = unrounded(away_CV, weight_VD.t())
+        ctx.save_for_backward(towards_TD)
+        ctx.dtype = hidden_TD.dtype
+        ctx.set_materialize_grads(False)
+        if not has:
+            return logprobs_T, None
+        ctx.mark_non_differentiable(entropy_T)
+        return logprobs_T, entropy_T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        (towards_TD,), of_logprobs_T = ctx.saved_tensors, gradients[0]
+        for_hidden_TD = None if of_logprobs_T is None else (of_logprobs_T[:, None] * towards_TD).to(ctx.dtype)
+        return for_hidden_TD, None, None, None, None, None
+
+
+class _Head(torch.autograd.Function):
+    """Everything may have a gradient."""
 
     @staticmethod
     def forward(

@@ -23,6 +23,8 @@ from tacit.engines.local.sampling.prefills import RecordedPrefills
 
 ROOM = 1.25
 """a cache that must have more columns while rows sit at it gets so many times as many: moving it takes time"""
+CHECK_EVERY = 4
+"""steps of a GPU that are asked for at once, and read at once"""
 
 
 Versions = tuple[list[int], list[int]]
@@ -154,7 +156,7 @@ class LlamaTable:
 
     def __init__(self, decoder: LlamaDecoder) -> None:
         self.decoder = decoder
-        self.check_every = 4 if decoder.fixed_shapes else 1
+        self.check_every = CHECK_EVERY if decoder.fixed_shapes else 1
         self.looks_ahead = decoder.fixed_shapes
         # where there are few widths, a table is no narrower before a quarter has left it
         self.leave_below = 0.75 if decoder.fixed_shapes else 0.9
