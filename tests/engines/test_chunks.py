@@ -12,6 +12,7 @@ from random_models import make_model, with_adapter
 from tacit.engines.local.passes.chunk_attention import TOKENS, has_chunk_kernel
 from tacit.engines.local.passes.kv_cache import KeyValueCache
 from tacit.engines.local.passes.llama import LlamaForward, Prompts
+from tacit.engines.local.passes.mixed_attention import has_mixed_kernel
 from tacit.engines.local.sampling.mixing import ChunkRoom, Readings, chunk_sizes
 
 INTERPRETED = """
@@ -23,19 +24,31 @@ assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
 assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 1, 3, 128)
 """
 
+# in one launch, of rows whose columns are in one part and in several
+AT_ONCE = """
+import torch
+from tacit.engines.local.passes import mixed_attention, step_attention
+step_attention._processors = lambda device: 16
+for parts, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2, 1, 16))):
+    mixed_attention.parts_of = step_attention.parts_of = lambda *known: parts
+    assert mixed_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
+"""
+
 # three prompts over several steps, two rows writing beside them; what nobody may read is infinite, and stays where it is
 IN_A_MODEL = """
 import numpy as np, torch
-from tacit.engines.local.passes import kv_cache, step_attention
+from tacit.engines.local.passes import kv_cache, mixed_attention, step_attention
 from tacit.engines.local.passes.llama import LlamaForward
 from tacit.engines.local.sampling.mixing import ChunkRoom, Readings
 from tests.engines.random_models import make_model
-step_attention._parts, step_attention._processors = (lambda *known: 2), (lambda device: 16)
+step_attention.parts_of = mixed_attention.parts_of = lambda *known: 2
+step_attention._processors = lambda device: 16
 for family in ("qwen3", "llama-untied-bias"):
     forward, seen = LlamaForward(make_model(family)), {}
     forward._plain = False
-    for kernel in (False, True):
-        kv_cache.has_step_kernel = lambda *known: kernel
+    for kernel in ("", "one after the other", "at once"):
+        kv_cache.has_step_kernel = lambda *known: bool(kernel)
+        mixed_attention.has_mixed_kernel = lambda *known: kernel == "at once"
         cache = kv_cache.KeyValueCache(forward.geometry)
         cache._by_head = not kernel
         cache.open(5, 128)
@@ -60,25 +73,28 @@ for family in ("qwen3", "llama-untied-bias"):
                 assert all(layer[place, length - 1 : 127].isinf().all() for layer in rows)
         assert step == 3 and all(x.isfinite().all() for x in found)
         seen[kernel] = found
-    torch.testing.assert_close(seen[True], seen[False], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(seen["at once"], seen["one after the other"])
+    torch.testing.assert_close(seen["at once"], seen[""], atol=1e-4, rtol=1e-4)
 """
 
 
-@pytest.mark.parametrize("program", [INTERPRETED, IN_A_MODEL])
+@pytest.mark.parametrize("program", [INTERPRETED, AT_ONCE, IN_A_MODEL])
 def test_the_interpreted_kernel_is_plain_attention(program):
     assert_interpreted(program)
 
 
 def test_a_cpu_has_none():
     assert not has_chunk_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
+    assert not has_mixed_kernel(torch.device("cpu"), torch.bfloat16, 3, 3, 64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("heads", [(3, 3, 64), (2, 6, 128), (2, 7, 64), (2, 1, 128)])
 def test_a_gpu_that_can_compile_has_it(heads):
     pytest.importorskip("triton")
-    assert has_chunk_kernel(torch.device("cuda"), torch.bfloat16, *heads)
-    assert not has_chunk_kernel(torch.device("cuda"), torch.float32, *heads)
+    for has in (has_chunk_kernel, has_mixed_kernel):
+        assert has(torch.device("cuda"), torch.bfloat16, *heads)
+        assert not has(torch.device("cuda"), torch.float32, *heads)
 
 
 def test_chunks_fill_a_device():

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from tacit.engines.local.passes.kernels import holds, on_its_device
+from tacit.engines.local.passes.kernels import early, holds, on_its_device
 from tacit.engines.local.passes.kv_cache import KeyValueCache, Reading
 from tacit.engines.local.passes.packing import power_from
 from tacit.engines.local.passes.ways import Ways
@@ -76,6 +76,7 @@ def added(h_BD: torch.Tensor, norm: Any, product_BP: torch.Tensor, lora_B: torch
         PADDED=power_from(rank),
         BLOCK=block,
         num_warps=max(1, min(16, block // 256)),
+        **early(h_BD.device),
     )
     return normed_BD
 
@@ -99,6 +100,7 @@ def gated(product_BP: torch.Tensor, lora_B: torch.Tensor) -> torch.Tensor:
         PADDED=max(16, power_from(rank)),
         ROWS=together,
         BLOCK=BLOCK,
+        **early(product_BP.device),
     )
     return gated_BF
 

@@ -14,7 +14,7 @@ from functools import cache, partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.passes.kernels import holds, on_its_device
+from tacit.engines.local.passes.kernels import early, holds, on_its_device
 from tacit.engines.local.passes.packing import power_from
 from tacit.engines.local.passes.ways import Ways
 
@@ -85,6 +85,7 @@ def attend_chunk(
         FRESH=FRESH,
         num_warps=WARPS,
         num_stages=3 if dim <= LARGE else 2,
+        **early(q_CHD.device),
     )
 
 

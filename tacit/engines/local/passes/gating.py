@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from tacit.engines.local.passes.kernels import holds, on_its_device
+from tacit.engines.local.passes.kernels import early, holds, on_its_device
 
 BLOCK, WARPS = 1024, 4
 """of a program: eight numbers of 16 bits for each thread, which it reads in one go"""
@@ -42,7 +42,8 @@ def let(gate_up_NF: torch.Tensor) -> torch.Tensor:
     through_NF = gate_up_NF.new_empty(rows, inner)
     if rows:
         shape = (inner, gate_up_NF.stride(0))
-        let_through[_grid(rows, inner)](gate_up_NF, through_NF, *shape, BLOCK=BLOCK, num_warps=WARPS)
+        how = {"BLOCK": BLOCK, "num_warps": WARPS} | early(gate_up_NF.device)
+        let_through[_grid(rows, inner)](gate_up_NF, through_NF, *shape, **how)
     return through_NF
 
 

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from tacit.engines.local.passes.early_kernel import after_those_before
+
 
 @triton.jit
 def halves(gate_up, row, columns, inner, stride):
@@ -13,8 +15,9 @@ def halves(gate_up, row, columns, inner, stride):
 
 
 @triton.jit
-def let_through(gate_up, through, inner, stride, BLOCK: tl.constexpr):
+def let_through(gate_up, through, inner, stride, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """A program has a block of a row."""
+    after_those_before(EARLY)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = columns < inner

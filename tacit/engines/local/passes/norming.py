@@ -10,7 +10,7 @@ from functools import cache, partial
 import torch
 from torch.nn.functional import rms_norm
 
-from tacit.engines.local.passes.kernels import holds, on_its_device
+from tacit.engines.local.passes.kernels import early, holds, on_its_device
 from tacit.engines.local.passes.packing import power_from
 
 WARPS = 2
@@ -26,7 +26,8 @@ def norm_rows(h_ND: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch
     rows, width = h_ND.shape
     normed_ND = torch.empty_like(h_ND)
     if rows:
-        norm_row[(rows,)](h_ND, weight, normed_ND, epsilon, WIDTH=width, PADDED=power_from(width), num_warps=WARPS)
+        shape = {"WIDTH": width, "PADDED": power_from(width), "num_warps": WARPS}
+        norm_row[(rows,)](h_ND, weight, normed_ND, epsilon, **shape, **early(h_ND.device))
     return normed_ND
 
 

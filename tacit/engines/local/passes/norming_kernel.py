@@ -3,10 +3,13 @@
 import triton
 import triton.language as tl
 
+from tacit.engines.local.passes.early_kernel import after_those_before
+
 
 @triton.jit
-def norm_row(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+def norm_row(h, weight, normed, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr):
     """A program has one row."""
+    after_those_before(EARLY)
     columns = tl.arange(0, PADDED)
     real = columns < WIDTH
     at = tl.program_id(0).to(tl.int64) * WIDTH + columns

@@ -17,7 +17,7 @@ from functools import cache, partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacit.engines.local.passes.kernels import holds, on_its_device
+from tacit.engines.local.passes.kernels import early, holds, on_its_device
 from tacit.engines.local.passes.ways import Ways
 
 LEAST = 16
@@ -55,14 +55,12 @@ def attend_step(
     sine at each row's position, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
-    parts = parts or _parts(rows * kv_heads, q_BHD.device)
-    launch = launch or (FEW if rows * kv_heads * parts <= 2 * _processors(q_BHD.device) else MANY)
+    parts = parts or parts_of(rows * kv_heads, q_BHD.device)
+    launch = launch or launch_of(rows * kv_heads * parts, q_BHD.device)
     if out is None:
         out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
-    found, peaks = (
-        out.new_empty((rows, kv_heads, parts, LEAST, size) if parts > 1 else 0, dtype=torch.float32) for size in (dim, 2)
-    )
-    from tacit.engines.local.passes.step_kernel import attend_one, join_parts  # triton is only there where there is a GPU
+    found = room_for_parts(rows, kv_heads, parts, dim, q_BHD.device)
+    from tacit.engines.local.passes.step_kernel import attend_one  # triton is only there where there is a GPU
 
     attend_one[(rows, kv_heads, parts)](
         q_BHD,
@@ -73,8 +71,7 @@ def attend_step(
         positions_B,
         rotations_B,
         out,
-        found,
-        peaks,
+        *found,
         scale,
         q_BHD.stride(0),
         k_BGD.stride(0),
@@ -86,11 +83,34 @@ def attend_step(
         DIM=dim,
         PARTS=parts,
         **launch,
+        **early(q_BHD.device),
     )
-    if parts > 1:
-        shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim}
-        join_parts[(rows, heads)](found, peaks, out, **shape, PARTS=parts, num_warps=1)
+    join(found, out, kv_heads, parts, dim)
     return out
+
+
+def launch_of(programs: int, device: torch.device) -> Mapping[str, int]:
+    return FEW if programs <= 2 * _processors(device) else MANY
+
+
+def room_for_parts(rows: int, kv_heads: int, parts: int, dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """For what parts find, and its highest scores and sums; none for a single one."""
+    found, peaks = (
+        torch.empty((rows, kv_heads, parts, LEAST, size) if parts > 1 else 0, dtype=torch.float32, device=device)
+        for size in (dim, 2)
+    )
+    return found, peaks
+
+
+def join(found: tuple[torch.Tensor, torch.Tensor], out_BF: torch.Tensor, kv_heads: int, parts: int, dim: int) -> None:
+    """What the parts of each row have found."""
+    if parts == 1:
+        return
+    from tacit.engines.local.passes.step_kernel import join_parts
+
+    heads = out_BF.shape[1] // dim
+    shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim, "PARTS": parts}
+    join_parts[(len(out_BF), heads)](*found, out_BF, **shape, num_warps=1, **early(out_BF.device))
 
 
 @cache
@@ -99,7 +119,7 @@ def _processors(device: torch.device) -> int:
 
 
 @cache
-def _parts(programs: int, device: torch.device) -> int:
+def parts_of(programs: int, device: torch.device) -> int:
     """So many that every processor of the device has something to read, where a power of two of them allows it."""
     wanted = A_PROCESSOR * _processors(device)
     parts = 1

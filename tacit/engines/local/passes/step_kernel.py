@@ -1,7 +1,10 @@
-"""The kernels of step_attention.py, which says what they compute. Import them only where there is triton."""
+"""The kernels of step_attention.py, chunk_attention.py and mixed_attention.py, which say what they compute. Import them only
+where there is triton."""
 
 import triton
 import triton.language as tl
+
+from tacit.engines.local.passes.early_kernel import after_those_before
 
 
 @triton.jit
@@ -27,11 +30,45 @@ def attend_one(
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """A program has one part of a row's columns; the first also has the new token."""
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    part = tl.program_id(2)
+    """A program has one part of a row's columns."""
+    after_those_before(EARLY)
+    part_of_a_row(
+        tl.program_id(0), tl.program_id(1), tl.program_id(2), q, k_new, v_new, keys, values, positions, rotations, out,
+        partial, peaks, scale, q_row, k_row, v_row, capacity, KV, GROUP, PADDED, DIM, BLOCK, PARTS,
+    )  # fmt: skip
+
+
+@triton.jit
+def part_of_a_row(
+    row,
+    head,
+    part,
+    q,
+    k_new,
+    v_new,
+    keys,
+    values,
+    positions,
+    rotations,
+    out,
+    partial,
+    peaks,
+    scale,
+    q_row,
+    k_row,
+    v_row,
+    capacity,
+    KV: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """The first part also has the new token."""
+    row = row.to(tl.int64)
     first_part = part == 0
     dims = tl.arange(0, DIM)
     queries = tl.arange(0, PADDED)
@@ -95,9 +132,18 @@ def attend_one(
 
 @triton.jit
 def join_parts(
-    partial, peaks, out, KV: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr
+    partial,
+    peaks,
+    out,
+    KV: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    PARTS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """A program has one row and one query head, and what the parts found of it."""
+    after_those_before(EARLY)
     row = tl.program_id(0).to(tl.int64)
     asked = tl.program_id(1)
     dims = tl.arange(0, DIM)
@@ -140,11 +186,45 @@ def attend_chunk(
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
     FRESH: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """A program has a block of prompt tokens and some of the query heads that share a key head: HEADS · TOKENS queries."""
-    block = tl.program_id(0)
-    head = tl.program_id(1)
-    some = tl.program_id(2) * HEADS
+    """A program has a block of prompt tokens and some of the query heads that share a key head."""
+    after_those_before(EARLY)
+    block_of_a_prompt(
+        tl.program_id(0), tl.program_id(1), tl.program_id(2), q, k_new, v_new, keys, values, blocks, rotations, out, scale,
+        q_row, k_row, v_row, out_row, capacity, KV, GROUP, DIM, TOKENS, HEADS, BLOCK, FRESH,
+    )  # fmt: skip
+
+
+@triton.jit
+def block_of_a_prompt(
+    block,
+    head,
+    some,
+    q,
+    k_new,
+    v_new,
+    keys,
+    values,
+    blocks,
+    rotations,
+    out,
+    scale,
+    q_row,
+    k_row,
+    v_row,
+    out_row,
+    capacity,
+    KV: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FRESH: tl.constexpr,
+):
+    """HEADS · TOKENS queries."""
+    some = some * HEADS
     described = blocks + block * 4
     place = tl.load(described)
     cached = tl.load(described + 1).to(tl.int32)
@@ -210,3 +290,55 @@ def attend_chunk(
     to = (own + queries % TOKENS)[:, None].to(tl.int64) * out_row + (head * GROUP + some + queries // TOKENS)[:, None] * DIM
     known = (some + queries // TOKENS)[:, None] < GROUP
     tl.store(out + to + dims[None, :], answer.to(asking.dtype), mask=known)
+
+
+@triton.jit(do_not_specialize=["rows", "of_prompts"])
+def attend_both(
+    q,
+    k_new,
+    v_new,
+    keys,
+    values,
+    positions,
+    blocks,
+    rotations,
+    out,
+    partial,
+    peaks,
+    scale,
+    q_row,
+    k_row,
+    v_row,
+    out_row,
+    capacity,
+    rows,
+    of_prompts,
+    KV: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    ROW_BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FRESH: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """The first programs have blocks of prompts, of which some take longest, and those after them parts of rows."""
+    after_those_before(EARLY)
+    program = tl.program_id(0)
+    if program < of_prompts:
+        several: tl.constexpr = (GROUP + HEADS - 1) // HEADS
+        first = rows.to(tl.int64)
+        block_of_a_prompt(
+            program // (KV * several), program // several % KV, program % several, q + first * q_row, k_new + first * k_row,
+            v_new + first * v_row, keys, values, blocks, rotations + first * DIM, out + first * out_row, scale,
+            q_row, k_row, v_row, out_row, capacity, KV, GROUP, DIM, TOKENS, HEADS, BLOCK, FRESH,
+        )  # fmt: skip
+    else:
+        of_rows = program - of_prompts
+        part_of_a_row(
+            of_rows // (KV * PARTS), of_rows // PARTS % KV, of_rows % PARTS, q, k_new, v_new, keys, values, positions,
+            rotations, out, partial, peaks, scale, q_row, k_row, v_row, capacity, KV, GROUP, PADDED, DIM, ROW_BLOCK, PARTS,
+        )  # fmt: skip

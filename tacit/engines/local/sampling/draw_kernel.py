@@ -3,10 +3,13 @@
 import triton
 import triton.language as tl
 
+from tacit.engines.local.passes.early_kernel import after_those_before
+
 
 @triton.jit
-def weigh_part(logits, parts, temperature, vocabulary, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def weigh_part(logits, parts, temperature, vocabulary, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """A program has a part of a row: its highest logit, and the sum of all weights against that."""
+    after_those_before(EARLY)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     columns = part * BLOCK + tl.arange(0, BLOCK)
@@ -38,9 +41,11 @@ def draw_one(
     PARTS: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """A program has a row: first the part in which u falls, then the token within it. Where `drawn` says which of its STEPS
     tokens this one is, the row goes on with it."""
+    after_those_before(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = row * STEPS
     if drawn is not None:

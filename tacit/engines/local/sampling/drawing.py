@@ -15,7 +15,7 @@ import torch
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.engines.local.passes.kernels import holds, on_its_device, trial_logits
+from tacit.engines.local.passes.kernels import early, holds, on_its_device, trial_logits
 from tacit.engines.local.passes.packing import power_from
 
 BLOCK = 4096
@@ -123,7 +123,8 @@ def launch_draw(
     parts = -(-vocabulary // BLOCK)
     parts_BP = torch.empty(rows, parts, 2, dtype=torch.float32, device=logits_BV.device)
     shape = (temperature, vocabulary, logits_BV.stride(0))
-    weigh_part[(rows, parts)](logits_BV, parts_BP, *shape, PARTS=parts, BLOCK=BLOCK, num_warps=8)
+    how = {"PARTS": parts, "BLOCK": BLOCK, "num_warps": 8} | early(logits_BV.device)
+    weigh_part[(rows, parts)](logits_BV, parts_BP, *shape, **how)
     draw_one[(rows,)](
         logits_BV,
         parts_BP,
@@ -133,10 +134,8 @@ def launch_draw(
         *(onward or (None, None, None, 0)),
         *shape,
         STEPS=noise_BK.shape[1],
-        PARTS=parts,
         PADDED=power_from(parts),
-        BLOCK=BLOCK,
-        num_warps=8,
+        **how,
     )
 
 

@@ -1,0 +1,132 @@
+"""Kernels of a step that begin before the one before them has ended: they wait before they touch anything."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from interpreted import assert_compiled
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tacit.engines.local.passes import adapted_step, chunk_attention, gating, kernels, mixed_attention, norming, step_attention
+from tacit.engines.local.passes.kernels import early
+from tacit.engines.local.passes.kv_cache import KeyValueCache
+from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.sampling import drawing
+
+# As compiled for a Hopper, which needs none. In the text of a kernel its first block comes first.
+COMPILED = """
+import re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from tacit.engines.local.passes import adapted_kernel, gating_kernel, norming_kernel, step_kernel
+from tacit.engines.local.sampling import draw_kernel
+
+TYPES = {"positions": "*i64", "blocks": "*i64", "tokens": "*i64", "last_tokens": "*i64", "drawn": "*i64"}
+TYPES |= {name: "*fp32" for name in ("rotations", "partial", "peaks", "parts", "logits", "noise", "logprobs")}
+TYPES |= {name: "fp32" for name in ("scale", "epsilon", "temperature")}
+TYPES |= {name: "i32" for name in ("q_row", "k_row", "v_row", "out_row", "capacity", "rows", "of_prompts", "count", "inner")}
+TYPES |= {name: "i32" for name in ("stride", "vocabulary", "furthest")}
+SHAPE = {"KV": 2, "GROUP": 6, "DIM": 128}
+PROMPTS = {"TOKENS": 16, "HEADS": 4, "BLOCK": 64, "FRESH": 32}
+KERNELS = [
+    (step_kernel.attend_one, SHAPE | {"PADDED": 16, "BLOCK": 64, "PARTS": 2}),
+    (step_kernel.join_parts, SHAPE | {"PADDED": 16, "PARTS": 2}),
+    (step_kernel.attend_chunk, SHAPE | PROMPTS),
+    (step_kernel.attend_both, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64, "PARTS": 1}),
+    (norming_kernel.norm_row, {"WIDTH": 1536, "PADDED": 2048}),
+    (gating_kernel.let_through, {"BLOCK": 1024}),
+    (draw_kernel.weigh_part, {"PARTS": 5, "BLOCK": 1024}),
+    (draw_kernel.draw_one, {"STEPS": 4, "PARTS": 5, "PADDED": 8, "BLOCK": 1024}),
+    (adapted_kernel.add_and_norm, {"WIDTH": 1536, "RANK": 16, "PADDED": 16, "BLOCK": 2048}),
+    (adapted_kernel.gate, {"INNER": 8960, "RANK": 32, "PADDED": 32, "ROWS": 16, "BLOCK": 64}),
+]
+READS = re.compile(r"ld\\.global|cp\\.async|ld\\.volatile")
+WRITES = re.compile(r"st\\.global|atom\\.|red\\.global")
+for kernel, sizes in KERNELS:
+    for is_early in (True, False):
+        fixed = sizes | {"EARLY": is_early}
+        signature = {name: "constexpr" if name in fixed else TYPES.get(name, "*bf16") for name in kernel.arg_names}
+        aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=fixed, attrs=aligned)
+        how = {"num_stages": 3, "launch_pdl": is_early}
+        ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=how).asm["ptx"]
+        before, *after = re.split(r"griddepcontrol\\.wait", ptx)
+        assert len(after) == is_early, (kernel, len(after))
+        if not is_early:
+            continue
+        assert "griddepcontrol.launch_dependents" in after[0], kernel
+        assert READS.search(after[0]) and WRITES.search(after[0]) and not WRITES.search(before), kernel
+        constants = kernel in (adapted_kernel.add_and_norm, adapted_kernel.gate)  # of which both read before they wait
+        assert bool(READS.search(before)) == constants, kernel
+"""
+
+
+def test_compiled_for_a_hopper_they_wait_before_anything_else() -> None:
+    assert_compiled(COMPILED)
+
+
+@pytest.mark.parametrize(("capability", "has"), [((8, 0), False), ((9, 0), True), ((12, 0), True)])
+def test_only_newer_devices_launch_them_early(monkeypatch, capability, has) -> None:
+    pytest.importorskip("triton.language.extra.cuda.gdc")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    early.cache_clear()
+    assert early(torch.device("cuda")) == ({"EARLY": True, "launch_pdl": True} if has else {"EARLY": False})
+    early.cache_clear()
+
+
+def test_a_cpu_launches_none() -> None:
+    assert early(torch.device("cpu")) == {"EARLY": False}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rank", [0, 8])
+@torch.inference_mode()
+def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) -> None:
+    """Forty steps, each from what the one before it wrote and drew."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    config = LlamaConfig(**sizes, vocab_size=5000, num_hidden_layers=4, initializer_range=0.1, eos_token_id=None)
+    model = LlamaForCausalLM(config).eval()
+    if rank:
+        model = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", init_lora_weights=False)).eval()
+        model = model.get_base_model()
+    forward, rows, steps = LlamaForward(model.to("cuda", torch.bfloat16)), 48, 40
+    forward.reach(256)
+    noise_BK = torch.rand(rows, steps, generator=torch.Generator().manual_seed(1)).cuda()
+
+    def run(recorded: bool) -> list[torch.Tensor]:
+        cache = KeyValueCache(forward.geometry)
+        cache.open(rows, 256)
+        tokens_BK, logprobs_BK = torch.zeros(rows, steps, dtype=torch.long, device="cuda"), torch.zeros(rows, steps).cuda()
+        drawn_B, last_B, positions_B = (torch.zeros(rows, dtype=torch.long, device="cuda") for _ in range(3))
+
+        def step() -> None:
+            logits = forward.step(last_B, positions_B, cache, 256)
+            onward = drawing.Onward(drawn_B, last_B, positions_B, 255)
+            drawing.launch_draw(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, onward)
+
+        step()
+        if recorded:
+            for state in (drawn_B, last_B, positions_B, tokens_BK, logprobs_BK):
+                state.zero_()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            again, left = graph.replay, steps
+        else:
+            again, left = step, steps - 1
+        for _ in range(left):
+            again()
+        torch.cuda.synchronize()
+        return [tokens_BK, logprobs_BK, *cache._keys, *cache._values]
+
+    found = {(True, recorded): run(recorded) for recorded in (False, True)}
+    launching = (adapted_step, chunk_attention, gating, kernels, mixed_attention, norming, step_attention, drawing)
+    for module in launching:
+        monkeypatch.setattr(module, "early", lambda device: {"EARLY": False})
+    found |= {(False, recorded): run(recorded) for recorded in (False, True)}
+    assert found[False, False][0].float().std() > 100, "all is one token"
+    for key, others in found.items():
+        assert all(torch.equal(x, y) for x, y in zip(found[False, False], others, strict=True)), key
