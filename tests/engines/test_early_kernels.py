@@ -34,7 +34,7 @@ KERNELS = [
     (step_kernel.attend_one, SHAPE | {"PADDED": 16, "BLOCK": 64, "PARTS": 2}),
     (step_kernel.join_parts, SHAPE | {"PADDED": 16, "PARTS": 2}),
     (step_kernel.attend_chunk, SHAPE | PROMPTS),
-    (step_kernel.attend_both, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64, "PARTS": 1}),
+    (step_kernel.attend_both, SHAPE | PROMPTS | {"PADDED": 16, "ROW_BLOCK": 64}),
     (norming_kernel.norm_row, {"WIDTH": 1536, "PADDED": 2048}),
     (gating_kernel.let_through, {"BLOCK": 1024}),
     (draw_kernel.weigh_part, {"PARTS": 5, "BLOCK": 1024}),

@@ -50,7 +50,7 @@ def test_a_row_is_cut_only_where_processors_would_be_idle(monkeypatch):
     """What was best of those that were measured, on a device of 132 processors."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     device = torch.device("cuda", 77)  # no other test's: the answer is remembered
-    parts = {programs: step_attention.parts_of(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
+    parts = {programs: step_attention._parts(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
     assert parts == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 
 

@@ -2,7 +2,7 @@
 (chunk_attention.py) in one launch.
 
 Neither reads what the other writes, and neither fills a device: one after the other takes as long as both, side by side as long
-as the longer.
+as the longer. So rows are in one part each, however few they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tacit.engines.local.passes import chunk_attention, step_attention
 from tacit.engines.local.passes.chunk_attention import BLOCK, FRESH, LARGE, MOST_HEADS, TOKENS, TRIAL, WARPS, attend_chunk
 from tacit.engines.local.passes.kernels import early, holds, on_its_device
 from tacit.engines.local.passes.packing import power_from
-from tacit.engines.local.passes.step_attention import FEW, LEAST, attend_step, join, launch_of, parts_of, room_for_parts
+from tacit.engines.local.passes.step_attention import FEW, LEAST, attend_step, launch_of
 
 
 def attend_mixed(
@@ -31,10 +31,9 @@ def attend_mixed(
 ) -> torch.Tensor:
     """[N, query heads · head_dim] of rows and, behind them, tokens of prompts; their keys and values go into the cache."""
     (_, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
-    parts = parts_of(rows * kv_heads, q_NHD.device)
     given = (q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale)
     # where rows alone have more programs than a device takes at once, prompts wait for them anyway
-    fill = launch_of(rows * kv_heads * parts, q_NHD.device) is not FEW
+    fill = launch_of(rows * kv_heads, q_NHD.device) is not FEW
     if not fill and has_mixed_kernel(q_NHD.device, q_NHD.dtype, kv_heads, heads // kv_heads, dim):
         return _at_once(*given)
     return _one_after_the_other(*given)
@@ -76,18 +75,15 @@ def _at_once(
 
     (tokens, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
     group = heads // kv_heads
-    parts = parts_of(rows * kv_heads, q_NHD.device)
     together = min(MOST_HEADS, power_from(group))
     of_prompts = len(blocks_N4) * kv_heads * -(-group // together)
     out_NF = torch.empty(tokens, heads * dim, dtype=q_NHD.dtype, device=q_NHD.device)
-    found = room_for_parts(rows, kv_heads, parts, dim, q_NHD.device)
-    attend_both[(of_prompts + rows * kv_heads * parts,)](
-        q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, out_NF, *found, scale,
+    attend_both[(of_prompts + rows * kv_heads,)](
+        q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, out_NF, scale,
         q_NHD.stride(0), k_NGD.stride(0), v_NGD.stride(0), out_NF.stride(0), keys_BSGD.shape[1], rows, of_prompts,
-        KV=kv_heads, GROUP=group, PADDED=LEAST, DIM=dim, ROW_BLOCK=FEW["BLOCK"], PARTS=parts, TOKENS=TOKENS, HEADS=together,
+        KV=kv_heads, GROUP=group, PADDED=LEAST, DIM=dim, ROW_BLOCK=FEW["BLOCK"], TOKENS=TOKENS, HEADS=together,
         BLOCK=BLOCK, FRESH=FRESH, num_warps=WARPS, num_stages=FEW["num_stages"], **early(q_NHD.device),
     )  # fmt: skip
-    join(found, out_NF[:rows], kv_heads, parts, dim)
     return out_NF
 
 

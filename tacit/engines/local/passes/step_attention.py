@@ -55,12 +55,14 @@ def attend_step(
     sine at each row's position, in float32."""
     rows, heads, dim = q_BHD.shape
     kv_heads, capacity = keys_BSGD.shape[2], keys_BSGD.shape[1]
-    parts = parts or parts_of(rows * kv_heads, q_BHD.device)
+    parts = parts or _parts(rows * kv_heads, q_BHD.device)
     launch = launch or launch_of(rows * kv_heads * parts, q_BHD.device)
     if out is None:
         out = torch.empty(rows, heads * dim, dtype=q_BHD.dtype, device=q_BHD.device)
-    found = room_for_parts(rows, kv_heads, parts, dim, q_BHD.device)
-    from tacit.engines.local.passes.step_kernel import attend_one  # triton is only there where there is a GPU
+    found, peaks = (
+        out.new_empty((rows, kv_heads, parts, LEAST, size) if parts > 1 else 0, dtype=torch.float32) for size in (dim, 2)
+    )
+    from tacit.engines.local.passes.step_kernel import attend_one, join_parts  # triton is only there where there is a GPU
 
     attend_one[(rows, kv_heads, parts)](
         q_BHD,
@@ -71,7 +73,8 @@ def attend_step(
         positions_B,
         rotations_B,
         out,
-        *found,
+        found,
+        peaks,
         scale,
         q_BHD.stride(0),
         k_BGD.stride(0),
@@ -85,32 +88,14 @@ def attend_step(
         **launch,
         **early(q_BHD.device),
     )
-    join(found, out, kv_heads, parts, dim)
+    if parts > 1:
+        shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim, "PARTS": parts}
+        join_parts[(rows, heads)](found, peaks, out, **shape, num_warps=1, **early(q_BHD.device))
     return out
 
 
 def launch_of(programs: int, device: torch.device) -> Mapping[str, int]:
     return FEW if programs <= 2 * _processors(device) else MANY
-
-
-def room_for_parts(rows: int, kv_heads: int, parts: int, dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """For what parts find, and its highest scores and sums; none for a single one."""
-    found, peaks = (
-        torch.empty((rows, kv_heads, parts, LEAST, size) if parts > 1 else 0, dtype=torch.float32, device=device)
-        for size in (dim, 2)
-    )
-    return found, peaks
-
-
-def join(found: tuple[torch.Tensor, torch.Tensor], out_BF: torch.Tensor, kv_heads: int, parts: int, dim: int) -> None:
-    """What the parts of each row have found."""
-    if parts == 1:
-        return
-    from tacit.engines.local.passes.step_kernel import join_parts
-
-    heads = out_BF.shape[1] // dim
-    shape = {"KV": kv_heads, "GROUP": heads // kv_heads, "PADDED": LEAST, "DIM": dim, "PARTS": parts}
-    join_parts[(len(out_BF), heads)](*found, out_BF, **shape, num_warps=1, **early(out_BF.device))
 
 
 @cache
@@ -119,7 +104,7 @@ def _processors(device: torch.device) -> int:
 
 
 @cache
-def parts_of(programs: int, device: torch.device) -> int:
+def _parts(programs: int, device: torch.device) -> int:
     """So many that every processor of the device has something to read, where a power of two of them allows it."""
     wanted = A_PROCESSOR * _processors(device)
     parts = 1

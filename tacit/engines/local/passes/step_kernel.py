@@ -303,8 +303,6 @@ def attend_both(
     blocks,
     rotations,
     out,
-    partial,
-    peaks,
     scale,
     q_row,
     k_row,
@@ -318,14 +316,13 @@ def attend_both(
     PADDED: tl.constexpr,
     DIM: tl.constexpr,
     ROW_BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
     TOKENS: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
     FRESH: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The first programs have blocks of prompts, of which some take longest, and those after them parts of rows."""
+    """The first programs have blocks of prompts, of which some take longest, and those after them a row and a key head each."""
     after_those_before(EARLY)
     program = tl.program_id(0)
     if program < of_prompts:
@@ -338,7 +335,8 @@ def attend_both(
         )  # fmt: skip
     else:
         of_rows = program - of_prompts
+        nothing = out  # of a row in one part, nothing is to be joined
         part_of_a_row(
-            of_rows // (KV * PARTS), of_rows // PARTS % KV, of_rows % PARTS, q, k_new, v_new, keys, values, positions,
-            rotations, out, partial, peaks, scale, q_row, k_row, v_row, capacity, KV, GROUP, PADDED, DIM, ROW_BLOCK, PARTS,
+            of_rows // KV, of_rows % KV, 0, q, k_new, v_new, keys, values, positions, rotations, out, nothing, nothing, scale,
+            q_row, k_row, v_row, capacity, KV, GROUP, PADDED, DIM, ROW_BLOCK, 1,
         )  # fmt: skip
