@@ -64,7 +64,7 @@ def demonstrate(
     seed: int = 0,
 ) -> Demonstrations:
     """Play each task with the expert; with probability `noise` a turn is a random action instead, admissible now or a turn
-    ago (and then mostly refused), which is not shown to the policy but whose consequences are. Only won episodes teach."""
+    ago (and then refused at times), which is not shown to the policy but whose consequences are. Only won episodes teach."""
     make_expert = world.expert(expert or None)
     shown: list[Sample] = []
     played = won = turns = 0

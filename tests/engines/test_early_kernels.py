@@ -67,13 +67,29 @@ def test_compiled_for_a_hopper_they_wait_before_anything_else() -> None:
     assert_compiled(COMPILED)
 
 
-@pytest.mark.parametrize(("capability", "has"), [((8, 0), False), ((9, 0), True), ((12, 0), True)])
-def test_only_newer_devices_launch_them_early(monkeypatch, capability, has) -> None:
+@pytest.fixture
+def anew():
+    early.cache_clear()
+    yield
+    early.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "hip", "has"),
+    [
+        ((8, 0), 13000, None, False),
+        ((9, 0), 13000, None, True),
+        ((9, 0), 12020, None, False),
+        ((12, 0), 12080, None, True),
+        ((9, 4), 13000, "6.4", False),  # as another maker counts
+    ],
+)
+def test_only_newer_devices_and_drivers_launch_them_early(monkeypatch, anew, capability, driver, hip, has) -> None:
     pytest.importorskip("triton.language.extra.cuda.gdc")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    early.cache_clear()
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: driver, raising=False)
+    monkeypatch.setattr(torch.version, "hip", hip)
     assert early(torch.device("cuda")) == ({"EARLY": True, "launch_pdl": True} if has else {"EARLY": False})
-    early.cache_clear()
 
 
 def test_a_cpu_launches_none() -> None:

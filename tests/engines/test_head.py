@@ -45,10 +45,16 @@ for dtype in (torch.float32, torch.bfloat16):
                 if mode == "gradient":
                     total, exact_total = total + (entropy * pulls[1]).sum(), exact_total + (expected_entropy * pulls[1]).sum()
                 found = torch.autograd.grad(total, (hidden, weight))
+                products, wide = [], head.unrounded
+                head.unrounded = lambda *given: products.append(0) or wide(*given)
                 frozen, also = head.head_scores(hidden, weight.detach(), targets, temperature, mode, size)
+                before = len(products)
                 assert torch.equal(frozen, logprobs) and (also is None or torch.equal(also, entropy))
                 total = (frozen * pulls[0]).sum() + ((also * pulls[1]).sum() if mode == "gradient" else 0)
                 found = (*found, *torch.autograd.grad(total, hidden))  # of a head that is not trained
+                head.unrounded, chunks = wide, -(-11 // size)
+                again = chunks if mode == "gradient" and chunks > 1 else 0  # logits that are computed again
+                assert (before, len(products) - before) == (chunks if mode == "gradient" else 2 * chunks, again)
                 wanted = torch.autograd.grad(exact_total, exact, retain_graph=True)
                 for ours, theirs in zip(found, (*wanted, wanted[0]), strict=True):
                     assert ours.dtype == dtype
@@ -61,7 +67,9 @@ for of_head in (weight, weight.detach()):
     assert logprobs.shape == (0,)
     torch.autograd.grad(logprobs.sum(), hidden)
 with torch.no_grad():
+    pull, head.pulled = head.pulled, None  # nothing is prepared for a gradient that cannot be asked for
     assert not head.head_scores(hidden, weight.detach(), targets, 1.0, "none", 4)[0].requires_grad
+    head.pulled = pull
 # A token that is as good as certain: of 1 − π little is left, and that is not rounded away with the head's product.
 sure = torch.zeros(1, 16, dtype=torch.bfloat16); sure[0, 0] = 1
 large = torch.randn(203, 16, generator=generator).to(torch.bfloat16); large[:, 0] = 0; large[5, 0] = 16

@@ -21,7 +21,7 @@ def add_and_norm(
     EARLY: tl.constexpr,
 ):
     """A program has one row: y, and after it a. All is added up in float32, and rounded once. B and the norm's weight are read
-    early: before this comes a matrix product, which began when all that could have changed them was over."""
+    early: before this come a matrix product and another kernel of the step, and neither changes them."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     ranks = tl.arange(0, PADDED)

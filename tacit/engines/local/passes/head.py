@@ -40,10 +40,12 @@ def head_scores(
     chunk_tokens: int,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(log π(target), entropy) at each position; of entropy, whether there is one (`none`) and whether it has a `gradient`."""
-    at_once = not weight_VD.requires_grad and entropy != "gradient"
-    found: tuple[torch.Tensor, torch.Tensor | None] = (_FrozenHead if at_once else _Head).apply(
-        hidden_TD, weight_VD, targets_T, temperature, entropy, chunk_tokens
-    )
+    asked = (hidden_TD, weight_VD, targets_T, temperature, entropy, chunk_tokens)
+    found: tuple[torch.Tensor, torch.Tensor | None]
+    if weight_VD.requires_grad or entropy == "gradient":
+        found = _Head.apply(*asked)
+    else:
+        found = _FrozenHead.apply(*asked, hidden_TD.requires_grad and torch.is_grad_enabled())
     return found
 
 
@@ -59,9 +61,11 @@ class _FrozenHead(torch.autograd.Function):
         temperature: float,
         entropy: str,
         chunk_tokens: int,
+        pulls: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`pulls`: whether a gradient may be asked for."""
         logprobs_T, normers_T, entropy_T = (hidden_TD.new_empty(len(targets_T), dtype=torch.float32) for _ in range(3))
-        towards_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if ctx.needs_input_grad[0] else None
+        towards_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if pulls else None
         has, ones_T = entropy != "none", torch.ones_like(logprobs_T)
         for chunk in _chunks(len(targets_T), chunk_tokens):
             logits_CV, asked = unrounded(hidden_TD[chunk], weight_VD), (targets_T[chunk], temperature)
@@ -82,7 +86,7 @@ class _FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         (towards_TD,), of_logprobs_T = ctx.saved_tensors, gradients[0]
         for_hidden_TD = None if of_logprobs_T is None else (of_logprobs_T[:, None] * towards_TD).to(ctx.dtype)
-        return for_hidden_TD, None, None, None, None, None
+        return for_hidden_TD, None, None, None, None, None, None
 
 
 class _Head(torch.autograd.Function):

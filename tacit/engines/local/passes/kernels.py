@@ -12,6 +12,10 @@ import torch
 
 from tacit.engines.local.memory import ran_out
 
+HOPPER = 9
+"""the major compute capability of that generation of GPUs"""
+RECORDS_EARLY_LAUNCHES = 12_040
+"""the first driver of which we know that such a launch can be part of a CUDA graph (it can since 12.3)"""
 Rest = ParamSpec("Rest")
 Answer = TypeVar("Answer")
 
@@ -31,12 +35,18 @@ def on_its_device(
 
 @cache
 def early(device: torch.device) -> dict[str, bool]:
-    """Options of launches in a step: where the device can (from Hopper on), a kernel is put in place while the one before it
-    is on its last programs, and waits there."""
-    can = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    """Options of a step's launches (what they share with prefills and updates has them there too): where device and driver
+    can, a kernel is put in place while the one before it is on its last programs, and waits there."""
+    driver: Callable[[], int] = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)
+    can = is_hopper_or_later(device) and driver() >= RECORDS_EARLY_LAUNCHES
     if can and importlib.util.find_spec("triton.language.extra.cuda.gdc") is not None:
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
+
+
+def is_hopper_or_later(device: torch.device) -> bool:
+    """Of Nvidia's; others count their generations otherwise."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= HOPPER
 
 
 def trial_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import give_back
 from tacit.engines.local.passes.chunk_attention import Chunk, attend_chunk_plainly, has_chunk_kernel
-from tacit.engines.local.passes.mixed_attention import attend_mixed
+from tacit.engines.local.passes.mixed_attention import attend_mixed, has_mixed_kernel
 from tacit.engines.local.passes.ragged_attention import has_own
 from tacit.engines.local.passes.rotating import has_rotating_kernel, rotate_and_put
 from tacit.engines.local.passes.step_attention import attend_step, has_step_kernel
@@ -180,7 +180,11 @@ class KeyValueCache:
         g = self.geometry
         if self._by_head:
             return True
-        return self.reads_own_columns and has_chunk_kernel(g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
+        sizes = (g.device, g.dtype, g.kv_heads, g.queries_per_kv, g.head_dim)
+        if not (self.reads_own_columns and has_chunk_kernel(*sizes)):
+            return False
+        has_mixed_kernel(*sizes)  # tried now, not in the middle of a step
+        return True
 
     def reading(self, positions_B: torch.Tensor, window: int, cis_B: torch.Tensor, chunk: Chunk | None = None) -> Reading:
         """A step in which row i writes at its position and reads up to it, as far as `window` goes.
@@ -213,7 +217,7 @@ class KeyValueCache:
     def _attend_mixed(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Reading, chunk: Chunk
     ) -> torch.Tensor:
-        """Rows, and behind them prompt tokens; neither reads what the other writes."""
+        """Rows, and behind them prompt tokens; neither reads what the other writes, see mixed_attention."""
         g, keys, values, rows = self.geometry, self._keys[layer], self._values[layer], step.width
         if step.rotations is None:
             attended = self.attend(layer, q[:rows], k[:rows], v[:rows], replace(step, chunk=None))

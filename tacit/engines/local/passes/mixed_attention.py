@@ -1,8 +1,9 @@
 """Attention of a decode step in which prompts are read along: rows (step_attention.py) and blocks of prompts
 (chunk_attention.py) in one launch.
 
-Neither reads what the other writes, and neither fills a device: one after the other takes as long as both, side by side as long
-as the longer. So rows are in one part each, however few they are.
+Neither fills a device: one after the other takes as long as both, side by side as long as the longer. So rows are in one part
+each, however few they are. Blocks read nothing that rows write, and rows nothing that blocks write, but for those rows that run
+along unread at the place of a prompt that is being read (mixing.py): what these compute is nobody's, and in no order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def attend_mixed(
     """[N, query heads · head_dim] of rows and, behind them, tokens of prompts; their keys and values go into the cache."""
     (_, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
     given = (q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale)
-    # where rows alone have more programs than a device takes at once, prompts wait for them anyway
+    # where rows alone are so many that they come in small programs, prompts would have to as well
     fill = launch_of(rows * kv_heads, q_NHD.device) is not FEW
     if not fill and has_mixed_kernel(q_NHD.device, q_NHD.dtype, kv_heads, heads // kv_heads, dim):
         return _at_once(*given)
@@ -99,18 +100,18 @@ def has_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, qu
 
 
 def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """With what the two compute one after the other, of a few rows and of many."""
+    """With what the two compute one after the other, of one row and of several."""
     generator, blocks_N4 = torch.Generator(device).manual_seed(0), torch.tensor(TRIAL, device=device)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
-    for rows in (1, 100):
-        tokens, capacity, scale = rows + len(TRIAL) * TOKENS, 320, head_dim**-0.5
+    for rows in (1, 9):
+        tokens, capacity, scale = rows + len(TRIAL) * TOKENS, 192, head_dim**-0.5
         q, k, v = (random(tokens, kv_heads * size, head_dim) for size in (queries_per_kv, 1, 1))
         keys, values = (random(rows + 4, capacity, kv_heads, head_dim) for _ in range(2))
         turns = torch.view_as_real(torch.polar(torch.ones(tokens, head_dim // 2, device=device), q[:, 0, ::2].float()))
-        positions = torch.arange(rows, device=device) * 7 % 300
+        positions = torch.arange(rows, device=device) * 23 % capacity
         blocks = blocks_N4 + torch.tensor([rows, 0, 0, 0], device=device)  # behind the rows' own places
         ways = []
         for way in (_one_after_the_other, _at_once):

@@ -20,12 +20,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import ran_out
-from tacit.engines.local.passes.kernels import holds
+from tacit.engines.local.passes.kernels import HOPPER, holds, is_hopper_or_later
 from tacit.engines.local.passes.span_attention import LAUNCHES, Attended
 from tacit.engines.local.passes.spans import Spans
-
-HOPPER = 9
-"""the major compute capability of the GPUs whose launches LAUNCHES has; on others, torch's kernel may well be quicker"""
 
 
 @cache
@@ -46,10 +43,11 @@ def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
 
 @cache
 def has_own(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, head_dim: int) -> bool:
-    """Whether our kernels are used on these: where torch's runs, on a GPU they are tuned for, and they are right."""
+    """Whether our kernels are used on these: where torch's runs, on a GPU that LAUNCHES is for, and they are right; on others,
+    torch's kernel may well be quicker."""
     if head_dim not in LAUNCHES or not has_flash(device, dtype, head_dim):
         return False
-    if torch.cuda.get_device_capability(device)[0] != HOPPER:
+    if not is_hopper_or_later(device) or torch.cuda.get_device_capability(device)[0] != HOPPER:
         return False
     return holds("attention and its gradient", device, partial(_agrees, device, dtype, heads, key_heads, head_dim))
 

@@ -37,7 +37,7 @@ def token_scores(
     """(log π(target), entropy of π) at each position, π = softmax(logits / temperature), in float32.
 
     Cut into chunks of tokens, so that a large vocabulary never exists for all tokens at once; under autograd the logits of
-    a chunk are computed again in the backward pass instead of kept.
+    a chunk are computed again in the backward pass instead of kept, where they are needed there (head.py).
     """
     size, weight_VD = model.chunk_tokens, model.plain_head
     if weight_VD is not None and has_score_kernels(weight_VD.device, weight_VD.dtype):
