@@ -35,7 +35,7 @@ for dtype in (torch.float32, torch.bfloat16):
         expected_entropy = -(logps.exp() * logps).sum(-1)
         for mode in ("none", "value", "gradient"):
             for size in (4, 11, 100):
-                logprobs, entropy = head.head_scores(hidden, weight, targets, temperature, mode, size)
+                logprobs, entropy = head.head_scores(hidden, weight, head.Asked(targets, temperature, mode, size))
                 torch.testing.assert_close(logprobs.double(), expected, atol=1e-5, rtol=1e-5)
                 assert (entropy is None) == (mode == "none")
                 total, exact_total = (logprobs * pulls[0]).sum(), (expected * pulls[0]).sum()
@@ -47,7 +47,7 @@ for dtype in (torch.float32, torch.bfloat16):
                 found = torch.autograd.grad(total, (hidden, weight))
                 products, wide = [], head.unrounded
                 head.unrounded = lambda *given: products.append(0) or wide(*given)
-                frozen, also = head.head_scores(hidden, weight.detach(), targets, temperature, mode, size)
+                frozen, also = head.head_scores(hidden, weight.detach(), head.Asked(targets, temperature, mode, size))
                 before = len(products)
                 assert torch.equal(frozen, logprobs) and (also is None or torch.equal(also, entropy))
                 total = (frozen * pulls[0]).sum() + ((also * pulls[1]).sum() if mode == "gradient" else 0)
@@ -60,21 +60,21 @@ for dtype in (torch.float32, torch.bfloat16):
                     assert ours.dtype == dtype
                     far = (ours.double() - theirs).norm() / theirs.norm()
                     assert far < (1e-5 if dtype == torch.float32 else 1e-2), (dtype, mode, size, far)
-logprobs, entropy = head.head_scores(hidden, weight.detach(), targets, 1.0, "gradient", 4)
+logprobs, entropy = head.head_scores(hidden, weight.detach(), head.Asked(targets, 1.0, "gradient", 4))
 assert torch.autograd.grad(entropy.sum(), hidden)[0].abs().max() > 0  # by itself, of a frozen head
 for of_head in (weight, weight.detach()):
-    logprobs, _ = head.head_scores(hidden[:0], of_head, targets[:0], 1.0, "value", 4)
+    logprobs, _ = head.head_scores(hidden[:0], of_head, head.Asked(targets[:0], 1.0, "value", 4))
     assert logprobs.shape == (0,)
     torch.autograd.grad(logprobs.sum(), hidden)
 with torch.no_grad():
     pull, head.pulled = head.pulled, None  # nothing is prepared for a gradient that cannot be asked for
-    assert not head.head_scores(hidden, weight.detach(), targets, 1.0, "none", 4)[0].requires_grad
+    assert not head.head_scores(hidden, weight.detach(), head.Asked(targets, 1.0, "none", 4))[0].requires_grad
     head.pulled = pull
 # A token that is as good as certain: of 1 − π little is left, and that is not rounded away with the head's product.
 sure = torch.zeros(1, 16, dtype=torch.bfloat16); sure[0, 0] = 1
 large = torch.randn(203, 16, generator=generator).to(torch.bfloat16); large[:, 0] = 0; large[5, 0] = 16
 sure.requires_grad_()
-logprobs, _ = head.head_scores(sure, large, torch.tensor([5]), 1.0, "value", 4)
+logprobs, _ = head.head_scores(sure, large, head.Asked(torch.tensor([5]), 1.0, "value", 4))
 wide = sure.detach().double().requires_grad_()
 expected = torch.log_softmax(wide @ large.double().t(), -1)[0, 5]
 ours, theirs = torch.autograd.grad(logprobs.sum(), sure)[0].double(), torch.autograd.grad(expected, wide)[0]

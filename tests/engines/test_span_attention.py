@@ -7,7 +7,7 @@ import pytest
 import torch
 from interpreted import assert_compiled, assert_interpreted
 
-from tacit.engines.local.passes import ragged_attention
+from tacit.engines.local.passes import kernels, ragged_attention
 from tacit.engines.local.passes.ragged_attention import attend, has_own
 from tacit.engines.local.passes.spans import Spans, most_blocks, shared
 
@@ -181,7 +181,7 @@ def test_a_cpu_has_no_such_kernels() -> None:
 def test_a_hopper_has_them() -> None:
     pytest.importorskip("triton")
     device = torch.device("cuda")
-    hopper = torch.cuda.get_device_capability(device)[0] == ragged_attention.HOPPER
+    hopper = kernels.generation(device) == kernels.HOPPER
     assert all(has_own(device, torch.bfloat16, *sizes) == hopper for sizes in ((9, 3, 64), (12, 2, 128)))
     assert not has_own(device, torch.bfloat16, 12, 2, 96), "untuned"
 

@@ -16,9 +16,9 @@ and r, in which there is nothing of the loss, is computed while the logits are t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -31,21 +31,34 @@ BLOCK, WARPS = 1024, 4
 PULL_BLOCK, PULL_WARPS = 4096, 8
 
 
-def head_scores(
-    hidden_TD: torch.Tensor,
-    weight_VD: torch.Tensor,
-    targets_T: torch.Tensor,
-    temperature: float,
-    entropy: str,
-    chunk_tokens: int,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(log π(target), entropy) at each position; of entropy, whether there is one (`none`) and whether it has a `gradient`."""
-    asked = (hidden_TD, weight_VD, targets_T, temperature, entropy, chunk_tokens)
-    found: tuple[torch.Tensor, torch.Tensor | None]
-    if weight_VD.requires_grad or entropy == "gradient":
-        found = _Head.apply(*asked)
+class Asked(NamedTuple):
+    """Of states that are there."""
+
+    targets_T: torch.Tensor
+    temperature: float
+    entropy: str
+    """`none`, its `value`, or one with a `gradient`"""
+    chunk_tokens: int
+
+    def chunks(self) -> Iterator[slice]:
+        tokens, size = len(self.targets_T), self.chunk_tokens
+        return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
+
+    @property
+    def in_one_chunk(self) -> bool:
+        return len(self.targets_T) <= self.chunk_tokens
+
+
+Scores = tuple[torch.Tensor, torch.Tensor | None]
+"""log π(target) and, where it is asked for, the entropy at each position"""
+
+
+def head_scores(hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked) -> Scores:
+    found: Scores
+    if weight_VD.requires_grad or asked.entropy == "gradient":
+        found = _Head.apply(hidden_TD, weight_VD, asked)
     else:
-        found = _FrozenHead.apply(*asked, hidden_TD.requires_grad and torch.is_grad_enabled())
+        found = _FrozenHead.apply(hidden_TD, weight_VD, asked, hidden_TD.requires_grad and torch.is_grad_enabled())
     return found
 
 
@@ -53,102 +66,105 @@ class _FrozenHead(torch.autograd.Function):
     """Only log-probabilities have a gradient, and only states are given one."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_TD: torch.Tensor,
-        weight_VD: torch.Tensor,
-        targets_T: torch.Tensor,
-        temperature: float,
-        entropy: str,
-        chunk_tokens: int,
-        pulls: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked, pulls: bool) -> Scores:
         """`pulls`: whether a gradient may be asked for."""
-        logprobs_T, normers_T, entropy_T = (hidden_TD.new_empty(len(targets_T), dtype=torch.float32) for _ in range(3))
+        logprobs_T, normers_T, entropy_T = found = _room(hidden_TD)
         towards_TD = torch.empty_like(hidden_TD, dtype=torch.float32) if pulls else None
-        has, ones_T = entropy != "none", torch.ones_like(logprobs_T)
-        for chunk in _chunks(len(targets_T), chunk_tokens):
-            logits_CV, asked = unrounded(hidden_TD[chunk], weight_VD), (targets_T[chunk], temperature)
-            weighed(logits_CV, *asked, has, logprobs_T[chunk], normers_T[chunk], entropy_T[chunk])
+        ones_T = torch.ones_like(logprobs_T)
+        for chunk, logits_CV in _weighed_chunks(hidden_TD, weight_VD, asked, found):
             if towards_TD is not None:
-                away_CV = pulled(logits_CV, *asked, normers_T[chunk], entropy_T[chunk], ones_T[chunk], None, hidden_TD.dtype)
+                away_CV = _pulled_chunk(chunk, logits_CV, asked, normers_T, entropy_T, ones_T, None, hidden_TD.dtype)
                 towards_TD[chunk] = unrounded(away_CV, weight_VD.t())
         ctx.save_for_backward(towards_TD)
         ctx.dtype = hidden_TD.dtype
-        ctx.set_materialize_grads(False)
-        if not has:
-            return logprobs_T, None
-        ctx.mark_non_differentiable(entropy_T)
-        return logprobs_T, entropy_T
+        return _scores(ctx, asked, logprobs_T, entropy_T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         (towards_TD,), of_logprobs_T = ctx.saved_tensors, gradients[0]
         for_hidden_TD = None if of_logprobs_T is None else (of_logprobs_T[:, None] * towards_TD).to(ctx.dtype)
-        return for_hidden_TD, None, None, None, None, None, None
+        return for_hidden_TD, None, None, None
 
 
 class _Head(torch.autograd.Function):
     """Everything may have a gradient."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_TD: torch.Tensor,
-        weight_VD: torch.Tensor,
-        targets_T: torch.Tensor,
-        temperature: float,
-        entropy: str,
-        chunk_tokens: int,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        logprobs_T, normers_T, entropy_T = (hidden_TD.new_empty(len(targets_T), dtype=torch.float32) for _ in range(3))
-        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
-        logits_CV, has = None, entropy != "none"
-        for chunk in _chunks(len(targets_T), chunk_tokens):
-            logits_CV = unrounded(hidden_TD[chunk], weight_VD)
-            found = (logprobs_T[chunk], normers_T[chunk], entropy_T[chunk])
-            weighed(logits_CV, targets_T[chunk], temperature, has, *found)
-        kept = logits_CV if len(targets_T) <= chunk_tokens else None
-        ctx.save_for_backward(hidden_TD, weight_VD, targets_T, normers_T, entropy_T, kept)
-        ctx.set_materialize_grads(False)
-        if not has:
-            return logprobs_T, None
-        if entropy != "gradient":
-            ctx.mark_non_differentiable(entropy_T)
-        return logprobs_T, entropy_T
+    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked) -> Scores:
+        logprobs_T, normers_T, entropy_T = found = _room(hidden_TD)
+        kept = None
+        for _, logits_CV in _weighed_chunks(hidden_TD, weight_VD, asked, found):
+            kept = logits_CV if asked.in_one_chunk else None
+        ctx.asked = asked
+        ctx.save_for_backward(hidden_TD, weight_VD, normers_T, entropy_T, kept)
+        return _scores(ctx, asked, logprobs_T, entropy_T)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        hidden_TD, weight_VD, targets_T, normers_T, entropy_T, kept = ctx.saved_tensors
+        (hidden_TD, weight_VD, normers_T, entropy_T, kept), asked = ctx.saved_tensors, ctx.asked
         of_logprobs_T, of_entropy_T = (None if gradient is None else gradient.contiguous() for gradient in gradients)
         if of_logprobs_T is None:
             of_logprobs_T = torch.zeros_like(normers_T)
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         for_hidden_TD = torch.empty_like(hidden_TD) if needs_hidden else None
-        for_weight_VD, one = None, len(targets_T) <= ctx.chunk_tokens  # of many chunks, added up in float32 and rounded once
-        for chunk in _chunks(len(targets_T), ctx.chunk_tokens):
+        for_weight_VD = None  # of many chunks, added up in float32 and rounded once
+        for chunk in asked.chunks():
             hidden_CD = hidden_TD[chunk]
             logits_CV = unrounded(hidden_CD, weight_VD) if kept is None else kept
-            gradient_CV = pulled(
-                logits_CV,
-                targets_T[chunk],
-                ctx.temperature,
-                normers_T[chunk],
-                entropy_T[chunk],
-                of_logprobs_T[chunk],
-                None if of_entropy_T is None else of_entropy_T[chunk],
-                hidden_TD.dtype,
-            )
+            of_both = (of_logprobs_T, of_entropy_T)
+            gradient_CV = _pulled_chunk(chunk, logits_CV, asked, normers_T, entropy_T, *of_both, hidden_TD.dtype)
             if for_hidden_TD is not None:
                 torch.mm(gradient_CV, weight_VD, out=for_hidden_TD[chunk])
             if needs_weight:
-                part_VD = gradient_CV.t() @ hidden_CD if one else unrounded(gradient_CV.t(), hidden_CD.t())
+                part_VD = gradient_CV.t() @ hidden_CD if asked.in_one_chunk else unrounded(gradient_CV.t(), hidden_CD.t())
                 for_weight_VD = part_VD if for_weight_VD is None else for_weight_VD.add_(part_VD)
         if for_weight_VD is not None:
             for_weight_VD = for_weight_VD.to(weight_VD.dtype)
-        return for_hidden_TD, for_weight_VD, None, None, None, None
+        return for_hidden_TD, for_weight_VD, None
+
+
+def _room(hidden_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """For log π(target), log Σ exp z and the entropy of every token."""
+    logprobs_T, normers_T, entropy_T = (hidden_TD.new_empty(len(hidden_TD), dtype=torch.float32) for _ in range(3))
+    return logprobs_T, normers_T, entropy_T
+
+
+def _weighed_chunks(
+    hidden_TD: torch.Tensor, weight_VD: torch.Tensor, asked: Asked, found: Sequence[torch.Tensor]
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Each chunk with its logits, of which is then known what there was room for."""
+    for chunk in asked.chunks():
+        logits_CV = unrounded(hidden_TD[chunk], weight_VD)
+        has_entropy = asked.entropy != "none"
+        weighed(logits_CV, asked.targets_T[chunk], asked.temperature, has_entropy, *(part_T[chunk] for part_T in found))
+        yield chunk, logits_CV
+
+
+def _pulled_chunk(
+    chunk: slice,
+    logits_CV: torch.Tensor,
+    asked: Asked,
+    normers_T: torch.Tensor,
+    entropy_T: torch.Tensor,
+    of_logprobs_T: torch.Tensor,
+    of_entropy_T: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    of_entropy_C = None if of_entropy_T is None else of_entropy_T[chunk]
+    known = (asked.targets_T[chunk], asked.temperature, normers_T[chunk], entropy_T[chunk])
+    return pulled(logits_CV, *known, of_logprobs_T[chunk], of_entropy_C, dtype)
+
+
+def _scores(ctx: Any, asked: Asked, logprobs_T: torch.Tensor, entropy_T: torch.Tensor) -> Scores:
+    """What a pass gives back, as autograd has to know of it."""
+    ctx.set_materialize_grads(False)
+    if asked.entropy == "none":
+        return logprobs_T, None
+    if asked.entropy != "gradient":
+        ctx.mark_non_differentiable(entropy_T)
+    return logprobs_T, entropy_T
 
 
 @on_its_device
@@ -245,7 +261,3 @@ def _agrees_on(vocabulary: int, device: torch.device, dtype: torch.dtype) -> boo
             if not torch.allclose(found_CV.double(), expected_CV / temperature, atol=1e-5, rtol=torch.finfo(dtype).eps + 1e-4):
                 return False
     return True
-
-
-def _chunks(tokens: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))

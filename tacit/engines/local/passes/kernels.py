@@ -13,7 +13,7 @@ import torch
 from tacit.engines.local.memory import ran_out
 
 HOPPER = 9
-"""the major compute capability of that generation of GPUs"""
+"""a `generation` of GPUs"""
 RECORDS_EARLY_LAUNCHES = 12_040
 """the first driver of which we know that such a launch can be part of a CUDA graph (it can since 12.3)"""
 Rest = ParamSpec("Rest")
@@ -38,15 +38,16 @@ def early(device: torch.device) -> dict[str, bool]:
     """Options of a step's launches (what they share with prefills and updates has them there too): where device and driver
     can, a kernel is put in place while the one before it is on its last programs, and waits there."""
     driver: Callable[[], int] = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)
-    can = is_hopper_or_later(device) and driver() >= RECORDS_EARLY_LAUNCHES
+    can = generation(device) >= HOPPER and driver() >= RECORDS_EARLY_LAUNCHES
     if can and importlib.util.find_spec("triton.language.extra.cuda.gdc") is not None:
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
 
 
-def is_hopper_or_later(device: torch.device) -> bool:
-    """Of Nvidia's; others count their generations otherwise."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= HOPPER
+def generation(device: torch.device) -> int:
+    """Of Nvidia's GPUs, the major compute capability; 0 of all others, whose makers count otherwise."""
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return int(torch.cuda.get_device_capability(device)[0]) if nvidia else 0
 
 
 def trial_logits(rows: int, vocabulary: int, block: int, generator: torch.Generator) -> torch.Tensor:

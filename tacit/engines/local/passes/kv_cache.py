@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import give_back
 from tacit.engines.local.passes.chunk_attention import Chunk, attend_chunk_plainly, has_chunk_kernel
-from tacit.engines.local.passes.mixed_attention import attend_mixed, has_mixed_kernel
+from tacit.engines.local.passes.mixed_attention import Beside, attend_mixed, has_mixed_kernel
 from tacit.engines.local.passes.ragged_attention import has_own
 from tacit.engines.local.passes.rotating import has_rotating_kernel, rotate_and_put
 from tacit.engines.local.passes.step_attention import attend_step, has_step_kernel
@@ -223,7 +223,7 @@ class KeyValueCache:
             attended = self.attend(layer, q[:rows], k[:rows], v[:rows], replace(step, chunk=None))
             rest = attend_chunk_plainly(q[rows:], k[rows:], v[rows:], keys, values, chunk.blocks_N4, g.scale)
             return torch.cat((attended, rest))
-        return attend_mixed(q, k, v, keys, values, step.positions, chunk.blocks_N4, step.rotations, g.scale)
+        return attend_mixed(q, Beside(k, v, keys, values, step.positions, chunk.blocks_N4, step.rotations, g.scale))
 
     def attend_by_head(self, layer: int, q_BHGD: torch.Tensor, kv_BHD: torch.Tensor, step: Reading) -> torch.Tensor:
         """The same on a CPU, in as few calls: queries come by the key head they share, keys and values side by side."""

@@ -9,48 +9,53 @@ along unread at the place of a prompt that is being read (mixing.py): what these
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 
-from tacit.engines.local.passes import chunk_attention, step_attention
-from tacit.engines.local.passes.chunk_attention import BLOCK, FRESH, LARGE, MOST_HEADS, TOKENS, TRIAL, WARPS, attend_chunk
+from tacit.engines.local.passes.chunk_attention import (
+    BLOCK,
+    FRESH,
+    LARGE,
+    MOST_HEADS,
+    TOKENS,
+    TRIAL,
+    WARPS,
+    attend_chunk,
+    has_chunk_kernel,
+)
 from tacit.engines.local.passes.kernels import early, holds, on_its_device
 from tacit.engines.local.passes.packing import power_from
-from tacit.engines.local.passes.step_attention import FEW, LEAST, attend_step, launch_of
+from tacit.engines.local.passes.step_attention import FEW, LEAST, attend_step, has_step_kernel, launch_of
 
 
-def attend_mixed(
-    q_NHD: torch.Tensor,
-    k_NGD: torch.Tensor,
-    v_NGD: torch.Tensor,
-    keys_BSGD: torch.Tensor,
-    values_BSGD: torch.Tensor,
-    positions_B: torch.Tensor,
-    blocks_N4: torch.Tensor,
-    rotations_N: torch.Tensor,
-    scale: float,
-) -> torch.Tensor:
-    """[N, query heads · head_dim] of rows and, behind them, tokens of prompts; their keys and values go into the cache."""
-    (_, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
-    given = (q_NHD, k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale)
+class Beside(NamedTuple):
+    """What queries are attended with: rows' and, behind them, those of prompt tokens."""
+
+    k_NGD: torch.Tensor
+    v_NGD: torch.Tensor
+    keys_BSGD: torch.Tensor
+    values_BSGD: torch.Tensor
+    """the cache, into which the new keys and values go"""
+    positions_B: torch.Tensor
+    """of the rows"""
+    blocks_N4: torch.Tensor
+    """of the prompts"""
+    rotations_N: torch.Tensor
+    scale: float
+
+
+def attend_mixed(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
+    """[N, query heads · head_dim]"""
+    (_, heads, dim), kv_heads, rows = q_NHD.shape, beside.keys_BSGD.shape[2], len(beside.positions_B)
     # where rows alone are so many that they come in small programs, prompts would have to as well
-    fill = launch_of(rows * kv_heads, q_NHD.device) is not FEW
-    if not fill and has_mixed_kernel(q_NHD.device, q_NHD.dtype, kv_heads, heads // kv_heads, dim):
-        return _at_once(*given)
-    return _one_after_the_other(*given)
+    few = launch_of(rows * kv_heads, q_NHD.device) is FEW
+    at_once = few and has_mixed_kernel(q_NHD.device, q_NHD.dtype, kv_heads, heads // kv_heads, dim)
+    return (_at_once if at_once else _one_after_the_other)(q_NHD, beside)
 
 
-def _one_after_the_other(
-    q_NHD: torch.Tensor,
-    k_NGD: torch.Tensor,
-    v_NGD: torch.Tensor,
-    keys_BSGD: torch.Tensor,
-    values_BSGD: torch.Tensor,
-    positions_B: torch.Tensor,
-    blocks_N4: torch.Tensor,
-    rotations_N: torch.Tensor,
-    scale: float,
-) -> torch.Tensor:
+def _one_after_the_other(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
+    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale = beside
     out_NF, rows = torch.empty(len(q_NHD), q_NHD[0].numel(), dtype=q_NHD.dtype, device=q_NHD.device), len(positions_B)
     (q, k, v, turns, out), (q_C, k_C, v_C, turns_C, out_C) = zip(
         *((x[:rows], x[rows:]) for x in (q_NHD, k_NGD, v_NGD, rotations_N, out_NF)), strict=True
@@ -61,19 +66,10 @@ def _one_after_the_other(
 
 
 @on_its_device
-def _at_once(
-    q_NHD: torch.Tensor,
-    k_NGD: torch.Tensor,
-    v_NGD: torch.Tensor,
-    keys_BSGD: torch.Tensor,
-    values_BSGD: torch.Tensor,
-    positions_B: torch.Tensor,
-    blocks_N4: torch.Tensor,
-    rotations_N: torch.Tensor,
-    scale: float,
-) -> torch.Tensor:
+def _at_once(q_NHD: torch.Tensor, beside: Beside) -> torch.Tensor:
     from tacit.engines.local.passes.step_kernel import attend_both  # triton is only there where there is a GPU
 
+    k_NGD, v_NGD, keys_BSGD, values_BSGD, positions_B, blocks_N4, rotations_N, scale = beside
     (tokens, heads, dim), kv_heads, rows = q_NHD.shape, keys_BSGD.shape[2], len(positions_B)
     group = heads // kv_heads
     together = min(MOST_HEADS, power_from(group))
@@ -90,11 +86,9 @@ def _at_once(
 
 @cache
 def has_mixed_kernel(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per_kv: int, head_dim: int) -> bool:
-    """Where there are kernels for both, and they are launched alike."""
+    """Where there are kernels for both, with as many stages."""
     sizes = (device, dtype, kv_heads, queries_per_kv, head_dim)
-    if head_dim > LARGE or FEW["num_warps"] != WARPS:
-        return False
-    if not (step_attention.has_step_kernel(*sizes) and chunk_attention.has_chunk_kernel(*sizes)):
+    if head_dim > LARGE or not (has_step_kernel(*sizes) and has_chunk_kernel(*sizes)):
         return False
     return holds("the attention of rows and prompts at once", device, partial(_agrees, *sizes))
 
@@ -116,7 +110,7 @@ def _agrees(device: torch.device, dtype: torch.dtype, kv_heads: int, queries_per
         ways = []
         for way in (_one_after_the_other, _at_once):
             cached = keys.clone(), values.clone()
-            ways.append((way(q, k, v, *cached, positions, blocks, turns, scale), *cached))
+            ways.append((way(q, Beside(k, v, *cached, positions, blocks, turns, scale)), *cached))
         if not all(torch.allclose(x.float(), y.float(), atol=2e-2, rtol=2e-2) for x, y in zip(*ways, strict=True)):
             return False
     return True

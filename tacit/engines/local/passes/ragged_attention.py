@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from tacit.engines.local.memory import ran_out
-from tacit.engines.local.passes.kernels import HOPPER, holds, is_hopper_or_later
+from tacit.engines.local.passes.kernels import HOPPER, generation, holds
 from tacit.engines.local.passes.span_attention import LAUNCHES, Attended
 from tacit.engines.local.passes.spans import Spans
 
@@ -47,7 +47,7 @@ def has_own(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int
     torch's kernel may well be quicker."""
     if head_dim not in LAUNCHES or not has_flash(device, dtype, head_dim):
         return False
-    if not is_hopper_or_later(device) or torch.cuda.get_device_capability(device)[0] != HOPPER:
+    if generation(device) != HOPPER:
         return False
     return holds("attention and its gradient", device, partial(_agrees, device, dtype, heads, key_heads, head_dim))
 

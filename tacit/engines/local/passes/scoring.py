@@ -17,7 +17,7 @@ from tacit.engines.local.passes.attention import can_attend, check_attention, la
 from tacit.engines.local.passes.codec import TextCodec
 from tacit.engines.local.passes.flat import FlatPack, flat_buckets, pack_flat
 from tacit.engines.local.passes.handing import handed
-from tacit.engines.local.passes.head import has_score_kernels, head_scores
+from tacit.engines.local.passes.head import Asked, has_score_kernels, head_scores
 from tacit.engines.local.passes.models import LanguageModel
 from tacit.engines.local.passes.packing import Packed, buckets, input_lengths, pack
 from tacit.engines.local.passes.ragged import RaggedDecoder
@@ -41,7 +41,7 @@ def token_scores(
     """
     size, weight_VD = model.chunk_tokens, model.plain_head
     if weight_VD is not None and has_score_kernels(weight_VD.device, weight_VD.dtype):
-        return head_scores(hidden_TD, weight_VD, targets_T, _positive(temperature), entropy, size)
+        return head_scores(hidden_TD, weight_VD, Asked(targets_T, _positive(temperature), entropy, size))
 
     def chunk(hidden_CD: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         return distribution_scores(model.logits(hidden_CD), targets_C, temperature, entropy)
