@@ -23,9 +23,9 @@ from pathlib import Path
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
 from tacit.core.world import Expert
-from tacit.environments.alfworld import ENVIRONMENT
-from tacit.environments.alfworld.game import FAMILIES
-from tacit.environments.alfworld.published import FOLDERS, load_games
+from tacit.worlds.alfworld import ENVIRONMENT
+from tacit.worlds.alfworld.published import FOLDERS, load_games
+from tacit.worlds.alfworld.world import FAMILIES
 
 GENERATED = tuple(split for split in ENVIRONMENT.splits if split not in FOLDERS)
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.environments.alfworld.published import find_games
-from tacit.environments.alfworld.world import AlfWorld
+from tacit.worlds.alfworld.published import find_games
+from tacit.worlds.alfworld.world import AlfWorld
 
 SHOWN = 5
 

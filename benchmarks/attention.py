@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from gpu_timing import begin, median_us
 
-from tacit.engines.local.passes import ragged_attention as ways
-from tacit.engines.local.passes.span_attention import Attended
-from tacit.engines.local.passes.spans import Spans
+from tacit.engines.local.fast import varlen_attention as ways
+from tacit.engines.local.fast.varlen_attention import Attended, Spans
 
 SMALL = np.array([1, 300, 0, 77, 129, 512]), np.array([1, 300, 9, 500, 700, 512])
 """queries and keys of the rows that are held against float32"""

@@ -87,11 +87,11 @@ def measure_features(model: str, repeats: int) -> dict[str, Any]:
     from tacit.core.protocols import Request, Sampling
     from tacit.engines.local.policy import load_policy
     from tacit.engines.local.settings import EngineSettings
-    from tacit.environments import get_environment
     from tacit.methods.bipace import BiPACE
     from tacit.rollout.worlds import InPlace
     from tacit.training.loop import Loop
-    from tacit.training.playground import Playground
+    from tacit.training.practice import Playground
+    from tacit.worlds import get_environment
 
     layer, max_tokens, turns = -2, 12, 4
     world = get_environment("countdown")

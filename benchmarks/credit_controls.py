@@ -30,9 +30,7 @@ from tokenizers import Tokenizer
 from tacit.core.errors import TacitError
 from tacit.credit.pace import action_peers
 from tacit.credit.partitions import by_key
-from tacit.evaluation.credit.agreement import BASELINE, Agreement, Figure, quality
-from tacit.evaluation.credit.estimators import SUCCESS
-from tacit.evaluation.credit.measured import Measured
+from tacit.evaluation.credit_agreement import BASELINE, SUCCESS, Agreement, Figure, Measured, quality
 from tacit.runs.files import write_json
 
 MOMENTS = ("start", "middle", "end")

@@ -146,8 +146,7 @@ def summarise(cells: Sequence[Cell], request: Request, parts: Path) -> dict[str,
     """Each policy by itself, and where there are several runs all of one moment together."""
     from tacit.cli.inspection.credit import show
     from tacit.cli.terminal import make_console, say
-    from tacit.evaluation.credit.agreement import quality
-    from tacit.evaluation.credit.measured import Measured
+    from tacit.evaluation.credit_agreement import Measured, quality
 
     console = make_console()
     results: dict[str, Any] = {}
@@ -181,8 +180,8 @@ def play(cell: Cell, request: Request, parts: str) -> int:
     file = played_file(Path(parts), cell, request)
     if file.exists():
         return len(json.loads(file.read_text(encoding="utf-8"))["groups"])
-    from tacit.assembly.credit_quality import circumstances, credited_groups, geometries_of
-    from tacit.evaluation.credit.estimators import Geometry
+    from tacit.config.credit_quality import circumstances, credited_groups, geometries_of
+    from tacit.evaluation.credit_agreement import Geometry
     from tacit.runs.trajectories import trajectory_record
 
     target, ground = _open(cell, request.groups)
@@ -206,8 +205,8 @@ def play(cell: Cell, request: Request, parts: str) -> int:
 def value(cell: Cell, request: Request, parts: str, number: int) -> str:
     """One group's truth, written beside its credit; a line about it."""
     from tacit.core.types import Group
-    from tacit.evaluation.credit.measured import Credited, Measured
-    from tacit.evaluation.credit.truth import value_group
+    from tacit.evaluation.credit_agreement import Credited, Measured
+    from tacit.evaluation.credit_truth import value_group
     from tacit.runs.trajectories import trajectory_from_record
 
     began = time.monotonic()
@@ -224,8 +223,8 @@ def value(cell: Cell, request: Request, parts: str, number: int) -> str:
 
 @lru_cache(maxsize=1)
 def _open(cell: Cell, groups: int) -> tuple[Any, Any]:
-    from tacit.assembly.ground import ground_of
-    from tacit.assembly.players import open_target
+    from tacit.config.credit_quality import ground_of
+    from tacit.config.players import open_target
 
     target = open_target(cell.run, {("engine", "threads"): 1}, cell.checkpoint)
     return target, ground_of(target, groups)

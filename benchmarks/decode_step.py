@@ -30,12 +30,12 @@ from train_step import synchronize
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.passes.chunk_attention import Chunk
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling.drawing import draw
-from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.mixing import ChunkRoom, Readings
+from tacit.engines.local.fast.chunked_prefill import ChunkRoom, Readings
+from tacit.engines.local.fast.cuda_graphs import StepGraphs
+from tacit.engines.local.fast.decode_attention import Chunk
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.sampling import draw
 
 LARGE = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
 LARGE |= {"num_attention_heads": 12, "num_key_value_heads": 2}

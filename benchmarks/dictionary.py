@@ -26,8 +26,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from tacit.companions.dictionary.merging import merge
-from tacit.companions.dictionary.segmentation import Dictionary, Phrase
+from tacit.companions.dictionary.extraction import Dictionary, Phrase, merge
 from tacit.core.errors import TacitError
 from tacit.runs.metrics import read_metrics
 

@@ -24,10 +24,10 @@ from tacit.core.errors import TacitError
 from tacit.core.simulator import Served, close_simulator
 from tacit.core.types import Observation, Task
 from tacit.core.world import Environment, World
-from tacit.environments import WORLDS, get_environment
-from tacit.environments.alfworld.published import data_root
-from tacit.environments.textcraft.recipes import published_source
-from tacit.environments.textcraft.tasks import make_task
+from tacit.worlds import WORLDS, get_environment
+from tacit.worlds.alfworld.published import data_root
+from tacit.worlds.textcraft.recipes import published_source
+from tacit.worlds.textcraft.tasks import make_task
 
 GAMES = 32
 COMMANDS: Mapping[str, Sequence[str]] = {

@@ -30,24 +30,20 @@ from typing import Any
 
 import numpy as np
 
-from tacit.companions.experience.bank import Bank
+from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.companion import Experience, Halves
-from tacit.companions.experience.counsel import Asked
-from tacit.companions.experience.embedding import Ngrams
-from tacit.companions.experience.entries import Origin
 from tacit.companions.experience.extractor import Extractor
-from tacit.companions.experience.manager import Manager, Request
-from tacit.contexts.asking import ASK, Asking
-from tacit.core.engine import ModelSource
+from tacit.companions.experience.manager import Asked, DistillRequest, Manager
+from tacit.companions.experience.retrieval import Ngrams
 from tacit.core.method import Alike
-from tacit.core.moment import Moment
-from tacit.core.protocols import Sampling
-from tacit.core.types import PLAIN, Completion, Condition, Group, Task
+from tacit.core.protocols import ModelSource, Sampling
+from tacit.core.types import PLAIN, Completion, Condition, Group, Moment, Task
 from tacit.engines import get_engine
-from tacit.environments import get_environment
 from tacit.methods import get_method
+from tacit.prompts.search_and_ask import ASK, Asking
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 SLOW_S = 0.05
 LIMIT = 0.03
@@ -146,7 +142,7 @@ def main() -> int:
     def slow() -> list[Group]:
         for group in found:
             for trajectory in group.trajectories:
-                beside.manager.submit(Request(trajectory, None, Moment(0, 1), "benchmark"))
+                beside.manager.submit(DistillRequest(trajectory, None, Moment(0, 1), "benchmark"))
         return play(Halves(beside))
 
     cases = {

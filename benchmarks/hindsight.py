@@ -24,20 +24,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tacit.companions.hindsight.analyzers import ByModel
-from tacit.companions.hindsight.companion import Hindsight
-from tacit.companions.hindsight.teachers import Routed
+from tacit.companions.hindsight.companion import Hindsight, Routed
 from tacit.core.method import Method, Schedule
 from tacit.core.types import flat_steps
 from tacit.credit.skill_shift import SkillShift
-from tacit.engines.chat.client import ChatClient
-from tacit.engines.chat.policy import ChatPolicy
+from tacit.engines.endpoint.client import ChatClient
+from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import PHASES, Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
 SETTINGS = {"wording": "terse", "style": "bare", "admissible": False, "history": 2, "kl": 0.01}

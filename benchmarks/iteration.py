@@ -35,16 +35,16 @@ from train_step import LR, PlainStep, plain_model, synchronize, world_texts
 from vllm_peer import beside_vllm, work_of
 
 from tacit.core.actions import BARE
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Group, Observation, Prompt, Task, Transition
 from tacit.credit.episode import EpisodeRelative
 from tacit.engines.local.policy import LocalPolicy, load_policy
-from tacit.engines.local.sampling.stopping import KnownStops
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.local.slots import KnownStops
 from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
-from tacit.losses.clipped import ClippedSurrogate
+from tacit.losses.surrogates import ClippedSurrogate
 from tacit.rewards.outcome import Outcome
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace

@@ -17,17 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tacit.core.engine import ModelSource
 from tacit.core.method import Schedule
+from tacit.core.protocols import ModelSource
 from tacit.core.tools import NoTools
 from tacit.core.types import Observation, Task, Transition
-from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.environments import get_environment
 from tacit.methods.grpo import GRPO
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import PHASES, Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 

@@ -12,7 +12,7 @@ from tacit.core.actions import BARE
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.scheduler import LocalSampler
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 

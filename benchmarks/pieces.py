@@ -19,12 +19,17 @@ import numpy as np
 import torch
 from gpu_timing import begin, median_us
 
-from tacit.engines.local.passes import ragged_attention as attention
-from tacit.engines.local.passes.norming import has_norming_kernel, norm_rows
-from tacit.engines.local.passes.pieces import COMPILED
-from tacit.engines.local.passes.rotating import Rotated, has_rotating_kernel, has_turning_kernel, rotate_and_put
-from tacit.engines.local.passes.span_attention import attended
-from tacit.engines.local.passes.spans import Spans
+from tacit.engines.local.fast import varlen_attention as attention
+from tacit.engines.local.fast.compiled import COMPILED
+from tacit.engines.local.fast.layers import (
+    Rotated,
+    has_norming_kernel,
+    has_rotating_kernel,
+    has_turning_kernel,
+    norm_rows,
+    rotate_and_put,
+)
+from tacit.engines.local.fast.varlen_attention import Spans, attended
 
 GPU, PROMPTS, LENGTH, CALLS = torch.device("cuda"), 256, 200, 30
 

@@ -49,8 +49,7 @@ def cpu_ms(work: Callable[[], object], repeats: int) -> float:
 def filled(path: Path | None, entries: int, dimensions: int):
     import numpy as np
 
-    from tacit.companions.experience.bank import Bank
-    from tacit.companions.experience.entries import Origin
+    from tacit.companions.experience.bank import Bank, Origin
 
     bank, rng = Bank(path, "noise", dimensions, entries), np.random.default_rng(0)
     vectors = rng.normal(size=(entries, dimensions)).astype(np.float32)
@@ -77,7 +76,7 @@ class Known:
 
 
 def burst(bank, embedding, queries: Sequence[str], settings: tuple[int, float, int], repeats: int) -> dict[str, float]:
-    from tacit.companions.experience.desk import Desk
+    from tacit.companions.experience.manager import Desk
     from tacit.companions.experience.retrieval import Diversity, retrieve
 
     began = time.process_time()
@@ -113,7 +112,7 @@ def writing(entries: int, dimensions: int, writes: int = 100) -> dict[str, float
     """Entries a second."""
     import numpy as np
 
-    from tacit.companions.experience.entries import Origin
+    from tacit.companions.experience.bank import Origin
 
     rng = np.random.default_rng(2)
 

@@ -44,7 +44,7 @@ from transformers import (
 from vllm_peer import Work, beside_vllm, work_of
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.scheduler import LocalSampler
 from tacit.engines.models.sources import find_checkpoint
 
 GROUP = 8

@@ -20,10 +20,9 @@ from random import Random
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.environments import get_environment
-from tacit.environments.scienceworld.expert import SERVED, gold_path
-from tacit.environments.scienceworld.laboratory import find_jar
-from tacit.environments.scienceworld.numbered import lay_out
+from tacit.worlds import get_environment
+from tacit.worlds.scienceworld.expert import SERVED, gold_path
+from tacit.worlds.scienceworld.world import find_jar, lay_out
 
 NONSENSE = ("", "0", "1", "xyzzy", "go to the moon", "focus", "open open door", "pick up", "ré\u200bsumé")
 

@@ -21,10 +21,10 @@ from dataclasses import replace
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.environments.searchqa.library import library_of
-from tacit.environments.searchqa.published import DATA_VARIABLE, data_root, published_tasks, question_files
-from tacit.environments.searchqa.retrieval import RETRIEVERS
-from tacit.environments.searchqa.tasks import GENERATED, tasks
+from tacit.worlds.searchqa.published import DATA_VARIABLE, data_root, published_tasks, question_files
+from tacit.worlds.searchqa.retrieval import RETRIEVERS
+from tacit.worlds.searchqa.tasks import GENERATED, tasks
+from tacit.worlds.searchqa.world import library_of
 
 EVERY = 10**6
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.types import Task
-from tacit.environments import get_environment
+from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
 TOKEN = "a-token-for-the-benchmark"

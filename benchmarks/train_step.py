@@ -34,12 +34,12 @@ import tacit.engines.local  # noqa: F401  (before torch: it sets how torch waits
 import numpy as np
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
-from tacit.losses.clipped import ClippedSurrogate
+from tacit.losses.surrogates import ClippedSurrogate
 
 PROMPTS, COMPLETIONS_EACH, NEW_TOKENS = 2, 8, 64
 LR = 1e-6

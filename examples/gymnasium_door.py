@@ -3,8 +3,8 @@
 import gymnasium
 
 from tacit.core.types import Observation
-from tacit.doors.gymnasium import TacitEnv, gymnasium_environment
-from tacit.environments import get_environment
+from tacit.integrations.gymnasium import TacitEnv, gymnasium_environment
+from tacit.worlds import get_environment
 
 env = TacitEnv("alfworld", split="unseen", tasks=20, goal_in_text=False)
 text, info = env.reset(seed=7)

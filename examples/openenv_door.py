@@ -8,8 +8,8 @@ import uvicorn
 from openenv.core import GenericEnvClient
 
 from tacit.core.types import Observation
-from tacit.doors.openenv import openenv_app, openenv_environment
-from tacit.environments import get_environment
+from tacit.integrations.openenv import openenv_app, openenv_environment
+from tacit.worlds import get_environment
 
 PORT = 8765
 server = uvicorn.Server(uvicorn.Config(openenv_app("alfworld", split="unseen", tasks=20), port=PORT, log_level="critical"))

@@ -9,9 +9,9 @@ import argparse
 from pathlib import Path
 
 import tacit
-from tacit.environments import get_environment
 from tacit.modules import Agent
 from tacit.modules.training import export_run
+from tacit.worlds import get_environment
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser()

@@ -9,8 +9,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from tacit.doors.gymnasium import TacitEnv
 from tacit.engines.models.bases import FOLDER
+from tacit.integrations.gymnasium import TacitEnv
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else str(FOLDER / "tiny-base")
 tokenizer = AutoTokenizer.from_pretrained(MODEL)

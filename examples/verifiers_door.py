@@ -8,7 +8,7 @@ from datasets import Dataset
 from verifiers.clients import Client
 from verifiers.types import Response, ResponseMessage
 
-from tacit.doors.verifiers import TacitMultiTurnEnv, verifiers_environment
+from tacit.integrations.verifiers import TacitMultiTurnEnv, verifiers_environment
 
 
 class Echo(Client):

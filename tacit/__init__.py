@@ -6,11 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tacit.api.runs import Evaluation, OpenRun, evaluate, open_run, train
     from tacit.core.errors import TacitError
-    from tacit.scripting.measured import Evaluation, evaluate
-    from tacit.scripting.opened import OpenRun, open_run
-    from tacit.scripting.training import train
-    from tacit.training.events import Event
+    from tacit.training.reporting import Event
 
 __version__ = "0.1.0"
 DISTRIBUTION = "tacit-agents"
@@ -19,12 +17,12 @@ DISTRIBUTION = "tacit-agents"
 __all__ = ["DISTRIBUTION", "Evaluation", "Event", "OpenRun", "TacitError", "evaluate", "open_run", "train"]
 
 _FROM_PYTHON = {
-    "train": "tacit.scripting.training",
-    "evaluate": "tacit.scripting.measured",
-    "Evaluation": "tacit.scripting.measured",
-    "open_run": "tacit.scripting.opened",
-    "OpenRun": "tacit.scripting.opened",
-    "Event": "tacit.training.events",
+    "train": "tacit.api.runs",
+    "evaluate": "tacit.api.runs",
+    "Evaluation": "tacit.api.runs",
+    "open_run": "tacit.api.runs",
+    "OpenRun": "tacit.api.runs",
+    "Event": "tacit.training.reporting",
     "TacitError": "tacit.core.errors",
 }
 

@@ -11,7 +11,7 @@ from importlib import import_module
 import pytest
 from forked import Forked
 
-from tacit.engines.sharded.driver.launching import ProcessLauncher, Role
+from tacit.engines.sharded.launch import ProcessLauncher, Role
 
 
 class ForkedLauncher:
@@ -57,5 +57,5 @@ def forked_ranks() -> Iterator[None]:
         return ForkedLauncher(role) if role.name == "rank" else ProcessLauncher(role)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.engines.sharded.driver.starting.ProcessLauncher", launcher)
+        patch.setattr("tacit.engines.sharded.engine.ProcessLauncher", launcher)
         yield

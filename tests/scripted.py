@@ -11,7 +11,7 @@ import numpy as np
 
 from tacit.core.tools import NoTools
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
-from tacit.environments.countdown.expert import solve
+from tacit.worlds.countdown.expert import solve
 
 TASK = Task("toy", "toy/0", "only", "train", 0, "do it")
 

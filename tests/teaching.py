@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tacit.core.batch import Batch
 from tacit.core.composition import Part, adds
+from tacit.core.credit import Batch
 from tacit.core.protocols import Policy
 from tacit.core.types import flat_steps
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
 from tacit.methods.grpo import GRPO
 
 

@@ -8,17 +8,22 @@ that training plays. An expert's episodes are alike where the policy's are not, 
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tacit.calibration.audit import Audit
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, Slice, choose, layers_to_scan, scan
+from tacit.core.errors import TacitError
 from tacit.core.types import Group
-from tacit.credit.diagnostics import partition_metrics
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram
+from tacit.credit.geometry import TARGET, search_radius
 from tacit.credit.partitions import by_cosine
-from tacit.credit.radius import TARGET, search_radius
+from tacit.credit.step_relative import partition_metrics
 from tacit.runs.alarms import DEFAULTS
 
 
@@ -88,3 +93,69 @@ def find_radius(embedder: Embedder, groups: Sequence[Group], policy: Any) -> Fou
     epsilon, median = search_radius(features)
     told = partition_metrics([by_cosine(rows, epsilon) for rows in features])
     return FoundRadius(epsilon, median, told["parts_singleton_steps"], told["parts_largest"])
+
+
+# Calibrations on disk: what `tacit calibrate` found for one model, in one world and one context, by embedder.
+
+GEOMETRY = {"layer": int, "pooling": str, "epsilon": float}
+
+
+def place_of(root: Path, name: str, identity: Mapping[str, Any]) -> Path:
+    """The file for what has this identity, a hash of which ends its name; what it begins with is for people, and stays as it
+    was when the same is asked for by another name."""
+    digest, folder = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12], root / "calibrations"
+    known = sorted(folder.glob(f"*-{digest}.json"))
+    return known[0] if known else folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{digest}.json"
+
+
+def read_calibration(place: Path) -> dict[str, dict[str, Any]]:
+    """Embedder -> layer and pooling (of the actor's hidden state) and epsilon; empty where nothing was calibrated."""
+    if not place.exists():
+        return {}
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+        return {
+            embedder: {name: kind(own[name]) for name, kind in GEOMETRY.items() if own.get(name) is not None}
+            for embedder, own in found["embedders"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TacitError(f"cannot read the calibration {place}: {error}. Delete it, or run `tacit calibrate` again.") from error
+
+
+# The scan as a picture: probe accuracy, clusters and steps alone against the layer.
+
+
+def draw(slices: Sequence[Slice], chosen: Slice, min_clusters: int, path: Path) -> Path | None:
+    """Probe accuracy by pooling; clusters and steps alone of the chosen pooling by radius. Nothing where matplotlib is
+    missing."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        return None
+    layers = sorted({s.layer for s in slices})
+    figure, (probe, clusters, alone) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
+    for pooling in dict.fromkeys(s.pooling for s in slices):
+        at = {s.layer: s for s in slices if s.pooling == pooling}
+        heights, errors = [at[layer].probe for layer in layers], [at[layer].probe_error for layer in layers]
+        probe.errorbar(layers, heights, errors, marker="o", capsize=3, label=pooling)
+    for epsilon in sorted({s.epsilon for s in slices}):
+        at = {s.layer: s for s in slices if s.pooling == chosen.pooling and s.epsilon == epsilon}
+        clusters.plot(layers, [at[layer].clusters for layer in layers], marker="o", label=f"{epsilon:g}")
+        alone.plot(layers, [at[layer].singleton_steps for layer in layers], marker="o", label=f"{epsilon:g}")
+    clusters.axhline(min_clusters, color="grey", linewidth=0.8)
+    probe.set(ylabel="probe accuracy on unseen tasks")
+    clusters.set(ylabel=f"clusters ({chosen.pooling}; at least {min_clusters})", yscale="log")
+    clusters.yaxis.set_major_formatter("{x:g}")
+    clusters.yaxis.set_minor_formatter("{x:g}")
+    alone.set(ylabel=f"share of steps alone ({chosen.pooling})", ylim=(-0.02, 1.02))
+    probe.legend(title="pooling")
+    clusters.legend(title="ε")
+    for axes in (probe, clusters, alone):
+        axes.set(xlabel="layer, from the end", xticks=layers)
+        axes.axvline(chosen.layer, color="grey", linestyle=":")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path

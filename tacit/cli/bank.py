@@ -10,16 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tacit.assembly.flags import Parser, check_at_least_one
 from tacit.cli.terminal import make_console, say, say_pairs, table
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.embedding import Embedding, Ngrams
-from tacit.companions.experience.entries import Entry, Usage
-from tacit.companions.experience.exchange import exported, take_in
-from tacit.companions.experience.opening import embedding_named, find_bank, open_bank, read_bank
-from tacit.companions.experience.ranking import ORDERS, ranked
-from tacit.core.amounts import number_of
+from tacit.companions.experience.bank import Bank, Entry, Usage
+from tacit.companions.experience.files import embedding_named, exported, find_bank, open_bank, read_bank, take_in
+from tacit.companions.experience.retrieval import ORDERS, Embedding, Ngrams, ranked
+from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
+from tacit.core.progress import number_of
 from tacit.core.tools import Encode
 from tacit.runs.files import write_text
 
@@ -192,7 +189,7 @@ def _embedding_of(bank: Bank) -> Embedding:
 
 
 def _encoder(name: str) -> Encode:
-    from tacit.assembly.encoders import encoder_of_bank
+    from tacit.config.toolbox import encoder_of_bank
 
     return encoder_of_bank(name)
 

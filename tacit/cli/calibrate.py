@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.checks import EXPERT, READER
-from tacit.assembly.flags import Parser, options_of
-from tacit.assembly.known_base import calibration_place
+from tacit.calibration.audit import SOURCES
 from tacit.calibration.probe import EPSILONS, MIN_CLUSTERS, POOLINGS, Slice
-from tacit.calibration.sources import SOURCES
-from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.config.checks import EXPERT, READER
+from tacit.config.flags import Parser, options_of
+from tacit.config.toolbox import calibration_place
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.files import write_json
 from tacit.training.settings import TrainSettings
@@ -27,12 +27,11 @@ def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(glance_method(argv, "calibrate")).parse(argv)
     layers, epsilons, poolings = _numbers(arguments.layers, int), _numbers(arguments.epsilons, float), _poolings(arguments)
     _check(arguments)
-    from tacit.assembly.ground import ground_of
-    from tacit.assembly.players import open_target
-    from tacit.calibration.calibrate import finish, scan_layers
-    from tacit.calibration.picture import draw
-    from tacit.calibration.sources import play_audit
+    from tacit.calibration.audit import play_audit
+    from tacit.calibration.calibrate import draw, finish, scan_layers
     from tacit.cli.terminal import make_console, say
+    from tacit.config.credit_quality import ground_of
+    from tacit.config.players import open_target
     from tacit.credit.partitions import check_radius
 
     for epsilon in epsilons:

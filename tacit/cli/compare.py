@@ -12,17 +12,14 @@ from typing import Any
 
 from rich.console import Console
 
-from tacit.assembly.flags import Parser, check_at_least_one
-from tacit.assembly.recipe import read_document
-from tacit.assembly.recipes import comparison_recipe
-from tacit.cli.stopping import exit_status
-from tacit.cli.terminal import make_console, percent, say, say_pairs, table
-from tacit.comparison.carry_out import LOG, Happening, check_stored, status_of
+from tacit.cli.terminal import exit_status, make_console, percent, say, say_pairs, table
 from tacit.comparison.pages import cells_of, columns, grid_text, missing_runs
 from tacit.comparison.plan import Plan, Planned, make_plan
-from tacit.comparison.processes import Processes
 from tacit.comparison.results import Results
-from tacit.core.amounts import duration, number_of
+from tacit.comparison.run import LOG, Happening, Processes, check_stored, status_of
+from tacit.config.flags import Parser, check_at_least_one
+from tacit.config.recipe import comparison_recipe, read_document
+from tacit.core.progress import duration, number_of
 
 SUMMARY_LINE = "Compare methods in several worlds over several seeds, from one file and under one budget."
 SHAPE = """\

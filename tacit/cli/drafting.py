@@ -9,24 +9,65 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tacit.assembly.anchoring import anchored_name
-from tacit.assembly.checks import check_model, open_world
-from tacit.assembly.flags import Parser
-from tacit.assembly.recipe import PolicyRecipe
-from tacit.cli.logs import add_logs_flag, show_logs
 from tacit.cli.terminal import ask_yes, make_console, say, table
+from tacit.config.checks import check_model, open_world
+from tacit.config.flags import Parser
+from tacit.config.recipe import PolicyRecipe, anchored_name
 from tacit.core.errors import TacitError, unknown
+from tacit.core.progress import number_of
 from tacit.core.types import Prompt
 from tacit.core.world import FULL_BLOCK
-from tacit.modules.drafting.asking import action_kinds, ask_for_rewards, ask_for_rewards_of, ask_for_tracker, choose_shown
 from tacit.modules.drafting.checks import Examination
-from tacit.modules.drafting.draft import Drafted, Drafter, keep, pursue
+from tacit.modules.drafting.draft import (
+    Drafted,
+    Drafter,
+    action_kinds,
+    ask_for_rewards,
+    ask_for_rewards_of,
+    ask_for_tracker,
+    choose_shown,
+    keep,
+    pursue,
+)
 from tacit.modules.drafting.fence import to_be_shown
-from tacit.modules.drafting.rewarded import Fields, fields_along
-from tacit.modules.logs import cover, family_in, family_without_world, read_logs
-from tacit.modules.work import DRAFTED
+from tacit.modules.drafting.tracker import Fields, fields_along
+from tacit.modules.logs import DRAFTED, Coverage, Logs, cover, family_in, family_without_world, read_logs
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.training.recordings import Recording
+
+# Logs on the command line: how they are named, and what is said of them.
+
+MOST_LINES = 40
+"""unusable lines that are printed; the report has all of them"""
+
+
+def add_logs_flag(parser: Parser, what: str, required: bool = True) -> None:
+    parser.add_argument(
+        "--from",
+        dest="logs",
+        type=Path,
+        action="append",
+        required=required,
+        metavar="LOGS",
+        help=f"{what}: a file of JSON lines (.jsonl, .jsonl.gz) or a directory of them; may be given several times",
+    )
+
+
+def show_logs(console: Console, logs: Logs, covered: Sequence[Coverage], report: Path | None = None) -> None:
+    """Every line that cannot be used with its reason, then how much there is of each family."""
+    for line in logs.unusable[:MOST_LINES]:
+        say(console, line, style="yellow")
+    if len(logs.unusable) > MOST_LINES:
+        say(
+            console,
+            f"and {len(logs.unusable) - MOST_LINES} more{f', all of them in {report}' if report else ''}",
+            style="yellow",
+        )
+    say(console, f"{number_of(len(logs.episodes), 'episode')} can be used, {number_of(len(logs.unusable), 'line')} cannot")
+    columns = ("family", "episodes", "won", "turns to imitate", "")
+    rows = [(c.family, str(c.episodes), str(c.won), str(c.turns), c.remark) for c in covered]
+    console.print(table("", columns, rows, numbers=columns[1:4]))
+
 
 SHOWN_FAILURES = 20
 POOL = 4096
@@ -157,12 +198,12 @@ def _policy(arguments: Namespace) -> SamplingPolicy:
     if not arguments.model:
         raise TacitError("who writes the draft? --endpoint URL --model NAME, or --model with a model on this machine.")
     if arguments.endpoint:
-        from tacit.engines.chat.client import ChatClient
-        from tacit.engines.chat.policy import ChatPolicy
+        from tacit.engines.endpoint.client import ChatClient
+        from tacit.engines.endpoint.policy import ChatPolicy
 
         client = ChatClient(arguments.endpoint, arguments.model, arguments.key_variable, arguments.timeout)
         return ChatPolicy(client, concurrency=1)
-    from tacit.assembly.toolbox import load_policy
+    from tacit.config.toolbox import load_policy
     from tacit.engines import get_engine
 
     check_model(arguments.model)

@@ -4,29 +4,264 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tacit.assembly.flags import Parser, check_at_least_one
-from tacit.assembly.measuring import Sitting, check_tokens
-from tacit.assembly.panel_choice import with_panel
-from tacit.assembly.players import Endpoint, Target, open_endpoint
-from tacit.assembly.recipe import Said
-from tacit.assembly.values import from_text
-from tacit.cli.eval_progress import EvalProgress
-from tacit.cli.eval_view import show, show_tokens
-from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
-from tacit.cli.stopping import exit_status
-from tacit.cli.terminal import make_console, say
-from tacit.core.amounts import duration
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tacit.cli.terminal import (
+    add_checkpoint_flag,
+    add_panel_options,
+    add_shared_options,
+    exit_status,
+    glance_method,
+    interval,
+    make_console,
+    percent,
+    say,
+    say_pairs,
+    table,
+)
+from tacit.cli.train import can_redraw, pack
+from tacit.config.flags import Parser, check_at_least_one
+from tacit.config.measuring import Measured, Sitting, check_tokens, with_panel
+from tacit.config.players import Endpoint, Target, open_endpoint
+from tacit.config.recipe import Said
+from tacit.config.values import from_text
 from tacit.core.errors import TacitError
-from tacit.core.prices import Prices
-from tacit.core.waiting import reminded
-from tacit.engines.chat.client import DEFAULT_KEY_VARIABLE
-from tacit.modules.players import open_player
+from tacit.core.progress import after, duration, heard, number_of, reminded
+from tacit.core.tools import Prices
+from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
+from tacit.evaluation.behaviour import Behaviour, ending_in_words
+from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
+from tacit.evaluation.tokens import TokenUse
+from tacit.modules.router import open_player
+from tacit.rollout.episodes import Tally, describe_completion
+from tacit.rollout.worlds import first_crash
+from tacit.runs.directory import SUMMARY, find_summary
 from tacit.runs.files import write_json
+
+# What there is to look at while a panel is played: episodes and turns, tokens a second, how long it may take, what a
+# completion looks like, and what an endpoint is being asked again.
+
+LINE_EVERY_S = 5.0
+"""between lines where there is no terminal to redraw; none for what is over sooner"""
+
+
+class EvalProgress(Tally):
+    """A bar in a terminal; elsewhere a line every few seconds, whether or not anything has happened since."""
+
+    def __init__(
+        self,
+        console: Console,
+        episodes: int,
+        max_steps: int = 0,
+        policy: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = LINE_EVERY_S,
+    ) -> None:
+        """`policy` may also say its `trouble`."""
+        super().__init__(episodes, max_steps, policy, clock)
+        self._console = console
+        self._shown = False
+        self._live = None
+        if can_redraw(console):
+            self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
+            self._live.start()
+        self._closed = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, args=(every_s,), daemon=True)
+        self._ticker.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._ticker.join()
+        if self._live:
+            self._live.stop()
+
+    def _trouble(self) -> str:
+        return getattr(self._policy, "trouble", "")
+
+    def _tick(self, every_s: float) -> None:
+        while not self._closed.wait(every_s):
+            lines = []
+            if self.first is not None and not self._shown:
+                self._shown = True
+                lines.append(describe_completion("first completion", *self.first))
+            if not self._live:
+                trouble = f"; {self._trouble()}" if self._trouble() else ""
+                lines.append(f"eval: {', '.join(self.parts())}{trouble}")
+            if not all(heard(partial(say, self._console), line) for line in lines):
+                return
+
+    def _render(self) -> RenderableType:
+        width = self._console.width
+        lines = [Text(line, no_wrap=True) for line in pack([*self.parts(), *filter(None, [self._trouble()])], width)]
+        bar = ProgressBar(total=max(1, self._episodes), completed=self._before + self._over, width=min(width - 6, 40))
+        return Group(bar, *lines) if width >= 16 else Group(*lines)
+
+
+# What `tacit eval` prints: the numbers, each with what it is a number of.
+
+Pairs = list[tuple[str, str]]
+
+
+def show(console: Console, target: Target, measured: Measured) -> None:
+    score, how = measured.score, measured.behaviour
+    say(console, f"success {score}", style="bold")
+    pairs = [*_what(target, score), *_outcomes(score), *_turns(score, how), *_tokens(score), *_failures(how)]
+    pairs += [*_crashes(measured), *_unparsed(measured), *_broken(target, score), *_the_run(target, measured)]
+    say_pairs(console, pairs)
+    if len(score.families) > 1:
+        console.print()
+        console.print(_families(score))
+
+
+def show_tokens(console: Console, uses: Sequence[TokenUse]) -> None:
+    if not uses:
+        say(console, "no episode to count tokens of: every world broke")
+        return
+    own = uses[0]
+    columns = ("context", "prompt/turn", "longest", "growth/turn", "action/turn", "total/episode", "prompt ratio")
+    rows = [
+        (
+            use.context,
+            f"{use.per_turn:.1f}",
+            str(use.longest),
+            "–" if use.growth is None else f"{use.growth:+.2f}",
+            f"{use.actions_per_turn:.1f}",
+            f"{use.per_episode:.0f}",
+            f"{use.per_turn / own.per_turn:.2f}×" if own.per_turn else "–",
+        )
+        for use in uses
+    ]
+    console.print()
+    console.print(table(f"Tokens of the same {number_of(own.turns, 'turn')}", columns, rows, numbers=columns[1:]))
+    say(console, "growth: mean change of a prompt from turn to turn; action: as the context has it written, without reasoning")
+
+
+def _what(target: Target, score: PanelScore) -> Pairs:
+    sampling = score.sampling
+    pairs = [("of", target.label), ("panel", f"{score.panel} (version {score.panel_version}, hash {score.panel_hash})")]
+    pairs += [("seed", str(score.seed))]
+    if not score.completion_tokens:
+        return pairs
+    said = f"temperature {sampling['temperature']:g}, top_p {sampling['top_p']:g}, top_k {sampling['top_k']}"
+    weights = [] if target.identity else [("weights", f"{target.fingerprint[:16]}, {target.numbers}")]
+    return [*pairs, ("sampling", said), *weights]
+
+
+def _outcomes(score: PanelScore) -> Pairs:
+    pairs = [("score", f"{score.score:.3f}")] if score.score != score.success else []
+    if len(score.families) > 1:
+        pairs += [
+            ("macro", f"{percent(score.macro)} {interval(score.macro_interval)}, the mean over {len(score.families)} families")
+        ]
+    for name, shares, intervals, won in (
+        ("pass@", score.pass_at, score.pass_interval, "at least one"),
+        ("SC@", score.majority_at, score.majority_interval, "most"),
+    ):
+        for k, share in shares.items():
+            pairs += [
+                (
+                    f"{name}{k}",
+                    f"{percent(share)} {interval(intervals[k])} of the tasks, {won} of {number_of(k, 'try', 'tries')}",
+                )
+            ]
+    return pairs
+
+
+def _turns(score: PanelScore, how: Behaviour) -> Pairs:
+    of_successes = f", {score.success_steps:.1f} where it succeeded" if score.successes else ""
+    pairs = [("steps", f"{score.steps:.1f} per episode{of_successes}")]
+    pairs += [("actions", f"{percent(score.invalid)} did not parse, {percent(score.ineffective)} were refused by the world")]
+    if how.all_repeats is not None:
+        again = f"{percent(how.all_repeats)} of all actions"
+        again += f", {percent(how.repeats)} in successes" if how.repeats is not None else ""
+        pairs += [("repeated", again)]
+    if how.revisits:
+        pairs += [("revisits", f"{how.revisits:.2f} per success")]
+    return pairs
+
+
+def _tokens(score: PanelScore) -> Pairs:
+    if not score.completion_tokens:
+        return []
+    pairs = [
+        ("per turn", f"{score.prompt_tokens:.1f} tokens read, {score.completion_tokens:.1f} written"),
+        ("per episode", f"{score.episode_prompt_tokens:.1f} tokens read, {score.episode_completion_tokens:.1f} written"),
+    ]
+    if score.cost is not None:
+        each = score.cost / score.successes if score.successes else None
+        pairs += [("cost", f"{score.cost:.4g}" + (f", {each:.4g} per success" if each is not None else ""))]
+    return pairs
+
+
+def _failures(how: Behaviour) -> Pairs:
+    if not how.failures:
+        return []
+    count = how.episodes - how.successes
+    ranked = sorted(how.failures.items(), key=lambda item: -item[1])
+    return [("failures", f"{count}: " + ", ".join(f"{ending_in_words(label)} {percent(share)}" for label, share in ranked))]
+
+
+def _crashes(measured: Measured) -> Pairs:
+    crashed = number_of(sum(t.stop.crashed for t in measured.played), "episode")
+    if not (first := first_crash(measured.played)):
+        return []
+    return [("crashed", f"{crashed} ended because the world broke, counted as failures. The first: {first}")]
+
+
+def _unparsed(measured: Measured) -> Pairs:
+    """Where nothing that came back parses, what it looks like."""
+    written = [s for t in measured.played for s in t.steps if s.completion.finish != "unusable"]
+    if not written or any(s.valid for s in written):
+        return []
+    return [("unparsed", describe_completion("no completion parses; this is one", written[0].completion, valid=True))]
+
+
+def _broken(target: Target, score: PanelScore) -> Pairs:
+    if not score.unusable:
+        return []
+    first = next(iter(getattr(target.policy, "broken", ())), "")
+    why = f" The first: {first}" if first else ""
+    return [("unusable", f"{number_of(score.unusable, 'answer')}, each a turn that does not parse.{why}")]
+
+
+def _the_run(target: Target, measured: Measured) -> Pairs:
+    if target.run is None:
+        return []
+    if (earlier := measured.earlier) is None:
+        pairs = [("the run said", "nothing about this checkpoint with these settings")]
+    else:
+        other = "NOT the same: other weights, number format, library versions or hardware"
+        verdict = "the same" if measured.result["equals_run"] else other
+        pairs = [("the run said", f"{percent(earlier['success'])} {after(earlier)}: {verdict}")]
+    summary = find_summary(target.run)
+    if summary is None:
+        why = "summary.json is damaged" if (target.run / SUMMARY).exists() else "the run has not ended"
+        return [*pairs, ("unfinished", f"{why}; `tacit train --resume {target.run}` goes on with it")]
+    final, peak = final_and_peak([in_world(e, target.recipe.world) for e in summary["evaluations"]])
+    pairs += [("its final", f"{percent(final['success'])} {after(final)}")]
+    return [*pairs, ("its peak", f"{percent(peak['success'])} {after(peak)}")]
+
+
+def _families(score: PanelScore) -> Table:
+    columns = ("family", "success", "95% interval", "score", "steps", "episodes")
+    rows = [
+        (name, percent(f.success), interval(f.interval), f"{f.score:.3f}", f"{f.steps:.1f}", str(f.episodes))
+        for name, f in score.families.items()
+    ]
+    return table("", columns, rows, numbers=columns[1:])
+
 
 SUMMARY_LINE = "Measure a run, a model, the expert, a reader or an endpoint on a fixed panel; a run repeats its own number."
 PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")

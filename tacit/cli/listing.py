@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from tacit.assembly import catalogue
-from tacit.assembly.checks import find_world
-from tacit.assembly.flags import Parser
-from tacit.assembly.recipes import find_recipe, packaged
 from tacit.cli.terminal import make_console, say, table
+from tacit.config import catalogue
+from tacit.config.checks import find_world
+from tacit.config.flags import Parser
+from tacit.config.recipe import find_recipe, packaged
 from tacit.core.errors import TacitError, unknown
-from tacit.environments import REGISTRY as WORLDS
+from tacit.worlds import REGISTRY as WORLDS
 
 SUMMARY_LINE = "List worlds, methods, engines, models, panels or recipes; without a word, the first four."
 KINDS = ("worlds", "methods", "engines", "models", "panels", "recipes")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tacit
-from tacit.cli.stopping import exit_status, stopping_as_interrupts
+from tacit.cli.terminal import exit_status, stopping_as_interrupts
 from tacit.core.errors import TacitError, unknown
 from tacit.runs.files import DiskError
 

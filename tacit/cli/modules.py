@@ -11,24 +11,231 @@ from typing import Any
 
 from rich.console import Console
 
-from tacit.assembly.checks import open_world
-from tacit.assembly.flags import Option, Parser
-from tacit.assembly.recipe import Recipe, override, read_document
-from tacit.assembly.recipes import run_recipe
-from tacit.cli.drafting import draft_rewards, draft_tracker
-from tacit.cli.logs import add_logs_flag, show_logs
-from tacit.cli.modules_cost import cost
-from tacit.cli.modules_sharing import install_module, pack_module
-from tacit.cli.terminal import interval, make_console, percent, say, table
+from tacit.cli.drafting import add_logs_flag, draft_rewards, draft_tracker, show_logs
+from tacit.cli.terminal import add_panel_options, ask_yes, interval, make_console, percent, say, table
 from tacit.cli.train import CONFIG_HELP, TrainParser, add_training_options, carry_out, glance
-from tacit.core.amounts import number_of
+from tacit.config.checks import open_world
+from tacit.config.flags import Option, Parser, check_at_least_one, options_of, section_options
+from tacit.config.recipe import Recipe, override, read_document, run_recipe
 from tacit.core.errors import TacitError, unknown
-from tacit.modules.checking import problems
+from tacit.core.progress import number_of
+from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
+from tacit.modules.carrying import Carried
+from tacit.modules.cost import Costs, Rival, Row, is_here, weigh
+from tacit.modules.drafting.fence import to_be_shown
 from tacit.modules.logs import find_logs
-from tacit.modules.module import Module, find_modules
-from tacit.modules.players import home_of_modules
-from tacit.modules.teaching import COVERAGE, LOGS, card, plan_from_logs, with_defaults
-from tacit.modules.training import ALL, export_run, plan_lessons, train_modules
+from tacit.modules.module import MANIFEST, Module, find_modules, read_module
+from tacit.modules.router import home_of_modules
+from tacit.modules.sharing import Wishes, install, pack
+from tacit.modules.training import (
+    ALL,
+    COVERAGE,
+    LOGS,
+    card,
+    export_run,
+    plan_from_logs,
+    plan_lessons,
+    train_modules,
+    with_defaults,
+)
+from tacit.modules.verify import problems
+from tacit.runs.files import write_json
+from tacit.training.settings import TrainSettings
+
+# `tacit modules pack` and `install`: a module as one file, and somebody else's among one's own.
+
+ENGINE = ("device", "dtype", "threads", "max_batch")
+MOST_MB = 2000
+
+
+def pack_module(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "modules pack",
+        "A module as one file: its weights, fingerprints, a card, the licence of its base, its scores on named panels.",
+        usage="tacit modules pack MODULE FILE [--base-licence NAME]",
+    )
+    parser.add_argument("module", type=Path, metavar="MODULE", help="directory of one module")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the package to write, say heat.tacit")
+    parser.add_argument("--base-licence", default="", metavar="NAME", help="of its base, where the base's own files do not say")
+    parser.add_argument("--replace", action="store_true", help="write over a file of that name")
+    arguments, _ = parser.parse(argv)
+    module, file = arguments.module.expanduser(), arguments.file.expanduser()
+    if not (module / MANIFEST).is_file():
+        raise TacitError(f"{module} is no module: it has no {MANIFEST}. `tacit modules {module}` says what is there.")
+    if file.is_dir() or not file.parent.is_dir():
+        raise TacitError(f"{file} must be a file in a directory that is there.")
+    if file.exists() and not arguments.replace:
+        raise TacitError(f"{file} is there already; --replace writes over it.")
+    digest = pack(read_module(module), file, arguments.base_licence)
+    say(make_console(), f"{file}: {file.stat().st_size:,} bytes\nsha256 {digest}")
+    return 0
+
+
+def install_module(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "modules install",
+        "Install a module: files against hashes, base and tracker against this machine's, on request its score.",
+        usage="tacit modules install FILE|DIR|https://…|hf:OWNER/NAME[@REVISION][:PATH] --out DIR [--verify]",
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="package, directory of modules, address of a package, or hf: and a repository"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of modules; the new one is DIR/SKILL")
+    parser.add_argument(
+        "--verify", action="store_true", help="play its panel again, and refuse it where its score does not hold"
+    )
+    parser.add_argument("--sha256", default="", metavar="HEX", help="what the package must be, as whoever made it said")
+    parser.add_argument("--base-model", metavar="MODEL", help="where the base lies, if not where it was in training")
+    parser.add_argument("--replace", action="store_true", help="in the place of another module of the same skill")
+    parser.add_argument(
+        "--trust-code", action="store_true", help="let it name worlds and methods that are its maker's own code"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="run a draft that it brings along without asking; it is printed first"
+    )
+    parser.add_argument("--max-mb", type=int, default=MOST_MB, metavar="N", help=f"refuse what is larger (default: {MOST_MB})")
+    parser.add_options("engine, for --verify", [o for o in section_options()["engine"] if o.place[-1] in ENGINE])
+    arguments, said = parser.parse(argv)
+    check_at_least_one(arguments, "max_mb")
+    console = make_console()
+    wishes = Wishes(
+        arguments.max_mb * 1_000_000,
+        arguments.sha256,
+        arguments.base_model,
+        arguments.replace,
+        arguments.trust_code,
+        arguments.verify,
+        said,
+        lambda module: _agreed(console, module, arguments.yes),
+    )
+    for found in install(arguments.source, arguments.out.expanduser(), wishes):
+        where = f"installed in {found.module.path}" if found.changed else f"already in {found.module.path}"
+        say(console, f"{found.module.skill}: {where}, for {', '.join(found.module.families)}")
+        if found.verdict is not None:
+            say(console, f"{found.module.skill}: {found.verdict}")
+    return 0
+
+
+def show_draft(console: Console, module: str, draft: Carried) -> None:
+    """A draft is somebody's program: it is shown before it is run, here and whenever the module plays."""
+    for name, text in draft.files.items():
+        say(console, f"\nmodule {module} brings {name} along, which is run behind a fence whenever it plays:\n", style="bold")
+        say(console, to_be_shown(text))
+
+
+def _agreed(console: Console, module: Module, yes: bool) -> bool:
+    assert module.draft is not None
+    show_draft(console, module.skill, module.draft)
+    return yes or ask_yes("Run this draft behind its fence, now and whenever the module plays?")
+
+
+# `tacit modules cost`: what modules cost beside a model that is prompted.
+
+PANEL = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
+COST_ENGINE = ("device", "dtype", "threads")
+
+
+def cost(argv: Sequence[str]) -> int:
+    arguments, said = make_parser().parse(argv)
+    check_at_least_one(arguments, "batch")
+    if bool(arguments.endpoint) != bool(arguments.model):
+        raise TacitError("an endpoint has an address and a model: give --endpoint URL and --model NAME, or neither.")
+    rivals = [Rival(name) for name in arguments.against]
+    if arguments.endpoint:
+        told = {"url": arguments.endpoint, "model": arguments.model, "key_variable": arguments.key_variable}
+        rivals.append(Rival(arguments.model, {**told, "timeout_s": arguments.timeout}))
+    console = make_console()
+    costs = weigh(
+        arguments.modules.expanduser(), said, rivals, wording=arguments.wording, actions=arguments.actions,
+        max_tokens=arguments.max_tokens,
+        base=arguments.base_model, fallback=arguments.fallback, batch=arguments.batch,
+        watch=lambda name: say(console, f"playing: {name}", style="dim"),
+    )  # fmt: skip
+    show(console, costs, arguments.batch)
+    if arguments.json:
+        write_json(arguments.json.expanduser(), costs.to_json())
+        say(console, f"\nwritten to {arguments.json}")
+    return 0
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        "modules cost",
+        "What modules cost beside a prompted model on the same episodes: tokens, seconds, memory; what leaves the machine.",
+        usage="tacit modules cost MODULES [--against MODEL …] [--endpoint URL --model NAME] [--tasks N] [settings]",
+        epilog="Without --against and --endpoint: what ReAct would have read on the modules' own turns.",
+    )
+    parser.add_argument("modules", type=Path, metavar="MODULES", help="a skill module, or a directory of them")
+    against_help = "a model to prompt as ReAct-1step and as ReAct-full: a saved one, a hub id; may be said several times"
+    parser.add_argument("--against", action="append", default=[], metavar="MODEL", help=against_help)
+    parser.add_argument("--endpoint", metavar="URL", help="or one behind an OpenAI-compatible address")
+    parser.add_argument("--model", metavar="NAME", help="which of the endpoint's models")
+    key_help = f"environment variable that holds the endpoint's key (default: {DEFAULT_KEY_VARIABLE})"
+    parser.add_argument("--key-variable", default=DEFAULT_KEY_VARIABLE, metavar="NAME", help=key_help)
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one answer (default: 120)")
+    parser.add_argument(
+        "--wording", default="full", metavar="NAME", help="the world's words for whoever is prompted (default: full)"
+    )
+    parser.add_argument("--no-actions", dest="actions", action="store_false", help="prompt without the list of actions")
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="episodes side by side; seconds are per episode (default: 1)"
+    )
+    tokens_help = "most tokens that a prompted model writes in a turn (default: 512, room to reason)"
+    parser.add_argument("--max-tokens", type=int, default=0, metavar="N", help=tokens_help)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file")
+    parser.add_argument("--base-model", metavar="MODEL", help="where the modules' base lies, if not where it was in training")
+    parser.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
+    add_panel_options(parser, PANEL)
+    parser.add_options("episodes", options_of(TrainSettings, only=("seed",)))
+    parser.add_options("engine", [option for option in section_options()["engine"] if option.place[-1] in COST_ENGINE])
+    return parser
+
+
+def show(console: Console, costs: Costs, batch: int) -> None:
+    """As in the paper's Table 2: a line for each measure, a column for each player."""
+    columns = [_column(row, costs.rows[0]) for row in costs.rows]
+    lines = [(measure, *(column[measure] for column in columns)) for measure in columns[0]]
+    say(console, f"\nCost of an episode: {costs.episodes} of {costs.panel} (hash {costs.panel_hash})", style="bold")
+    console.print(table("", ("", *(row.name for row in costs.rows)), lines))
+    aside = f"{batch} side by side" if batch > 1 else "one at a time"
+    say(
+        console,
+        f"seconds: by the clock, {aside}, the world's included; memory: the process's peak, Python and libraries included",
+    )
+    said = partial(say, console)
+    said("\nWhat leaves this machine")
+    for row in costs.rows:
+        if row.success is not None:
+            said(f"  {row.name}: {leaving(row)}")
+    said("\nOn the disk")
+    for name, size in costs.disk.items():
+        said(f"  {name}: {size / 1e6:,.2f} MB")
+
+
+def leaving(row: Row) -> str:
+    away = [host for host in row.hosts if not is_here(host)]
+    if row.sent_bytes:
+        where = f"to {', '.join(away)}" if away else f"to {', '.join(row.hosts)}, which is this machine"
+        return f"{row.sent_bytes:,.0f} bytes of prompts per episode (task, observations, actions) {where}"
+    if away:
+        return f"nothing of the episodes; it asked {', '.join(away)} (for files of the model)"
+    return "nothing; no connection to another machine was made while it was loaded and played"
+
+
+def _column(row: Row, own: Row) -> dict[str, str]:
+    won = f"{percent(row.success)} {interval(row.interval)}" if row.success is not None and row.interval else "–"
+    memory = "–" if row.seconds is None else "elsewhere" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f} MB"
+    return {
+        "success": won,
+        "steps": f"{row.steps:.1f}",
+        "prompt tokens per turn": f"{row.prompt_tokens:.1f}",
+        "written tokens per turn": f"{row.completion_tokens:.1f}",
+        "tokens per episode": f"{row.tokens:,.0f}",
+        "… beside the modules'": f"{row.tokens / own.tokens:.2f}×" if own.tokens else "–",
+        "seconds per episode": f"{row.seconds:.2f}" if row.seconds is not None else "–",
+        "memory": memory + (f" + {row.device_peak_bytes / 1e6:,.0f} MB on the GPU" if row.device_peak_bytes else ""),
+    }
+
 
 SUMMARY_LINE = "Skill modules: one small adapter (or tiny model) for each kind of work, as directories."
 USAGE = """usage: tacit modules train [--config FILE] [settings] [--from LOGS] [--skills all|unified|NAME,…] --out DIR

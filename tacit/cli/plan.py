@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from tacit.assembly.flags import Parser, options_of
-from tacit.assembly.options import TOP_OPTIONS, method_options
-from tacit.assembly.recipe import DEFAULT_METHOD, Recipe, Said, override
-from tacit.cli.terminal import make_console
+from rich.console import Console
+
+from tacit.cli.terminal import make_console, percent, say, say_pairs, table
+from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of
+from tacit.config.recipe import DEFAULT_METHOD, Recipe, Said, override
+from tacit.config.values import to_data
 from tacit.core.errors import TacitError
-from tacit.planning.plans import best_division
+from tacit.core.progress import duration
+from tacit.planning.plans import Cluster, Plan, best_division, divided, quicker, remedies
 from tacit.planning.settings import PlanSettings
 from tacit.planning.shapes import SIZES
+from tacit.planning.simulation import Outcome, Scene, simulate
+from tacit.planning.timing import server_weights, total
 from tacit.planning.workload import Workload, stretched, uniform
 from tacit.runs.files import write_json
 
@@ -26,8 +32,7 @@ def run(argv: Sequence[str]) -> int:
     arguments, said = make_parser(_method(argv)).parse(argv)
     own = {place[1]: value for place, value in said.items() if place[0] == NOT_OF_A_RUN}
     settings = PlanSettings(**{_field(name): value for name, value in own.items()})
-    from tacit.assembly.foreseen import model_shape
-    from tacit.cli.plan_view import as_json, show, show_many, show_simulated
+    from tacit.config.workload import model_shape
 
     shape, place = model_shape(arguments.model)
     of_the_run = {p: value for p, value in said.items() if p[0] != NOT_OF_A_RUN}
@@ -78,8 +83,8 @@ def _field(name: str) -> str:
 
 def _workload(model: str, said: Said, settings: PlanSettings, place: Path | None) -> Workload:
     """As told, as recorded, or as the world's expert plays; with other means where numbers are given."""
-    from tacit.assembly.checks import open_world
-    from tacit.assembly.foreseen import expert_workload, recorded_workload
+    from tacit.config.checks import open_world
+    from tacit.config.workload import expert_workload, recorded_workload
 
     told = (settings.turns, settings.prompt_tokens, settings.completion_tokens)
     if ("world",) not in said and not settings.from_:
@@ -105,3 +110,179 @@ def _workload(model: str, said: Said, settings: PlanSettings, place: Path | None
         work = expert_workload(world, tasks, context, place, episodes, limit)
     seconds = settings.world_s if settings.world_s >= 0 else work.world_s
     return stretched(replace(work, world_s=seconds, driver_s=settings.driver_ms / 1e3), *told, limit)
+
+
+# What `tacit plan` prints.
+
+OVERLAPS = (0, 1, 2)
+SHOWN_DIVISIONS = 7
+
+
+def show(console: Console, cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> None:
+    say(console, _headline(cluster, work), style="bold")
+    say(console, f"measured: {work.source}", style="dim")
+    if plan.trouble:
+        say(console, f"\ndoes not fit: {plan.trouble}.", style="red")
+        found = remedies(cluster, work, plan)
+        say(console, "what would:" if found else "nothing that is tried here would.")
+        for remedy in found:
+            say(console, f"  {remedy}")
+        return
+    hourly = 3600 / plan.iteration
+    say(console, f"\n{_division(plan, cluster)}: {duration(plan.iteration)} an iteration, {hourly:,.0f} an hour", style="bold")
+    say_pairs(console, _seconds(cluster, work, plan))
+    say(console, f"\nmemory of a rank, {total(plan.memory) / 1e9:,.1f} of {cluster.device.memory / 1e9:,.0f} GB")
+    say_pairs(console, [(name, f"{size / 1e9:8.2f} GB") for name, size in plan.memory.items() if size])
+    if plan.server:
+        weights = server_weights(cluster.shape, cluster.device, plan.server_devices)
+        say(
+            console,
+            f"memory of a server: weights {weights / 1e9:,.1f} GB on each of {plan.server_devices}, and at most "
+            f"{plan.server.slots:,} rows of {work.longest_row:,} tokens",
+        )
+    for words in quicker(cluster, work, plan, settings.gpus[0]):
+        say(console, f"quicker with {words}")
+    others = _others(cluster, work, plan, settings)
+    if others:
+        console.print()
+        console.print(_table("other divisions of as many devices", cluster, others))
+
+
+def show_many(console: Console, cluster: Cluster, work: Workload, plans: Sequence[Plan]) -> None:
+    say(console, _headline(cluster, work), style="bold")
+    say(console, f"measured: {work.source}\n", style="dim")
+    console.print(_table("", cluster, plans))
+    for plan in plans:
+        if plan.trouble:
+            say(
+                console,
+                f"{plan.devices}: {plan.trouble}. What would: {'; '.join(remedies(cluster, work, plan)) or 'nothing here'}.",
+            )
+
+
+def show_simulated(
+    console: Console, work: Workload, plans: Sequence[Plan], settings: PlanSettings
+) -> dict[str, dict[str, Any]]:
+    """Each plan with episodes as they were measured: k = 0, 1, 2, or the overlap that was asked for; in order and gathered."""
+    found: dict[str, dict[str, Any]] = {}
+    for plan in plans:
+        if plan.trouble or plan.server is None:
+            continue
+        rows = []
+        for overlap in ((settings.overlap,) if settings.overlap else OVERLAPS) if plan.servers else (0,):
+            for gathered in (False, True) if overlap else (False,):
+                scene = _scene(work, plan, settings, overlap, gathered)
+                outcome = simulate(scene, settings.simulate + overlap + 1, settings.seed)
+                kind = f"k = {overlap}" + (", gathered" if gathered else ", in order" if overlap else "")
+                found[f"{plan.ranks}+{plan.servers}, {kind}"] = to_data(outcome)
+                rows.append((kind, *_told(outcome)))
+        console.print()
+        title = f"simulated: {plan.ranks} ranks, {plan.servers} servers, {settings.simulate} iterations, seed {settings.seed}"
+        columns = ("overlap", "iteration", "ranks wait", "servers wait", "rows", "behind", "oldest", "died")
+        console.print(table(title, columns, rows, columns[1:]))
+    return found
+
+
+def as_json(cluster: Cluster, work: Workload, plans: Sequence[Plan], outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "model": {"name": cluster.shape.name, "weights": cluster.shape.weights},
+        "device": cluster.device.name,
+        "workload": {
+            "episodes": work.episodes, "turns": work.turns, "prompt": work.prompt, "completion": work.completion,
+            "world_s": work.world_s, "longest_episode": work.longest_episode, "longest_row": work.longest_row,
+            "source": work.source,
+        },
+        "plans": [{**to_data(plan), "devices": plan.devices, "bottleneck": plan.bottleneck} for plan in plans],
+        "simulated": outcomes,
+    }  # fmt: skip
+
+
+def _scene(work: Workload, plan: Plan, settings: PlanSettings, overlap: int, gathered: bool) -> Scene:
+    assert plan.server is not None
+    return Scene(
+        work,
+        plan.server,
+        max(1, plan.servers),
+        plan.update_total,
+        plan.push,
+        overlap,
+        gathered,
+        settings.worlds,
+        settings.world_workers,
+        settings.server_life_h * 3600,
+        settings.restart_s,
+        settings.world_deaths,
+    )
+
+
+def _told(outcome: Outcome) -> tuple[str, ...]:
+    died = f"{outcome.server_deaths} servers, {outcome.world_deaths} worlds"
+    return (
+        duration(outcome.iteration_s),
+        percent(outcome.ranks_wait),
+        percent(outcome.servers_wait),
+        f"{outcome.rows:.1f}",
+        f"{outcome.staleness:.2f}",
+        str(outcome.oldest),
+        died if outcome.server_deaths or outcome.world_deaths else "–",
+    )
+
+
+def _headline(cluster: Cluster, work: Workload) -> str:
+    shape = cluster.shape
+    trained = f"adapters of rank {cluster.training.lora_rank}" if cluster.training.lora_rank else "all weights"
+    return (
+        f"{shape.name}, {shape.weights / 1e9:,.2f}B weights, {trained}, {cluster.device.name}: {work.episodes:,} episodes of "
+        f"{work.turns:.1f} turns (longest {work.longest_episode}), {work.prompt:,.0f} + {work.completion:,.0f} tokens a turn, "
+        f"world {1e3 * work.world_s:.3g} ms a step"
+    )
+
+
+def _division(plan: Plan, cluster: Cluster) -> str:
+    if not plan.servers:
+        return f"{plan.ranks} rank{'s' if plan.ranks > 1 else ''}, the driver samples"
+    wide = f" of {plan.server_devices}" if plan.server_devices > 1 else ""
+    behind = f", rollouts up to {cluster.overlap} behind" if cluster.overlap else ""
+    return f"{plan.ranks} ranks, {plan.servers} servers{wide}{behind}"
+
+
+def _seconds(cluster: Cluster, work: Workload, plan: Plan) -> list[tuple[str, str]]:
+    """Were all episodes alike; each part with what it is made of."""
+    assert plan.server is not None
+    rows = -(-work.episodes // max(1, plan.servers))
+    waves = -(-rows // plan.server.slots)
+    together = -(-rows // waves)
+    prefill = waves * work.turns * together * work.prompt / plan.server.prefill_rate
+    decode = waves * work.turns * work.completion * plan.server.step_s(together)
+    step = 1e3 * plan.server.step_s(together)
+    return [
+        ("rollout", f"{plan.rollout:8.2f} s   prompts {prefill:.2f}, decode {decode:.2f} "
+                    f"({step:.1f} ms a step of {together} rows); the driver beside it {plan.driving:.2f}"),
+        ("update", f"{plan.update_total:8.2f} s   computing {plan.update['computing']:.2f}, between ranks "
+                   f"{plan.update['sending']:.2f}, {plan.micro_tokens:,} tokens a pass"),
+        ("push", f"{plan.push:8.2f} s"),
+        ("most of it", plan.bottleneck),
+    ]  # fmt: skip
+
+
+def _others(cluster: Cluster, work: Workload, plan: Plan, settings: PlanSettings) -> list[Plan]:
+    """The same devices divided otherwise, from few servers to many."""
+    devices = settings.gpus[0]
+    if settings.ranks or settings.servers >= 0 or devices == 1:
+        return []
+    wide = plan.server_devices
+    counts = sorted({0, *(max(1, round(devices / wide * share)) for share in (0.06, 0.12, 0.25, 0.5, 0.75))} - {plan.servers})
+    tried = [divided(cluster, work, devices - count * wide, count, wide) for count in counts if devices - count * wide >= 1]
+    return tried[:SHOWN_DIVISIONS]
+
+
+def _table(title: str, cluster: Cluster, plans: Sequence[Plan]) -> Any:
+    columns = ("devices", "ranks", "servers", "rank GB", "rollout", "update", "push", "iteration", "most of it")
+    rows = []
+    for plan in plans:
+        seconds = (plan.rollout, plan.update_total, plan.push, plan.iteration)
+        told = ("–",) * 4 if plan.trouble else tuple(f"{s:,.2f} s" for s in seconds)
+        wide = f"{plan.servers} × {plan.server_devices}" if plan.server_devices > 1 else str(plan.servers)
+        what = "does not fit" if plan.trouble else plan.bottleneck
+        rows.append((str(plan.devices), str(plan.ranks), wide, f"{total(plan.memory) / 1e9:,.0f}", *told, what))
+    return table(title, columns, rows, columns[:-1])

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tacit.assembly.flags import Parser
-from tacit.assembly.measuring import episode_at
-from tacit.assembly.players import HUMAN
-from tacit.cli.player_flags import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method
-from tacit.cli.terminal import make_console, say
-from tacit.core.amounts import number_of
+from tacit.cli.terminal import add_checkpoint_flag, add_panel_options, add_shared_options, glance_method, make_console, say
+from tacit.config.flags import Parser
+from tacit.config.measuring import episode_at
+from tacit.config.players import HUMAN
 from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
+from tacit.core.progress import number_of
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion, Observation, Task, Trajectory, Transition
 from tacit.evaluation.behaviour import ending_in_words
-from tacit.modules.players import open_player
+from tacit.modules.router import open_player
 from tacit.rollout.episodes import SamplingPolicy, rollout
 from tacit.rollout.worlds import Broken, WorldPool
 from tacit.training.practice import make_worlds

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tacit.assembly.flags import Parser, check_at_least_one
+from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.bases import BASE_SIZES
 from tacit.engines.models.registry import MODELS, prepare_model
-from tacit.pretraining.make_base import BasePlan, check_destination, make_base
-from tacit.pretraining.pretrain import PretrainingSettings
+from tacit.pretraining.pretrain import BasePlan, PretrainingSettings, check_destination, make_base
 
 SUMMARY_LINE = (
     "Make a model to start from: SmolLM2-135M or Qwen2.5-Coder-1.5B from the registry, or a tiny base from our worlds."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit.assembly.flags import Parser
+from tacit.config.flags import Parser
 from tacit.report.viewer import MOST_TRAJECTORIES
 from tacit.report.writing import PAGE, write_report
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tacit.assembly.flags import Parser, options_of
-from tacit.assembly.options import section_options
 from tacit.cli.terminal import make_console, say
+from tacit.config.flags import Parser, options_of, section_options
 from tacit.core.errors import TacitError, install
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import Carried
@@ -31,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
 
     def agreed(name: str, draft: Carried) -> bool:
         """Standard output may be spoken on, and nobody may be there to be asked when modules are looked for again."""
-        from tacit.cli.modules_sharing import show_draft
+        from tacit.cli.modules import show_draft
 
         show_draft(make_console(sys.stderr), name, draft)
         return arguments.yes

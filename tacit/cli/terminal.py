@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 from unicodedata import category
 
@@ -13,7 +16,14 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from tacit.core.amounts import after
+from tacit.config.checks import READER
+from tacit.config.flags import TOP_OPTIONS, Parser, method_options, options_of, section_options
+from tacit.config.measuring import run_of
+from tacit.config.players import READS
+from tacit.config.recipe import DEFAULT_METHOD, method_name
+from tacit.core.progress import after
+from tacit.runs.directory import read_settings
+from tacit.training.settings import EvaluationSettings, TrainSettings
 
 PLAIN_WIDTH = 120
 """columns assumed where the output is a file or a pipe"""
@@ -107,3 +117,87 @@ def score_rows(evaluations: Sequence[dict[str, Any]]) -> list[tuple[str, str, st
     if peak is not None and peak["success"] > last["rl"]["success"]:
         rows.append((f"peak, {after(peak)}", peak))
     return [(name, percent(e["success"]), interval(e["interval"]), str(e["episodes"])) for name, e in rows]
+
+
+# A command that is told to stop: SIGTERM (a batch system, a container that ends) and SIGHUP (a terminal that is closed) are
+# answered as ^C is. What is open is closed, and whoever has begun something says how it goes on.
+
+SIGNALED = 128
+"""a shell's exit status of a command that signal n ended is so much more than n"""
+
+
+class Stopped(KeyboardInterrupt):
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def stopping_as_interrupts() -> Iterator[None]:
+    """Only signals that would end this process at once: one that is ignored, as by `nohup`, stays ignored."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped(number)
+
+    here = threading.current_thread() is threading.main_thread()
+    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = [number for number in known if here and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def exit_status(stop: KeyboardInterrupt) -> int:
+    return SIGNALED + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+
+
+# Flags of the commands that open a player: who it is, what it reads, how it is sampled.
+
+RUN_SETTINGS = ("seed", "max_tokens", "workers", "workers_at", "world_timeout_s")
+
+
+def add_checkpoint_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--checkpoint",
+        default="",
+        metavar="NAME",
+        help="of a run: newest, best, sft, rl, a name such as rl-000020, or untrained (default: newest)",
+    )
+
+
+def add_panel_options(parser: Parser, settings: Iterable[str]) -> None:
+    families = options_of(TrainSettings, only=("families",))
+    parser.add_options("panel and sampling", [*options_of(EvaluationSettings, ("evaluation",), only=settings), *families])
+
+
+def add_shared_options(parser: Parser, method: str) -> None:
+    """What such commands have in common: the world, what the agent reads, and the engine."""
+    parser.add_options("world and method", [o for o in TOP_OPTIONS if o.name in ("world", "method")])
+    parser.add_options(
+        f"method {method}",
+        [o for o in method_options(method) if o.place[0] == "method"],
+        "Only what the agent reads matters here.",
+    )
+    parser.add_options("episodes", options_of(TrainSettings, only=RUN_SETTINGS))
+    group = parser.add_argument_group("skill modules")
+    group.add_argument("--base-model", metavar="MODEL", help="where their base lies, if not where it was in training")
+    group.add_argument("--fallback", metavar="SKILL", help="the module for families that none is for (default: refuse them)")
+    for section in ("engine", "tiny"):
+        parser.add_options(section, section_options()[section])
+
+
+def glance_method(argv: Sequence[str], command: str) -> str:
+    """The method decides which flags there are: the one named, else the run's own."""
+    glance = Parser(command, "", add_help=False)
+    glance.add_argument("--method")
+    seen, rest = glance.parse_known_args(argv)
+    if seen.method:
+        return seen.method
+    if READER in rest:
+        return READS["name"]
+    run = next((run for word in rest if not word.startswith("-") and (run := run_of(word))), None)
+    return method_name(read_settings(run)) if run else DEFAULT_METHOD

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacit.assembly.flags import Parser
 from tacit.cli.terminal import make_console, say
+from tacit.config.flags import Parser
 from tacit.core.errors import TacitError, install
 from tacit.report.viewer import MOST_TRAJECTORIES
 from tacit.serving.settings import ServingSettings
-from tacit.watching.watched import watched
+from tacit.watching.pages import watched
 
 SUMMARY_LINE = "The report of a run as a page that follows it while it trains; several runs side by side. Nothing is written."
 PORT = 8766
@@ -22,7 +22,7 @@ def run(argv: Sequence[str]) -> int:
         raise TacitError(f"--trajectories must not be negative, and is {arguments.trajectories}.")
     runs, settings = watched(arguments.runs), ServingSettings(port=arguments.port)
     try:
-        from tacit.serving.listening import answer_requests
+        from tacit.serving.running import answer_requests
         from tacit.watching.app import make_app
     except ImportError as error:
         raise TacitError(f"`tacit watch` needs {error.name}: {install('serve')}.") from error

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group
+from tacit.core.types import Group, Moment
 from tacit.credit.embedders import Embedder
-from tacit.credit.radius import search_radius
+from tacit.credit.geometry import search_radius
 
 FILE = "radius.json"
 

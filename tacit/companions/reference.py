@@ -16,10 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from tacit.core.credit import Rewards
-from tacit.core.engine import REFERENCE, SCORING
-from tacit.core.moment import Moment
-from tacit.core.protocols import Policy
-from tacit.core.types import Group, flat_steps
+from tacit.core.protocols import REFERENCE, SCORING, Policy
+from tacit.core.types import Group, Moment, flat_steps
 
 
 @dataclass

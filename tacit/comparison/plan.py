@@ -34,31 +34,327 @@ What is said more closely wins: common, then world, then method, then the method
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.assembly.checks import AGENTS, prepare
-from tacit.assembly.recipe import Document, Recipe
-from tacit.comparison.fairness import Difference, check_fair, differences, read_unequal
-from tacit.comparison.fields import (
-    check_known,
-    check_name,
-    check_shared_settings,
-    having,
-    merge,
-    read_names,
-    read_seeds,
-    read_shared,
-    read_table,
-    read_tables,
-    read_text,
-    read_thresholds,
-)
-from tacit.comparison.grid import Grid, read_grid
-from tacit.comparison.unlearned import CONTEXT, PLAYS, compared, missing_here, played_document
+from tacit.config.checks import AGENTS, EXPERT, READER, open_world, prepare
+from tacit.config.flags import method_options
+from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe
 from tacit.core.errors import TacitError, unknown
+from tacit.training.practice import Course
+
+# The parts of a comparison's file, each refused with the reason where it is not what it should be.
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
+
+
+def read_seeds(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or any(not isinstance(s, int) or isinstance(s, bool) or s < 0 for s in value):
+        raise TacitError(f"seeds must be a list of whole numbers such as [0, 1, 2], not {value!r}: each is one run per method.")
+    if len(set(value)) < len(value):
+        raise TacitError(f"seeds = {value} names a seed twice; the same run again says nothing new.")
+    return tuple(value)
+
+
+def read_thresholds(value: Any) -> tuple[float, ...]:
+    whole = isinstance(value, list | tuple) and all(isinstance(v, int | float) and 0 < v <= 1 for v in value)
+    if not whole:
+        raise TacitError(f"thresholds must be a list of success shares above 0 and at most 1, not {value!r}.")
+    return tuple(sorted(float(v) for v in value))
+
+
+def read_names(value: Any, key: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise TacitError(f"{key} must be a list of names, not {value!r}.")
+    return tuple(dict.fromkeys(value))
+
+
+def read_tables(document: Document, kind: str) -> dict[str, Document]:
+    tables = document.get(kind)
+    if not isinstance(tables, Mapping) or not tables:
+        raise TacitError(f"the file names no {kind}: add at least one table [{kind}.NAME].")
+    for name in tables:
+        check_name(name, kind.removesuffix("s"))
+    return {name: read_table(table, f"{kind}.{name}") for name, table in tables.items()}
+
+
+def check_name(name: str, kind: str) -> None:
+    if not NAME.fullmatch(name):
+        raise TacitError(f"{kind} name {name!r} becomes a directory: use letters, digits and . _ + = - only.")
+
+
+def read_shared(value: Any, where: str) -> Document:
+    document = read_table(value, where)
+    for key in ("seed", "out"):
+        if key in document:
+            raise TacitError(f"[{where}] says {key!r}; the comparison gives every run its own: leave it out.")
+    if "method" in document:
+        document["method"] = read_table(document["method"], f"{where}.method")
+    return document
+
+
+def read_table(value: Any, where: str) -> Document:
+    """A table with its keys, and those of the tables in it, spelled with underscores."""
+    if not isinstance(value, Mapping):
+        raise TacitError(f"[{where}] must be a table of settings, not {value!r}.")
+    keep = where.endswith(".methods")  # names, not settings
+    return {
+        key if keep else key.replace("-", "_"): read_table(inner, f"{where}.{key}") if isinstance(inner, Mapping) else inner
+        for key, inner in value.items()
+    }
+
+
+def read_text(document: Document, key: str, default: str) -> str:
+    value = document.get(key, default)
+    if not isinstance(value, str):
+        raise TacitError(f"{key} must be text, not {value!r}.")
+    return value
+
+
+def check_known(document: Document, keys: Iterable[str], where: str) -> None:
+    for key in document:
+        if key not in keys:
+            raise unknown(f"key in {where}", key, keys)
+
+
+def merge(*documents: Mapping[str, Any]) -> Document:
+    """Later ones win, table by table."""
+    merged: Document = {}
+    for document in documents:
+        for key, value in document.items():
+            before = merged.get(key)
+            merged[key] = merge(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def having(settings: Mapping[str, Any], method: str) -> Document:
+    """Those of the settings that a method has."""
+    own = _settings_of(method)
+    return {key: value for key, value in settings.items() if key in own}
+
+
+def check_shared_settings(shared: Document, methods: Iterable[str], world: str) -> None:
+    """Settings for all methods are passed over where a method has no such thing, but one that none has is a mistake."""
+    known = set().union(*map(_settings_of, methods))
+    for key in shared.get("method", {}):
+        if key == "name":
+            raise TacitError("methods are named under [methods]; [common.method] and [worlds.….method] hold their settings.")
+        if key not in known:
+            raise unknown(f"setting of the methods in world {world!r}", key, known)
+
+
+def _settings_of(method: str) -> set[str]:
+    return {option.place[1] for option in method_options(method) if option.place[0] == "method"}
+
+
+# Final success once more, as rows × columns of the file's methods: who plays × what is read, say.
+#
+# [grid]
+# columns = ["full block", "paper's block", "history"]
+# rows.reader = ["reader-full", "reader-paper", ""]        a method for each column, or none
+# rows.tiny-base = ["full", "paper", "history"]
+
+Found = dict[str, Any]
+NOTHING: Found = {"start": None, "final": None}
+
+
+@dataclass(frozen=True)
+class Grid:
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[str, ...]]
+    """row -> its methods, one for each column; empty where there is none"""
+
+
+def read_grid(value: Any, methods: Collection[str]) -> Grid | None:
+    if value is None:
+        return None
+    columns, rows = (value.get("columns"), value.get("rows")) if isinstance(value, Mapping) else (None, None)
+    if not columns or not _texts(columns) or not isinstance(rows, Mapping) or not all(map(_texts, rows.values())):
+        raise TacitError("[grid] must hold `columns`, a list of names, and for each row `rows.NAME`, a list of methods.")
+    for name, own in rows.items():
+        if len(own) != len(columns):
+            raise TacitError(f"[grid] has {len(columns)} columns, rows.{name} {len(own)} methods; '' leaves a place empty.")
+        for method in filter(None, own):
+            if method not in methods:
+                raise unknown(f"method in rows.{name} of [grid]", method, methods)
+    return Grid(tuple(columns), {name: tuple(own) for name, own in rows.items()})
+
+
+def make_grids(grid: Grid | None, rows: Sequence[Found], panels: Sequence[str]) -> list[Found]:
+    """One for each panel, the first of which is the world's own, from the rows of its table. Those who practise are told twice:
+    where they began, and where they ended."""
+    if grid is None:
+        return []
+    by_method = {row["method"]: row for row in rows}
+    found = []
+    for number, panel in enumerate(panels):
+        lines = []
+        for name, own in grid.rows.items():
+            told = [_on(by_method[method], panel if number else "") if method else NOTHING for method in own]
+            ends = ("start", "final") if any(measures["start"] for measures in told) else ("final",)
+            for end in ends:
+                line = f"{name}, {end}" if len(ends) > 1 else name
+                lines.append({"name": line, "measures": [measures[end] for measures in told]})
+        found.append({"panel": panel, "columns": list(grid.columns), "rows": lines})
+    return found
+
+
+def _on(row: Found, further: str) -> Found:
+    """start and final of a row, on its own panel or on a further one."""
+    return row["further"].get(further, NOTHING) if further else row
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+# What stands in a comparison without being trained: rows that only play, and worlds whose tasks may not be on this machine.
+#
+# [methods.reader-paper]
+# plays = "reader"        the world's reader, or its `expert`; measured once for each seed on the panels of the other rows
+# block = "paper"         what it reads; an expert reads nothing
+
+PLAYS = "plays"
+READ_BY = {READER: "constant_context", EXPERT: DEFAULT_METHOD}
+"""whose context one who learns nothing is in, where no method is named"""
+CONTEXT = ("history", "state_block", "block", "bound", "wording", "style", "chat", "thinking", "admissible")
+"""settings of a method that say what its agent reads: whoever continues from a start reads what the start was taught with"""
+STILL = {"sft": {"steps": 0, "rounds": 0}, "schedule": {"iterations": 0}, "evaluation": {"untrained": True}}
+
+
+def played_document(method: str, shared: Document, own: Document) -> Document:
+    """Of a row that learns nothing, from its own table and what all rows of the world share."""
+    plays = own[PLAYS]
+    if plays not in AGENTS:
+        raise unknown(f"player of method {method!r}", str(plays), AGENTS)
+    if section := next((key for key, value in own.items() if isinstance(value, Mapping)), ""):
+        raise TacitError(f"method {method!r} says {section!r}, but plays = {plays!r} learns nothing that it could be for.")
+    name = own.get("name", READ_BY[plays])
+    settings = {**having(shared.get("method", {}), name), **{key: value for key, value in own.items() if key != PLAYS}}
+    rest = {key: value for key, value in shared.items() if key != "tiny"}
+    return merge(rest, {"method": None}, STILL, {"model": plays, "method": {**settings, "name": name}, "seed": 0})
+
+
+def compared(document: Document) -> Document:
+    """The settings of a row that are held against those of the others: of one who learns nothing, what it reads."""
+    if document["model"] not in AGENTS:
+        return document
+    reads = CONTEXT if document["model"] == READER else ()
+    return {"method": {key: value for key, value in document["method"].items() if key in reads}}
+
+
+def missing_here(shared: Document) -> str:
+    """Why a world cannot be played on this machine; nothing where its tasks are at hand."""
+    recipe = Recipe.from_json({**{k: v for k, v in shared.items() if k not in ("start", "methods")}, "method": DEFAULT_METHOD})
+    world, train = open_world(recipe.world), recipe.train
+    try:
+        Course.of(world, replace(train, tasks=1, evaluation=replace(train.evaluation, tasks=1)))
+    except TacitError as error:
+        return str(error)
+    return ""
+
+
+# In which settings do the columns of a comparison differ, and is that what they are there to show?
+#
+# A column says what it is about by naming settings in its table, `[methods.X]` or `[worlds.W.methods.X]`. A setting that
+# differs
+# between columns which do not name it differs by their methods' defaults alone, and what the table shows may be its doing. It
+# is refused, unless the file says `unequal = ["invalid_penalty"]`; then it is told as such.
+
+BY_METHOD = ("method", "schedule")
+"""sections whose defaults are a method's own; elsewhere all columns have the same, or what their method cannot do without"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting that two columns of a world have, and have otherwise."""
+
+    setting: str
+    """as a column would name it: `invalid_penalty`, `schedule.lr`"""
+    values: Mapping[str, Any]
+    """by column; a column whose method has no such setting is absent"""
+    named_by: tuple[str, ...]
+    """the columns that name it"""
+    unequal: bool
+    """whether columns differ in it that do not name it"""
+
+    def __str__(self) -> str:
+        """`buffer: 256 in reuserl; 0 in reuserl-batch`"""
+        columns: dict[str, list[str]] = {}
+        for column, value in self.values.items():
+            columns.setdefault(_shown(value), []).append(column)
+        told = "; ".join(f"{value} in {', '.join(names)}" for value, names in columns.items())
+        return f"{self.setting}: {told}" + (" (by the methods' defaults)" if self.unequal else "")
+
+
+def differences(documents: Mapping[str, Document], tables: Mapping[str, Iterable[Document]]) -> list[Difference]:
+    """Between the columns of one world: their complete documents, and the tables in which each says what is its own."""
+    columns = {column: dict(_settings(document)) for column, document in documents.items()}
+    named = {column: {place for table in own for place in _named(table)} for column, own in tables.items()}
+    found = []
+    for place in dict.fromkeys(place for settings in columns.values() for place in settings):
+        values = {column: settings[place] for column, settings in columns.items() if place in settings}
+        if any(value != next(iter(values.values())) for value in values.values()):
+            section, _, name = place.partition(".")
+            setting = name if section == "method" else place
+            rest = [value for column, value in values.items() if setting not in named[column]]
+            unequal = section in BY_METHOD and any(value != rest[0] for value in rest)
+            found.append(Difference(setting, values, tuple(c for c in values if setting in named[c]), unequal))
+    return found
+
+
+def check_fair(found: Mapping[str, Sequence[Difference]], allowed: Sequence[str]) -> list[str]:
+    """Refuse what is unequal and not said to be, in any world; else a sentence for each that is."""
+    unequal = [(world, each) for world, own in found.items() for each in own if each.unequal]
+    refused = {each.setting: f"In {world}, {each}" for world, each in reversed(unequal) if each.setting not in allowed}
+    if refused:
+        settings = ", ".join(f'"{setting}"' for setting in reversed(refused))
+        raise TacitError(
+            f"columns differ in what none of them is about. {'. '.join(reversed(refused.values()))}. Give all the same under "
+            f"[common.method] or [common.schedule], name the setting in the [methods.…] table of the column that is about it, "
+            f"or write `unequal = [{settings}]` to have it told beside the table."
+        )
+    for setting in allowed:
+        if setting not in {each.setting for _, each in unequal}:
+            raise TacitError(f"unequal names {setting!r}, which is not: all columns have the same, or name it. Leave it out.")
+    return [f"unequal in {world}, and no column is about it: {each}." for world, each in unequal]
+
+
+def read_unequal(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise TacitError(f'unequal must be a list of settings such as ["invalid_penalty", "schedule.lr"], not {value!r}.')
+    return tuple(name.replace("-", "_") for name in value)
+
+
+def _settings(document: Document) -> Iterator[tuple[str, Any]]:
+    """What columns may differ in: `method.kl`, `schedule.lr`, `sft.tasks`, `engine.lora_rank`, `policies.extractor.model`."""
+    for section in ("method", "schedule", "sft", "engine", "policies"):
+        for name, value in _leaves(document.get(section, {})):
+            if (section, name) != ("method", "name"):
+                yield f"{section}.{name}", value
+
+
+def _named(table: Document) -> Iterator[str]:
+    return (name for name, _ in _leaves(table))
+
+
+def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every value with its path, however deep tables lie in it."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", below) for name, below in _leaves(value))
+        else:
+            yield key, value
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, list):
+        return " + ".join(map(str, value or ())) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 TOP = ("name", "description", "seeds", "thresholds", "metrics", "unequal", "common", "worlds", "methods", "grid")
 SECTIONS = ("schedule", "sft", "engine", "policies")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from tacit.core.types import Observation, Trajectory, Transition
+import numpy as np
+
+from tacit.core.protocols import Tokenizer
+from tacit.core.types import Group, Observation, Trajectory, Transition
 
 
 class Adviser(Protocol):
@@ -79,3 +83,80 @@ def most_repeated(trajectory: Trajectory) -> str:
         counts[step.action] = counts.get(step.action, 0) + 1
     action = max(counts, key=lambda a: counts[a], default="")
     return action if counts.get(action, 0) > 2 else ""
+
+
+# What a finished episode teaches (OPID, §3.2), and where such a lesson stands in a prompt.
+#
+# A(τ) = (s_ep, {s_step,t : t ∈ C})        `Skills`: one for the whole episode, and one for each critical step
+# h̃ = H(h, s)                              `Lesson`: after the task, or right before the request for an action
+
+
+@dataclass(frozen=True)
+class Skills:
+    episode: str = ""
+    """a workflow that worked, or what to avoid"""
+    steps: Mapping[int, str] = field(default_factory=dict)
+    """index of a critical step -> what to do there"""
+    summary: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.episode or self.steps)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is put into one prompt."""
+
+    task: str = ""
+    """after the task statement"""
+    step: str = ""
+    """right before the request for an action"""
+
+    def __bool__(self) -> bool:
+        return bool(self.task or self.step)
+
+
+class Teacher(Protocol):
+    """Knows the prompts that a policy would have read, had it been told what it needed to know."""
+
+    def lessons(self, trajectory: Trajectory) -> Sequence[Sequence[Lesson]]:
+        """Per step: the lessons whose effect is measured there, each by itself. Usually one, or none."""
+        ...
+
+    def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+        """H: the same, as the tokens of whole prompts, for the group's flat steps."""
+        ...
+
+
+# A tracker's signals: what a step was worth in two sums, and beside them what each rule gave to it.
+#
+#     {"progress": 1.02, "error": 0.2, "progress.subgoal": 1.0, "progress.hinted_place": 0.02, "error.repeated": 0.2}
+#
+# Both sums are always there; a rule only where it came up, since signals are measured at every step of every episode.
+
+PROGRESS, ERROR = "progress", "error"
+
+
+def summed(progress: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, float]:
+    """The signals of one step, from what each rule gave; rules that gave nothing are left out. Errors are positive amounts."""
+    signals = {PROGRESS: float(sum(progress.values())), ERROR: float(sum(errors.values()))}
+    for name, worth in progress.items():
+        if worth:
+            signals[f"{PROGRESS}.{name}"] = float(worth)
+    for name, worth in errors.items():
+        if worth:
+            signals[f"{ERROR}.{name}"] = float(worth)
+    return signals
+
+
+def counted(events: Iterable[str], table: Mapping[str, float]) -> dict[str, float]:
+    """What each event was worth, those that happened twice counted twice."""
+    worth: dict[str, float] = {}
+    for event in events:
+        worth[event] = worth.get(event, 0.0) + table[event]
+    return worth
+
+
+def component_names(progress: Iterable[str], errors: Iterable[str]) -> tuple[str, ...]:
+    """The names of all rules, as `summed` spells them."""
+    return (*(f"{PROGRESS}.{name}" for name in progress), *(f"{ERROR}.{name}" for name in errors))

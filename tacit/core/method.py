@@ -22,14 +22,11 @@ from typing import Annotated, Any, Literal, Protocol, overload
 import numpy as np
 
 from tacit.core.actions import ActionFormat
-from tacit.core.batch import Per
 from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveShare, Share
-from tacit.core.credit import Credit, Rewards
-from tacit.core.engine import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING
+from tacit.core.credit import Credit, Per, Rewards
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
-from tacit.core.protocols import LossTerm, Policy
-from tacit.core.types import PLAIN, ActionStyle, Condition, Group, Observation, Prompt, Task, Transition
+from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
+from tacit.core.types import PLAIN, ActionStyle, Condition, Group, Moment, Observation, Prompt, Task, Transition
 
 
 class Pending(Protocol):
@@ -281,7 +278,7 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it asks of an engine, by the names of core/engine.py."""
+        """What it asks of an engine, by the names of core/protocols.py."""
         pieces = (*self.rewards, *self.credits, *self.columns, *self.companions, self.conditions)
         asked = frozenset().union(*(getattr(piece, "needs", frozenset()) for piece in pieces))
         hidden = {HIDDEN_STATES} if self.hidden_layer is not None else frozenset()

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tacit.core.chat import Chat, Conversation, Message
+from tacit.core.seeds import derive
 
 ActionStyle = Literal["tags", "bare", "tools"]
 """How an action is written: `<think>…</think><action>…</action>`, the bare action on one line, or a call of a tool. A wording
@@ -301,3 +302,24 @@ class Group:
 def flat_steps(groups: Sequence[Group]) -> list[Step]:
     """Every step of every group, in the order batches and credit use."""
     return [step for group in groups for step in group.steps]
+
+
+# When in a run something happens: terms whose weight decays and companions that sample are told.
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Iteration `iteration` (from 1) of `iterations`, under the run's seed."""
+
+    seed: int = 0
+    iteration: int = 1
+    iterations: int = 1
+
+    @property
+    def share(self) -> float:
+        """How much of the run lies behind: 0 in the first iteration, 1 in the last. A run of one iteration is at its start."""
+        return (self.iteration - 1) / max(1, self.iterations - 1)
+
+    def derive(self, *place: int | str) -> int:
+        """The seed of one named place in this iteration."""
+        return derive(self.seed, *place, self.iteration)

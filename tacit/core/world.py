@@ -16,14 +16,142 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
+from tacit.core.actions import FORMATS, ActionFormat, Calls, Tags
 from tacit.core.errors import TacitError, install, unknown
-from tacit.core.skills import Skills
-from tacit.core.types import Observation, Task, Trajectory, Transition
-from tacit.core.wording import Wording
+from tacit.core.hindsight import Skills
+from tacit.core.types import ActionStyle, Observation, Task, Trajectory, Transition
+
+# How a world is told to an agent.
+
+
+class Wording(Protocol):
+    """Contexts decide what is told; wordings decide the words.
+
+    Four more things a wording may have, and most need none of them:
+
+    version   raised whenever its words change; "1" where it is not said. A skill module keeps the version it learned to read.
+    formats   style -> ActionFormat, where an action is not written as `core/actions.py` has it for that style
+    alone     as `now`, for a prompt that shows no past turn: where `now` speaks of the turns above it
+    message   as `now`, for one message of a conversation, in which every past turn has one of its own; `alone` or `now` where
+              it is not said
+    """
+
+    @property
+    def separator(self) -> str: ...
+
+    def task(self, task: Task) -> str:
+        """The statement of the task."""
+        ...
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        """One past turn, for history; `number` counts from 1."""
+        ...
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        """The present observation, with the admissible actions where asked."""
+        ...
+
+    def request(self, style: ActionStyle) -> str:
+        """What is asked of the agent."""
+        ...
+
+
+class Numbered:
+    """The usual words for a language model: the rules and the task, then turn by turn. A world gives its rules and, where its
+    observations are not words yet, `seen`."""
+
+    separator = "\n\n"
+    rules = ""
+    asked = "Your goal: "
+    """what stands before the task"""
+    word = "action"
+    """what the agent is to give"""
+    between = "\n"
+    """a turn's number, what was seen, and what was done"""
+    listed = "; "
+    """between admissible actions"""
+
+    def seen(self, observation: Observation) -> str:
+        return observation.text
+
+    def task(self, task: Task) -> str:
+        return "\n".join(part for part in (self.rules, f"{self.asked}{task.goal}") if part)
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{self._seen(number, observation)}{self.between}You did: {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        text = self._seen(number, observation)
+        if admissible and observation.actions:
+            text += f"\nPossible {self.word}s: {self.listed.join(observation.actions)}"
+        return text
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return f"Answer with the next {self.word} alone."
+        return f"Think step by step inside <think> </think>, then give one {self.word} inside <action> </action>."
+
+    def _seen(self, number: int, observation: Observation) -> str:
+        return f"Turn {number}.{self.between}{self.seen(observation)}"
+
+
+class Brief:
+    """The usual words for a policy of a million parameters: a line a turn, `brief > action`, and nothing asked."""
+
+    separator = "\n"
+    then = " > "
+    """between what was seen and what was done"""
+    ends = ""
+    """what the present line ends with, where the agent goes on"""
+    listed = "; "
+    """between admissible actions"""
+
+    def brief(self, observation: Observation) -> str:
+        return observation.text
+
+    def task(self, task: Task) -> str:
+        return ""
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{self.brief(observation)}{self.then}{action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        listed = f" [{self.listed.join(observation.actions)}]" if admissible and observation.actions else ""
+        return f"{self.brief(observation)}{listed}{self.ends}"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+def format_of(wording: Wording, style: ActionStyle) -> ActionFormat:
+    """How this wording has an action written in this style. Tags of its own for several kinds of action are several tools."""
+    own: Mapping[ActionStyle, ActionFormat] = getattr(wording, "formats", {})
+    tags = own.get("tags")
+    if style == "tools" and "tools" not in own and isinstance(tags, Tags) and len(tags.kinds) > 1:
+        return Calls(tags.kinds, keep_case=tags.keep_case)
+    formats = {**FORMATS, **own}
+    if style not in formats:
+        raise unknown(f"style of the wording {type(wording).__name__}", style, formats)
+    return formats[style]
+
+
+def version_of(wording: Wording) -> str:
+    return getattr(wording, "version", "1")
+
+
+def tell_now(wording: Wording, number: int, observation: Observation, admissible: bool, past: bool) -> tuple[str, str]:
+    """(the present observation, the same for when no past turn is shown; empty where that is no different). `past` says whether
+    any is shown now."""
+    alone = getattr(wording, "alone", None)
+    if alone is None:
+        return wording.now(number, observation, admissible), ""
+    without = alone(number, observation, admissible)
+    return (wording.now(number, observation, admissible) if past else without), without
+
 
 USUAL_PANEL = 128
 """tasks that are measured on where no number is named, and any number could be made"""
@@ -84,7 +212,7 @@ class Tracker(Protocol):
 
     def signals(self, before: Any, after: Any) -> Mapping[str, float]:
         """What the last update was worth: the sums `progress` and `error`, and beside them every rule that came up, by its
-        name in `components` (tacit/core/signals.py)."""
+        name in `components` (tacit/core/hindsight.py)."""
         ...
 
 
@@ -305,3 +433,72 @@ def _pick_out(
 
 _MOST_PER_TASK = 64
 """tasks that are looked at for each one of the families wanted: a family may never come"""
+
+
+# What a world must return, said in words where it returns anything else.
+
+
+def as_observation(answer: object) -> Observation:
+    """What `reset` returned. Anything but an Observation is explained."""
+    return _observation(answer, "reset must return an Observation(text)")
+
+
+def as_transition(answer: object) -> Transition:
+    """What `step` returned, in plain numbers. Anything but a Transition, or one that holds no Observation, is explained."""
+    if not isinstance(answer, Transition):
+        raise TypeError(f"step must return a Transition(observation, done, success), and returned {_shape(answer)}")
+    seen = _observation(answer.observation, "the Transition that step returns must hold an Observation(text)")
+    if not isinstance(answer.label, str):
+        raise TypeError(f"the label of the Transition that step returns must be text, and is {answer.label!r}")
+    return replace(answer.in_plain_numbers(), observation=seen)
+
+
+def _observation(answer: object, rule: str) -> Observation:
+    if not isinstance(answer, Observation):
+        raise TypeError(f"{rule}, and returned {_shape(answer)}")
+    if not isinstance(answer.text, str):
+        raise TypeError(f"{rule}, and its text is {_shape(answer.text)}")
+    if isinstance(answer.actions, str) or not all(isinstance(action, str) for action in answer.actions):
+        raise TypeError(f"{rule}, whose actions are a tuple of texts, and they are {answer.actions!r}")
+    return answer if isinstance(answer.actions, tuple) else replace(answer, actions=tuple(answer.actions))
+
+
+def _shape(answer: object) -> str:
+    """`a tuple of (str, dict), as Gym's worlds do`"""
+    if not isinstance(answer, tuple):
+        return "nothing" if answer is None else f"a {type(answer).__name__}"
+    kinds = ", ".join(type(part).__name__ for part in answer)
+    return f"a tuple of ({kinds})" + (", as Gym's worlds do" if len(answer) in (2, 4, 5) else "")
+
+
+# Text of a world along its expert's episodes: what a tiny tokenizer is trained on.
+
+
+def texts_of_play(
+    world: World,
+    tasks: Iterable[Task],
+    expert: Callable[[Task], Expert],
+    wordings: Sequence[Wording],
+    tracker: Tracker | None = None,
+    present: bool = True,
+    bare: bool = False,
+) -> list[str]:
+    """Each task, and of each turn: the present as it is told (where `present`), the turn as it is told afterwards, the action
+    by itself (where `bare`), and the state block of a tracker."""
+    texts: list[str] = []
+    for task in tasks:
+        hero, observation, done, number = expert(task), world.reset(task), False, 1
+        state = tracker.start(task, observation) if tracker else None
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = hero.act(observation)
+            texts += [wording.now(number, observation, False) for wording in wordings if present]
+            texts += [wording.turn(number, observation, action) for wording in wordings]
+            texts += [action] if bare else []
+            transition = world.step(action)
+            if tracker:
+                texts.append(tracker.render(state))
+                state = tracker.update(state, action, transition)
+            observation, done, number = transition.observation, transition.done, number + 1
+    world.close()
+    return [text for text in texts if text]

@@ -15,12 +15,27 @@ from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
-from tacit.core.engine import HIDDEN_STATES
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Encoder
+from tacit.core.protocols import HIDDEN_STATES, Encoder
 from tacit.core.tools import Encode
 from tacit.core.types import Group, Step
-from tacit.credit.keys import Key, key_texts
+
+# By what two steps are the same where they must be equal: what was seen, what was told of the present, or all that was read.
+#
+# GiGPO and HGPO compare observations. A policy that reads a state block is told more than it sees: the same shelf, looked at
+# before and after the knife was found, is one observation and two states. With the key `state` an exact partition knows as much
+# of the present as the policy does.
+
+Key = Literal["observation", "state", "prompt"]
+"""observation: the text of what is seen. state: that and the state block, as the prompt tells them (a wording that counts turns
+tells one turn from another). prompt: all of it, with the task and the turns before."""
+
+
+def key_texts(steps: Sequence[Step], key: Key = "observation") -> list[str]:
+    if key == "observation":
+        return [step.observation.text for step in steps]
+    return [step.prompt.now if key == "state" else step.prompt.text for step in steps]
+
 
 Pooling = Literal["last", "mean", "attention"]
 """which of a prompt's states: the last token's, their mean, or the mean weighted by where the layer's last token attends"""

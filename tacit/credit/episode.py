@@ -13,11 +13,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tacit.core.credit import Credit, Rewards
-from tacit.core.engine import REFERENCE, SCORING
 from tacit.core.method import Explained
-from tacit.core.moment import Moment
-from tacit.core.protocols import Policy
-from tacit.core.types import Group, flat_steps
+from tacit.core.protocols import REFERENCE, SCORING, Policy
+from tacit.core.types import Group, Moment, flat_steps
 
 Std = Literal["population", "sample"] | None
 

@@ -19,9 +19,8 @@ import numpy as np
 from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Explained
-from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
-from tacit.core.types import Group
+from tacit.core.types import Group, Moment
 
 
 def within_conditions(term: CreditTerm) -> CreditTerm:

@@ -20,14 +20,12 @@ import numpy as np
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
-from tacit.core.moment import Moment
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group
-from tacit.credit.diagnostics import partition_metrics
+from tacit.core.types import Group, Moment
+from tacit.credit.embedders import Key, key_texts
 from tacit.credit.episode import Std, standardise, step_scores
-from tacit.credit.keys import Key, key_texts
 from tacit.credit.partitions import by_history
-from tacit.credit.step_relative import explain, part_relative, spread
+from tacit.credit.step_relative import explain, part_relative, partition_metrics, spread
 
 
 def hierarchy(

@@ -20,13 +20,11 @@ import numpy as np
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
-from tacit.core.moment import Moment
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, Step
-from tacit.credit.diagnostics import pace_metrics, partition_metrics
+from tacit.core.types import Group, Moment, Step
 from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameObservation, by_key
-from tacit.credit.step_relative import explain
+from tacit.credit.step_relative import explain, pace_metrics, partition_metrics
 
 Form = Literal["q", "difference", "q-style", "diff-peer"]
 ActionKey = Literal["tag", "tokens", "action-tag", "first-token"]

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from tacit.core.engine import Engine
 from tacit.core.errors import TacitError
+from tacit.core.protocols import Engine
 from tacit.core.registry import Registry
 
 ENGINES = {
-    "local": "tacit.engines.local.spec:ENGINE",
-    "sharded": "tacit.engines.sharded.spec:ENGINE",
-    "chat": "tacit.engines.chat.spec:ENGINE",
-    "tinker": "tacit.engines.tinker.spec:ENGINE",
+    "local": "tacit.engines.local.settings:ENGINE",
+    "sharded": "tacit.engines.sharded.settings:ENGINE",
+    "chat": "tacit.engines.endpoint.settings:ENGINE",
+    "tinker": "tacit.engines.tinker.settings:ENGINE",
 }
-REGISTRY = Registry("engine", "tacit.engines", ENGINES, lambda found: isinstance(found, Engine), "a tacit.core.engine.Engine")
+REGISTRY = Registry(
+    "engine", "tacit.engines", ENGINES, lambda found: isinstance(found, Engine), "a tacit.core.protocols.Engine"
+)
 
 
 def get_engine(name: str) -> Engine:

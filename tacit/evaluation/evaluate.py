@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from tacit.core.method import Context
+from tacit.core.method import Alike, Context
+from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import Completion, Task, Trajectory
-from tacit.evaluation.journal import Journal, Place
-from tacit.evaluation.panels import PANEL_SEED, Panel
-from tacit.evaluation.rules import Rules
+from tacit.core.types import Completion, Group, Task, Trajectory
+from tacit.core.world import Environment
+from tacit.evaluation.journal import Journal, Place, Remembering
+from tacit.evaluation.panels import PANEL_SEED, Panel, Rules
 from tacit.evaluation.scores import PanelScore, score_panel
-from tacit.evaluation.turns import Remembering
-from tacit.rollout.episodes import EpisodePlan, SamplingPolicy, rollout
-from tacit.rollout.onlookers import NOBODY, Onlooker
+from tacit.rollout.episodes import NOBODY, EpisodePlan, Onlooker, SamplingPolicy, rollout, rollout_groups
 from tacit.rollout.worlds import WorldPool
 
 BATCH = 256
@@ -133,3 +133,35 @@ def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iter
         own = [place for place, whose in zip(places, players, strict=True) if whose == player]
         for start in range(0, len(own), batch):
             yield player, own[start : start + batch]
+
+
+# Where a policy is looked at while it practises: the tasks, the prompts, the sampling and the groups of its training.
+
+
+@dataclass(frozen=True)
+class Ground:
+    world: Environment
+    worlds: WorldPool
+    context: Context
+    policy: Any
+    """samples, reads and gives hidden states"""
+    tasks: Sequence[Task]
+    """the pool that practice draws from"""
+    sampling: Sampling
+    """as in training"""
+    max_steps: int
+    group_size: int
+    seed: int
+    iteration: int
+    """the one that this policy would play next, counted from 1"""
+    collect: Callable[[int], Sequence[Group]]
+    """the groups of an iteration, as training would play them; crashed episodes are left out"""
+    run: Path | None = None
+    """where its recorded episodes lie"""
+
+    def play(self, tasks: Sequence[Task], members: int, seed: int) -> list[Group]:
+        """Groups of other tasks than the next iteration's, in the same manner."""
+        played = rollout_groups(
+            tasks, members, seed, Alike(), self.context, self.worlds, self.policy, self.sampling, self.max_steps
+        )
+        return [group for group in (g.without_crashes() for g in played) if len(group)]

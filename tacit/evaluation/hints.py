@@ -23,16 +23,16 @@ from typing import Protocol
 
 import numpy as np
 
-from tacit.contexts.notes import teach
 from tacit.core.errors import TacitError
+from tacit.core.hindsight import Lesson
 from tacit.core.method import Context
 from tacit.core.protocols import Scorer, Tokenizer
-from tacit.core.skills import Lesson
 from tacit.core.types import Observation, Prompt, Task
 from tacit.core.world import Environment, Expert
-from tacit.evaluation.intervals import t_interval
-from tacit.rollout.fitting import encode_action, fit
-from tacit.rollout.retelling import playing, told
+from tacit.evaluation.statistics import t_interval
+from tacit.prompts.conversation import teach
+from tacit.rollout.encoding import encode_action, fit
+from tacit.rollout.replay import playing, told
 
 KINDS = ("true", "false", "irrelevant", "empty")
 FOLLOWED = "false, what it names"

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tacit.contexts.history import History
 from tacit.core.method import Context
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import Trajectory
 from tacit.core.world import Wording, World
-from tacit.rollout.fitting import encode_action
-from tacit.rollout.retelling import recorded, repeating, told
+from tacit.prompts.history import History
+from tacit.rollout.encoding import encode_action
+from tacit.rollout.replay import recorded, repeating, told
+from tacit.runs.files import disk_errors
 
 REACT = {"ReAct-1step": 1, "ReAct-full": None}
 """past turns that are read; None is all of them"""
@@ -145,3 +147,45 @@ def _episode(trajectory: Trajectory, context: Context, tokenizer: Tokenizer) -> 
 
 def _total(episodes: Sequence[np.ndarray]) -> int:
     return int(sum(int(episode.sum()) for episode in episodes))
+
+
+# What contexts cost as a picture: a context that does not grow is flat.
+
+
+def plot_tokens(file: Path, title: str, uses: Sequence[TokenUse]) -> None:
+    """Mean prompt tokens against the turn, one line per context, and how many episodes got there."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (above, below) = pyplot.subplots(
+        2, 1, figsize=(8, 5.5), sharex=True, layout="constrained", height_ratios=[4.0, 1.0]
+    )
+    for use in uses:
+        turns = use.by_turn()
+        above.plot(
+            [t for t, _, _ in turns],
+            [tokens for _, tokens, _ in turns],
+            label=use.context,
+            marker=".",
+            linestyle=_line(use.context),
+        )
+    above.set_ylim(bottom=0)
+    above.set_ylabel("prompt tokens, mean")
+    above.set_title(title)
+    if uses:
+        above.legend()
+        reached = uses[0].by_turn()
+        below.bar([t for t, _, _ in reached], [n for _, _, n in reached], width=0.8, color="tab:gray")
+    below.set_ylabel("episodes")
+    below.set_xlabel("turn")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    with disk_errors(file):
+        figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def _line(context: str) -> str:
+    return "--" if context.endswith(UNLISTED) else "-"

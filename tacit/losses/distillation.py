@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from tacit.core.batch import Per
-from tacit.core.credit import Rewards
-from tacit.core.engine import SCORING, TEACHER
-from tacit.core.moment import Moment
-from tacit.core.protocols import Policy, TokenView
-from tacit.core.skills import Teacher
-from tacit.core.types import Group
-from tacit.losses.aggregate import mean_over
+from tacit.core.credit import Per, Rewards
+from tacit.core.hindsight import Teacher
+from tacit.core.protocols import SCORING, TEACHER, Policy, TokenView
+from tacit.core.types import Group, Moment
+from tacit.losses.surrogates import mean_over
 
 if TYPE_CHECKING:
     import torch

@@ -25,9 +25,8 @@ from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Schedule
 from tacit.core.tools import Base, Tools
 from tacit.core.world import Environment
-from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Pooling, SentenceEncoder
+from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
 from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, settle
-from tacit.credit.keys import Key
 from tacit.credit.pace import ActionKey, ActionPeers, Form
 from tacit.credit.partitions import Clusters, Fixed
 from tacit.credit.step_relative import StepRelative

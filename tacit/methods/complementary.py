@@ -22,17 +22,11 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from tacit.companions.experience.bank import CAPACITY, Bank
-from tacit.companions.experience.beforehand import fill
-from tacit.companions.experience.companion import GUIDED, Experience, Halves
-from tacit.companions.experience.counsel import Asked
-from tacit.companions.experience.critic import Critic
-from tacit.companions.experience.embedding import Embedding, Ngrams, Sentences, served_name
-from tacit.companions.experience.extractor import Extractor
-from tacit.companions.experience.internalising import internalising
-from tacit.companions.experience.manager import Manager
-from tacit.companions.experience.operations import Style
-from tacit.companions.experience.retrieval import Diversity
-from tacit.contexts.asking import Asking
+from tacit.companions.experience.companion import GUIDED, Experience, Halves, internalising
+from tacit.companions.experience.extractor import Extractor, Style
+from tacit.companions.experience.files import fill
+from tacit.companions.experience.manager import Asked, Critic, Manager
+from tacit.companions.experience.retrieval import Diversity, Embedding, Ngrams, Sentences, served_name
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
@@ -40,6 +34,7 @@ from tacit.core.tools import NO_TOOLS, Base, Tools
 from tacit.core.world import Environment
 from tacit.credit.halves import within_conditions
 from tacit.methods.grpo import GRPO
+from tacit.prompts.search_and_ask import Asking
 
 
 @dataclass(frozen=True)

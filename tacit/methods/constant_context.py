@@ -27,11 +27,11 @@ from tacit.core.protocols import LossTerm
 from tacit.core.tools import Tools
 from tacit.core.types import ActionStyle
 from tacit.core.world import Environment
-from tacit.credit.step_returns import StepReturns
-from tacit.losses.kl import ReferenceKL
-from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
+from tacit.credit.returns import StepReturns
+from tacit.losses.regularizers import ReferenceKL
+from tacit.losses.surrogates import PolicyGradient, SampledPenalty
 from tacit.methods.grpo import GRPO
-from tacit.rewards.signals import StepSignals, spelled_out
+from tacit.rewards.outcome import StepSignals, spelled_out
 
 STEP_COST = "step_cost"
 """the one component of the reward that is no rule of a tracker"""

@@ -17,7 +17,7 @@ from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
-from tacit.credit.keys import Key
+from tacit.credit.embedders import Key
 from tacit.credit.partitions import Partition, SimilarObservation
 from tacit.credit.step_relative import Same, StepRelative
 from tacit.methods.grpo import GRPO

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from tacit.contexts.history import History
-from tacit.contexts.state_block import StateBlock
 from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Positive
 from tacit.core.composition import Part, adds, compose
 from tacit.core.errors import TacitError
@@ -22,11 +20,11 @@ from tacit.core.tools import NO_TOOLS, Base, Tools
 from tacit.core.types import ActionStyle
 from tacit.core.world import FULL_BLOCK, Environment
 from tacit.credit.episode import EpisodeRelative
-from tacit.losses.clipped import ClippedSurrogate
-from tacit.losses.entropy import EntropyBonus
-from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
-from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Worth, outcome_of
+from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs
+from tacit.losses.surrogates import ClippedSurrogate
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
+from tacit.rewards.outcome import InvalidPenalty, Worth, outcome_of
 
 Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")]
 ClipLow = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low")]

@@ -16,8 +16,8 @@ from tacit.core.bounds import Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
+from tacit.credit.embedders import Key
 from tacit.credit.hgpo import HistoryHierarchy
-from tacit.credit.keys import Key
 from tacit.methods.grpo import GRPO
 
 

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tacit.companions.judge.judge import EpisodeJudge
+from tacit.companions.judge import EpisodeJudge
 from tacit.core.bounds import AtLeastOne, NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.prices import Prices
-from tacit.core.tools import Tools
+from tacit.core.tools import Prices, Tools
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 

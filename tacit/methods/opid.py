@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tacit.companions.hindsight.analyzers import Analyzer, ByModel, ByRule
-from tacit.companions.hindsight.companion import Hindsight
-from tacit.companions.hindsight.teachers import Routed, Routing
+from tacit.companions.hindsight.companion import Hindsight, Routed, Routing
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive
 from tacit.core.composition import Part, adds
-from tacit.core.prices import Prices
-from tacit.core.tools import Tools
+from tacit.core.tools import Prices, Tools
 from tacit.core.world import Environment
 from tacit.credit.skill_shift import SkillShift
 from tacit.methods.grpo import GRPO, Turns

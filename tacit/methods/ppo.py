@@ -16,9 +16,8 @@ from tacit.core.bounds import NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.tools import Tools
 from tacit.core.world import Environment
-from tacit.credit.gae import GeneralisedAdvantage
-from tacit.credit.returns import Returns
-from tacit.losses.value import ValueLoss
+from tacit.credit.returns import GeneralisedAdvantage, Returns
+from tacit.losses.regularizers import ValueLoss
 from tacit.methods.grpo import GRPO
 
 

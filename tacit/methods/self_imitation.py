@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tacit.companions.imitating import Imitating, above_their_group
+from tacit.companions.imitation import Imitating, above_their_group
 from tacit.core.bounds import AtLeastOne, NotNegative, Share
 from tacit.core.composition import Part, adds
 from tacit.core.tools import Tools

@@ -100,10 +100,9 @@ def __getattr__(name: str) -> Environment:
 
 
 def _open(carried: Carried) -> Environment:
-    from tacit.environments import get_environment
-    from tacit.modules.drafting.rewarded import RewardedTracker
-    from tacit.modules.drafting.tracker import DraftedTracker
-    from tacit.modules.work import with_draft
+    from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker
+    from tacit.modules.logs import with_draft
+    from tacit.worlds import get_environment
 
     if carried.kind == "tracker":
         return with_draft(DraftedTracker(carried.texts, carried.name, world=carried.world))

@@ -13,15 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.assembly.checks import check_model, open_world
-from tacit.assembly.recipe import Recipe, Said
+from tacit.config.checks import check_model, open_world
+from tacit.config.recipe import Recipe, Said
 from tacit.core.errors import TacitError
-from tacit.engines.models.fingerprint import checkpoint_directory
+from tacit.engines.models.bases import checkpoint_directory
 from tacit.evaluation.tokens import LISTED, REACT, UNLISTED
-from tacit.modules.base import Base
 from tacit.modules.cost_player import Order
-from tacit.modules.module import find_modules
-from tacit.modules.players import home_of_modules, module_recipe
+from tacit.modules.module import Base, find_modules
+from tacit.modules.router import home_of_modules, module_recipe
 
 PANEL = ("split", "tasks", "panel", "repeats", "temperature", "top_p", "top_k", "max_steps")
 

@@ -48,8 +48,8 @@ class Connections:
 
 
 def measure(order: Order) -> dict[str, Any]:
-    from tacit.assembly.measuring import Sitting
-    from tacit.rollout.onlookers import Onlooker
+    from tacit.config.measuring import Sitting
+    from tacit.rollout.episodes import Onlooker
 
     class Clock(Onlooker):
         began = ended = 0.0
@@ -82,9 +82,9 @@ def measure(order: Order) -> dict[str, Any]:
 
 
 def _open(order: Order, said: dict[tuple[str, ...], Any], sent: list[int]) -> Any:
-    from tacit.assembly.players import Endpoint, open_endpoint, open_target
+    from tacit.config.players import Endpoint, open_endpoint, open_target
     from tacit.evaluation.tokens import react_contexts
-    from tacit.modules.players import open_player
+    from tacit.modules.router import open_player
     from tacit.training.practice import completion_limit, evaluation_sampling
 
     if not order.react:

@@ -17,13 +17,11 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Sampling
 from tacit.core.world import Environment
-from tacit.engines.models.fingerprint import hash_file
+from tacit.engines.models.bases import hash_file
 from tacit.evaluation.scores import in_world
-from tacit.modules.base import Base
 from tacit.modules.carrying import Carried, carried_by, make_known
 from tacit.modules.drafting.tracker import FencedDraft
-from tacit.modules.module import MANIFEST, UNIFIED, Module
-from tacit.modules.prompting import describe_context, tracker_version, wording_version
+from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, describe_context, tracker_version, wording_version
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import versions
 from tacit.runs.files import write_directory, write_json
@@ -146,3 +144,78 @@ def _policy_manifest(policy: Path) -> dict[str, Any]:
         return json.loads((policy / "policy.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TacitError(f"cannot read the checkpoint {policy}: {error}.") from error
+
+
+# A module in words, for whoever is handed one: README.md, which is the card where it is published.
+
+FORM = """---
+base_model: {base}
+license: {licence}
+library_name: tacit
+tags: [tacit, agent, skill-module, {tag}]
+---
+# {skill}: a skill module for {world}
+
+Plays {families} of world `{world}`. {what}, {size}.{draft}
+
+| | |
+|---|---|
+| base | `{base}`, fingerprint `{fingerprint}` |
+| licence of the base | {licence} |
+| reads | {context}, wording version {wording}{tracker} |
+| plays with | temperature {temperature:g}, at most {max_steps} turns |
+| weights | `{digest}` |
+| made by | tacit {tacit}, run `{run}`, checkpoint `{checkpoint}` |
+
+## Scores
+
+{scores}
+
+    tacit modules install FILE --out modules        checks files, base, tracker and wording; --verify plays the panel again
+    tacit play --policy modules/{skill}
+"""
+
+
+def card_of(module: Module, licence: str) -> str:
+    return FORM.format(
+        base=module.base.model,
+        licence=licence,
+        world=module.place,
+        tag=module.draft.world or "work" if module.draft else module.world,
+        draft=_draft_text(module),
+        skill=module.skill,
+        families=", ".join(module.families),
+        what="A LoRA adapter on its base" if module.adapter else "A whole model",
+        size=f"{sum((module.path / name).stat().st_size for name in module.files):,} bytes of files",
+        fingerprint=module.fingerprint,
+        context=module.context["kind"].replace("_", " "),
+        wording=module.wording,
+        tracker=f", tracker {module.tracker}" if module.tracker else "",
+        temperature=module.sampling.temperature,
+        max_steps=module.max_steps,
+        digest=module.digest,
+        tacit=module.code.get("tacit", "?"),
+        run=module.run["name"],
+        checkpoint=module.run["checkpoint"],
+        scores=_scores_text(module.scores) if module.scores else "It was not measured.",
+    )
+
+
+def _draft_text(module: Module) -> str:
+    if module.draft is None:
+        return ""
+    files = ", ".join(f"`{name}`" for name in module.draft.files)
+    return (
+        f" What it reads or was paid by was drafted by a model ({files}); that text is run, behind a fence, whenever it plays."
+    )
+
+
+def _scores_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = ["| after | success | 95% interval | episodes | panel | hash |", "|---|---|---|---|---|---|"]
+    for stage, score in scores.items():
+        low, high = score["interval"]
+        lines.append(
+            f"| {stage} | {score['success']:.1%} | [{low:.1%}, {high:.1%}] | {score['episodes']} | {score['panel']} | "
+            f"`{score['panel_hash']}` |"
+        )
+    return "\n".join(lines)

@@ -12,18 +12,70 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tacit.core.errors import TacitError
+from tacit.core.errors import TacitError, unknown
+from tacit.core.method import Context
 from tacit.core.protocols import Sampling
-from tacit.core.wording import version_of
-from tacit.core.world import FULL_BLOCK, Environment
-from tacit.engines.models.fingerprint import hash_file
-from tacit.modules.base import Base
+from tacit.core.world import FULL_BLOCK, Environment, version_of
+from tacit.engines.models.bases import BASES, checkpoint_directory, hash_file
+from tacit.engines.models.tiny import TINY_SIZES, TinySettings
 from tacit.modules.carrying import Carried, make_known, read_carried
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
+
+# The model that adapters sit on: how it is named, where it lies, and whether it is the one a module was trained on.
+
+
+@dataclass(frozen=True)
+class Base:
+    model: str
+    """as `--model` takes it: a tiny size, a directory or a hub id"""
+    seed: int = 0
+    """of a tiny model's first weights"""
+    tiny: TinySettings | None = None
+    """sizes, where the model is a tiny one from scratch"""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Base:
+        tiny = data.get("tiny")
+        return cls(data["model"], data["seed"], TinySettings(**tiny) if tiny else None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"model": self.model, "seed": self.seed, "tiny": asdict(self.tiny) if self.tiny else None}
+
+    def elsewhere(self, model: str | None) -> Base:
+        """The same, or another model named in its place: where it lies on this machine."""
+        return self if model in (None, self.model) else Base(model, self.seed)
+
+    def source(self, world: Environment) -> str:
+        """The checkpoint's directory, or a hub id."""
+        from tacit.engines.models.sources import TEXTS_SEED, find_checkpoint
+
+        texts = world.example_texts
+        return find_checkpoint(self.model, self.seed, (lambda: texts(TEXTS_SEED)) if texts is not None else None, self.tiny)
+
+    def fingerprint(self, world: Environment) -> str:
+        from tacit.engines.models.bases import checkpoint_directory
+
+        directory = checkpoint_directory(self.source(world))
+        files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in directory.iterdir())
+        return _fingerprint(directory, tuple(files))
+
+
+@cache
+def _fingerprint(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str:
+    """Many modules sit on one base, and reading all of a large one takes a minute: once in a process, while its files
+    stay as they are."""
+    from tacit.engines.models.bases import fingerprint
+
+    return fingerprint(directory)
+
 
 MANIFEST = "module.json"
 FORMAT = 1
@@ -252,3 +304,103 @@ def _from_json(path: Path, data: dict[str, Any]) -> Module:
         taught=data.get("taught", {}),
         draft=draft,
     )
+
+
+# The licence of the model that a module was trained from: whoever passes a module on passes on something made from it.
+
+OWN = "Apache-2.0"
+"""of packaged bases and of models from scratch: tacit's own"""
+FRONT = re.compile(r"\A---\s*\n.*?^license:\s*(\S[^\n]*)$", re.DOTALL | re.MULTILINE)
+"""what the card of a published model begins with"""
+TEXTS = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
+
+
+def licence_of(base: Base, world: Environment, said: str = "") -> str:
+    """`said` where somebody says it; else as the model's own files do."""
+    if said:
+        return said
+    if base.model in BASES or base.model in TINY_SIZES:
+        return OWN
+    try:
+        directory = checkpoint_directory(base.source(world))
+    except TacitError as error:
+        raise TacitError(f"{error} So its licence cannot be read there: say it with --base-licence NAME.") from error
+    found = _by_card(directory / "README.md") or next(filter(None, (_by_text(directory / name) for name in TEXTS)), "")
+    if not found:
+        raise TacitError(
+            f"base {base.model!r} says nothing about its licence (a card README.md with `license:`, or a file LICENSE, in "
+            f"{directory}); whoever gets the module must know it: say it with --base-licence NAME."
+        )
+    return found
+
+
+def _by_card(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    told = FRONT.search(file.read_text(encoding="utf-8", errors="replace"))
+    return told[1].strip().strip("\"'") if told else ""
+
+
+def _by_text(file: Path) -> str:
+    """Its first line that says something."""
+    if not file.is_file():
+        return ""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.strip()[:120] for line in lines if line.strip()), "")
+
+
+# What an agent reads, as data: a module carries the context it was trained in, and no setting can lead it astray.
+
+KINDS: Mapping[str, type[Any]] = {"state_block": StateBlock, "history": History}
+PARTS_OF_THE_WORLD = ("wording", "tracker")
+"""fields that are the world's own objects: a wording is kept by its name and version, a tracker by its form and version"""
+
+
+def describe_context(context: Context, world: Environment) -> dict[str, Any]:
+    """`{"kind": "state_block", "wording": "terse", "one_step": true, …}`"""
+    kind = next((name for name, cls in KINDS.items() if type(context) is cls), None)
+    if kind is None:
+        raise TacitError(
+            f"a module can keep the contexts {', '.join(KINDS)}, and this run's agent reads by {type(context).__name__}; "
+            "play it from its run directory instead."
+        )
+    wording = next((name for name, own in world.wordings.items() if own is context.wording), None)  # type: ignore[attr-defined]
+    if wording is None:
+        raise TacitError(f"the wording of this run's context is none of world {world.name!r}, so a module could not name it.")
+    own = {f.name: getattr(context, f.name) for f in fields(KINDS[kind]) if f.name not in PARTS_OF_THE_WORLD}
+    if kind == "state_block":
+        form = next((name for name, own in world.trackers.items() if own is context.tracker), None)  # type: ignore[attr-defined]
+        if form is None:
+            raise TacitError(
+                f"the tracker of this run's context is none of world {world.name!r}, so a module could not name it."
+            )
+        own["form"] = form
+    return {"kind": kind, "wording": wording, **own}
+
+
+def make_context(data: Mapping[str, Any], world: Environment) -> Context:
+    """The inverse of `describe_context`, in this version's world."""
+    own = dict(data)
+    kind = own.pop("kind", "")
+    if kind not in KINDS:
+        raise unknown("kind of context", kind, KINDS)
+    own["wording"] = world.wording(own["wording"])
+    if kind == "state_block":
+        if world.tracker is None:
+            raise TacitError(f"this module reads a tracker's state block, and world {world.name!r} has no tracker here.")
+        own["tracker"] = world.tracker_of(own.pop("form", FULL_BLOCK))  # before blocks had forms there was one
+    known = {f.name for f in fields(KINDS[kind])}
+    for name in own:
+        if name not in known:
+            raise unknown(f"setting of the context {kind!r}", name, known)
+    return KINDS[kind](**own)
+
+
+def tracker_version(context: Context) -> str | None:
+    """Of the tracker whose words the agent reads; None where it reads none."""
+    return context.tracker.version if isinstance(context, StateBlock) and context.block else None
+
+
+def wording_version(context: Context) -> str:
+    """Of the words the agent reads."""
+    return version_of(context.wording)  # type: ignore[attr-defined]

@@ -7,11 +7,9 @@ from typing import Literal
 
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share, check_bounds
 from tacit.core.errors import TacitError
-from tacit.planning.devices import device_named, reached_on
-from tacit.planning.memory import Training
 from tacit.planning.plans import Cluster
-from tacit.planning.shapes import ModelShape
-from tacit.planning.timing import Network
+from tacit.planning.shapes import ModelShape, device_named, reached_on
+from tacit.planning.timing import Network, Training
 
 
 @dataclass(frozen=True)

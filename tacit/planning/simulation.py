@@ -17,12 +17,143 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.planning.scene import Outcome, Scene
-from tacit.planning.stations import Row, Station
+from tacit.planning.timing import Server
+from tacit.planning.workload import Workload
+
+# What is simulated, and what came of it.
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is simulated."""
+
+    work: Workload
+    server: Server
+    servers: int
+    update_s: float
+    """of a batch with the mean number of tokens; others in proportion"""
+    push_s: float = 0.0
+    overlap: int = 0
+    gathered: bool = False
+    worlds: int = 0
+    """episodes under way at a time; 0 is as many as a batch has"""
+    world_workers: int = 0
+    """steps of worlds that are computed at a time; 0 is all"""
+    server_life_s: float = 0.0
+    """mean time until a server dies; 0 is never"""
+    restart_s: float = 60.0
+    world_deaths: float = 0.0
+    """share of turns in which the world dies"""
+
+    def __post_init__(self) -> None:
+        if self.servers < 1 or self.overlap < 0 or min(self.update_s, self.push_s, self.server_life_s, self.restart_s) < 0:
+            raise TacitError(f"a scene needs at least one server and no negative times or overlap: {self}.")
+        if not 0 <= self.world_deaths < 1:
+            raise TacitError(f"world_deaths = {self.world_deaths} must be at least 0 and below 1.")
+
+
+@dataclass
+class Outcome:
+    """Means over the iterations after the first k + 1, in which the pipeline fills."""
+
+    iteration_s: float
+    ranks_wait: float
+    """share of the time in which the learner neither updates nor pushes"""
+    servers_wait: float
+    """share of the time in which a server has nothing to do, mean over servers"""
+    rows: float
+    """mean rows of a server"""
+    staleness: float
+    """updates between an episode's beginning and its use, mean"""
+    oldest: int
+    iterations: list[float] = field(default_factory=list)
+    server_deaths: int = 0
+    world_deaths: int = 0
+    turns: int = 0
+
+
+# One simulated server, and the episodes that it writes for.
+
+ROUNDING = 1e-6
+"""tokens that the clock of a server may be off by"""
+
+
+@dataclass(slots=True)
+class Row:
+    """One episode under way."""
+
+    number: int
+    turns: list[tuple[float, float]]
+    begun: int
+    """version of the weights when it began"""
+    turn: int = 0
+    server: int = -1
+    dies: bool = False
+
+
+@dataclass(slots=True)
+class Station:
+    """Rows share a server equally, so one clock does for all: how many tokens a row that was there all along has written. It
+    stands still while prompts are read or weights taken; a row is done when it has moved by as many tokens as the row has."""
+
+    speed: Server
+    since: float = 0.0
+    clock: float = 0.0
+    paused: float = 0.0
+    """until when it reads prompts or takes weights"""
+    writing: list[tuple[float, int]] = field(default_factory=list)
+    """heap of (clock at which it is done, episode)"""
+    load: int = 0
+    """episodes that are played here, writing or not"""
+    alive: bool = True
+    stamp: int = 0
+    """of the newest word on when the next row is done; older ones are not heard"""
+    busy: float = 0.0
+    row_seconds: float = 0.0
+
+    def advance(self, now: float) -> None:
+        if self.writing:
+            start = min(max(self.since, self.paused), now)
+            self.clock += (now - start) / self.speed.step_s(len(self.writing))
+            self.busy += now - self.since
+            self.row_seconds += (now - self.since) * len(self.writing)
+        self.since = now
+
+    def stop(self, now: float, seconds: float) -> None:
+        """Nothing is written for so long, after whatever else it is stopped for."""
+        self.advance(now)
+        self.paused = max(self.paused, now) + seconds
+
+    def take(self, now: float, number: int, prompt: float, completion: float) -> None:
+        self.stop(now, prompt / self.speed.prefill_rate)
+        heapq.heappush(self.writing, (self.clock + completion, number))
+
+    def next_done(self, now: float) -> float:
+        left = max(0.0, self.writing[0][0] - self.clock) * self.speed.step_s(len(self.writing))
+        return max(now, self.paused) + left
+
+    def done(self, now: float) -> list[int]:
+        """The episodes whose turn is written now."""
+        self.advance(now)
+        self.clock = max(self.clock, self.writing[0][0])
+        found = []
+        while self.writing and self.writing[0][0] <= self.clock + ROUNDING:
+            found.append(heapq.heappop(self.writing)[1])
+        return found
+
+    def die(self, now: float) -> list[int]:
+        """The episodes whose requests are lost."""
+        self.advance(now)
+        lost = sorted(number for _, number in self.writing)
+        self.writing.clear()
+        self.alive, self.load, self.paused = False, 0, now
+        return lost
+
 
 ARRIVES, WRITES, LEARNT, PUSHED, DIES, BACK = range(6)
 

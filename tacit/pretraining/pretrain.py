@@ -5,14 +5,29 @@ L = −E[log π(token | the document so far)]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from tacit.pretraining.shards import Corpus, batches
-from tacit.training.supervised import cosine
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.world import Environment
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.bases import BASE_SIZES
+from tacit.pretraining.corpus import Corpus, batches, documents, make_corpus, sample_texts
+from tacit.runs.directory import code_version
+from tacit.runs.files import write_directory
+from tacit.training.imitation import cosine
+from tacit.worlds import get_environment
 
 
 @dataclass(frozen=True)
@@ -37,3 +52,123 @@ def pretrain(
     """`learn(documents, lr)` takes one step and says its loss, which `report` hears with the step's number."""
     for step, rows in enumerate(batches(corpus, settings.rows, settings.steps, settings.seed)):
         report(step + 1, learn(rows, settings.lr * cosine(step, settings.steps, settings.warmup)))
+
+
+# How well a policy reads: fresh documents, greedy answers.
+
+APART = 8
+"""questions between two that are asked: those of one episode are much alike"""
+
+
+def reading(policy: Policy, worlds: Sequence[Environment], seed: int, each: int = 400) -> Mapping[str, float]:
+    """`<world> questions`: share of last questions answered exactly. Episodes the corpus does not have."""
+    right: dict[str, list[bool]] = defaultdict(list)
+    for world in worlds:
+        all_made = (d for d in documents(world, each, derive(seed, "reading")) if d.kind == "questions")
+        made = islice(all_made, 0, APART * each, APART)
+        asked = [(d, policy.encode_prompt(d.prompt)) for d in made]
+        asked = [(d, prompt) for d, prompt in asked if len(prompt) + 40 < policy.context_limit]
+        answers = policy.sample([Request(prompt) for _, prompt in asked], Sampling(temperature=0.0, max_tokens=40))
+        # Of several right answers to `how`, the first token that differs decides; only exactly equal ones count.
+        for (document, _), answer in zip(asked, answers, strict=True):
+            if not document.prompt.rpartition("\n")[2].startswith("how"):
+                right[f"{world.name} questions"].append(answer.text == document.answer)
+    return {name: sum(found) / len(found) for name, found in right.items()}
+
+
+# A tiny policy that can read our worlds: a tokenizer, a corpus of random play and questions, and a model pretrained on it.
+
+EPISODES = {
+    "alfworld": 40_000,
+    "cooking": 8_000,
+    "countdown": 8_000,
+    "textcraft": 6_000,
+    "sokoban": 6_000,
+    "webshop": 6_000,
+    "searchqa": 30_000,
+}
+"""random episodes of each world in the corpus of a base; Search QA's last four turns, the others' up to 24"""
+REPORTS = 20
+"""of the loss, in a whole pretraining"""
+
+
+@dataclass(frozen=True)
+class BasePlan:
+    """A base to be made."""
+
+    destination: Path
+    size: str
+    """a name of `BASE_SIZES`"""
+    share: float
+    """of the corpus"""
+    processes: int
+    """to make the corpus with"""
+    settings: PretrainingSettings
+    engine: EngineSettings
+
+    @property
+    def episodes(self) -> dict[str, int]:
+        return {name: max(1, round(count * self.share)) for name, count in EPISODES.items()}
+
+    @property
+    def command(self) -> str:
+        own = self.settings
+        return f"tacit prepare base DEST --size {self.size} --steps {own.steps} --rows {own.rows} --share {self.share:g}"
+
+
+def check_destination(destination: Path) -> None:
+    """It must be new, and possible to make: said before minutes of work."""
+    if destination.exists():
+        raise TacitError(f"{destination} exists already; name a new directory.")
+    parent = next(place for place in destination.absolute().parents if place.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise TacitError(f"cannot make {destination}: {parent} is no directory that can be written to.")
+
+
+def make_base(plan: BasePlan, say: Callable[[str], None]) -> dict[str, float]:
+    """Tokenizer, corpus, pretraining, a look at how it reads, and the packed base. Returns how it reads."""
+    from tacit.engines.local.language_modelling import TextLearner
+    from tacit.engines.local.policy import load_policy
+    from tacit.engines.models.bases import pack_base
+    from tacit.engines.models.tiny import tiny_checkpoint
+
+    settings, episodes, began = plan.settings, plan.episodes, time.monotonic()
+    told = ", ".join(f"{count:,} of {name}" for name, count in episodes.items())
+    say(f"making a tokenizer and a corpus from random episodes: {told}")
+    blank = tiny_checkpoint(sample_texts(episodes, settings.seed), BASE_SIZES[plan.size], settings.seed)
+    policy = load_policy(str(blank), plan.engine, settings.seed)
+    end, limit = policy.engine.codec.end, policy.context_limit
+    corpus = make_corpus(episodes, blank / "tokenizer.json", end, limit, settings.seed, plan.processes)
+    say(f"corpus: {len(corpus):,} documents, {len(corpus.tokens):,} tokens, {time.monotonic() - began:.0f} s")
+
+    def report(step: int, loss: Any) -> None:
+        if step % max(1, settings.steps // REPORTS) == 0:
+            say(f"step {step}: loss {float(loss):.3f}, {time.monotonic() - began:.0f} s")
+
+    learner = TextLearner(policy)
+    pretrain(learner.step, corpus, settings, report)
+    learner.finish()
+    say("asking it questions about episodes it has not read")
+    reads = dict(reading(policy, [get_environment(name) for name in episodes], settings.seed))
+    about = {
+        "name": plan.size,
+        "command": plan.command,
+        "code": code_version(),
+        "sizes": asdict(BASE_SIZES[plan.size]),
+        "settings": asdict(settings),
+        "episodes": episodes,
+        "documents": corpus.documents,
+        "tokens": len(corpus.tokens),
+        "tokens_seen": round(settings.steps * min(settings.rows, len(corpus)) * len(corpus.tokens) / len(corpus)),
+        "reads": {name: round(share_right, 4) for name, share_right in reads.items()},
+        "seconds": round(time.monotonic() - began),
+    }
+    with TemporaryDirectory() as place:
+        policy.save(Path(place) / "trained", optimizer=False)
+        checkpoint = next(Path(place).glob("**/config.json")).parent
+
+        def pack(path: Path) -> None:
+            pack_base(checkpoint, path, about)
+
+        write_directory(plan.destination, pack)
+    return reads

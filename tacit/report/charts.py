@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
-from tacit.evaluation import pictures
-from tacit.evaluation.pictures import Arrivals, Point, Series, Spread
-from tacit.report.numbers import percent, short
-from tacit.report.page import clean, parts
+from tacit.evaluation import plots
+from tacit.evaluation.plots import Arrivals, Point, Series, Spread
+from tacit.report.page import clean, parts, percent, short
 
 Named = TypeVar("Named", Series, Spread, Arrivals)
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT = 360, 190, 8, 32, 44
@@ -27,9 +26,9 @@ LETTER = 7.2
 MOST_POINTS = 240
 """more are drawn as means over neighbours: a chart has no more room"""
 QUIET, RULE = "#5b6570", "#dfe3e8"
-NAMES = {colour: f"c{i}" for i, colour in enumerate(pictures.COLOURS)} | {QUIET: "quiet", RULE: "rule"}
+NAMES = {colour: f"c{i}" for i, colour in enumerate(plots.COLOURS)} | {QUIET: "quiet", RULE: "rule"}
 """what page.css calls a colour"""
-DRESS = pictures.PLAIN | {f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")} | {
+DRESS = plots.PLAIN | {f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")} | {
     "font.size": 11, "xtick.major.size": 0, "ytick.major.size": 0, "xtick.major.pad": 5, "ytick.major.pad": 6,
     "xtick.labelcolor": QUIET, "ytick.labelcolor": QUIET, "axes.labelcolor": QUIET, "axes.axisbelow": True, "grid.color": RULE,
     "grid.linewidth": 1,
@@ -63,14 +62,14 @@ def draw(
         axes.grid(axis="y")
         axes.set_xlabel(x_label, loc="right", labelpad=3)
         axes.locator_params(axis="x", nbins=4)
-        pictures.draw_lines(axes, drawn, marks)
+        plots.draw_lines(axes, drawn, marks)
         if several:
-            pictures.name_ends(axes, drawn, 12 / (HEIGHT - BOTTOM - TOP))
+            plots.name_ends(axes, drawn, 12 / (HEIGHT - BOTTOM - TOP))
 
     lines = []
     for s in drawn:
         known = [[float(f"{v:.6g}") for v in (p.x, p.y, p.low, p.high) if v is not None] for p in s.points]
-        lines.append({"name": s.name, "colour": s.colour % len(pictures.COLOURS), "points": known})
+        lines.append({"name": s.name, "colour": s.colour % len(plots.COLOURS), "points": known})
     scales = {"x": [*ends, LEFT, right], "y": [ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP]}
     told = [
         f"{s.name + ': ' if several else ''}{show(s.points[0].y)} at {x_label} {short(s.points[0].x)}, "
@@ -92,7 +91,7 @@ def spreads(title: str, rows: Sequence[Spread], note: str) -> Markup:
     def paint(axes: Any) -> None:
         axes.set_xticks(ticks, [percent(tick).replace(".0%", "%") for tick in ticks])
         axes.set_xlim(0, ticks[-1])
-        pictures.draw_spreads(axes, drawn)
+        plots.draw_spreads(axes, drawn)
 
     told = "; ".join(f"{r.name} {percent(r.mean)}, interval {percent(r.low)} to {percent(r.high)}" for r in rows)
     return _figure(title, f"{title}. {told}.", _row_margins(drawn, 26, 54), paint, note)
@@ -103,7 +102,7 @@ def arrivals(title: str, rows: Sequence[Arrivals], last: float) -> Markup:
     drawn = list(map(_short, rows))
     told = "; ".join(f"{r.name} {', '.join('never' if s is None else short(s) for s in r.steps)}" for r in rows)
     margins = _row_margins(drawn, 34, 8)
-    return _figure(title, f"{title}. {told}.", margins, lambda axes: pictures.draw_arrivals(axes, drawn, last))
+    return _figure(title, f"{title}. {told}.", margins, lambda axes: plots.draw_arrivals(axes, drawn, last))
 
 
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:

@@ -6,18 +6,24 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tacit.config.checks import EXPERT, open_world
+from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
+from tacit.core.method import Context
 from tacit.core.types import Task, Trajectory
-from tacit.report.numbers import is_number
+from tacit.core.world import Environment
+from tacit.report.page import is_number
+from tacit.runs.alarms import ALARMS
 from tacit.runs.checkpoints import STATE
 from tacit.runs.directory import SETTINGS, SUMMARY, saved_checkpoints
-from tacit.runs.replay import recorded_steps
-from tacit.runs.trajectories import trajectory_from_record
-from tacit.runs.watching import ALARMS
+from tacit.runs.trajectories import recorded_steps, trajectory_from_record
+from tacit.training.practice import Course
+from tacit.training.settings import TrainSettings
 
 Record = Mapping[str, Any]
 OF_EPISODE = {"task": str, "success": bool, "score": float | int, "stop": str, "turns": list, "saw": str}
@@ -201,3 +207,122 @@ def _is_episode(record: Any) -> bool:
     except (ValueError, TypeError):  # a stop reason this version does not have, a count that is none
         return False
     return True
+
+
+# What is known of a run beyond its own directory. All of it can be absent: the page says so and does without.
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where an episode was played."""
+
+    task: Task
+    world: Environment
+    """names failures, counts skills, and is played again for the prompts"""
+    context: Context | None
+    """what the agent read; an expert reads no prompt"""
+
+
+@dataclass(frozen=True)
+class Known:
+    scenes: Mapping[str, Scene] = field(default_factory=dict)
+    """by the task's id: those measured on and those trained on"""
+    defaults: Mapping[str, Any] | None = None
+    """settings of the same method, world and model where nothing else is said"""
+    notices: tuple[str, ...] = ()
+    """why something is absent"""
+
+
+def known_of(settings: Any) -> Known:
+    """As far as it can be had here: the settings may be another version's, and the world may need data that is elsewhere."""
+    try:
+        recipe = Recipe.from_json(dict(settings))
+        usual = Recipe.from_json({"world": recipe.world, "model": recipe.model, "method": recipe.method}).to_json()
+    except (TacitError, TypeError, ValueError, KeyError, AttributeError) as error:
+        return Known(notices=(f"These settings are not this version's ({error}): the run is shown without its world's help.",))
+    try:
+        scenes: dict[str, Scene] = {}
+        for place in recipe.places:
+            world = open_world(place.world)
+            context = None if recipe.model == EXPERT else place.settings.context(world)
+            scenes |= {task.id: Scene(task, world, context) for task in _tasks(place.world, place.train)}
+        return Known(scenes, usual)
+    except Exception as error:  # a world of the user's own may fail in any way
+        return Known(defaults=usual, notices=(f"The world is not here ({error}): no labels of failures, no prompts.",))
+
+
+@cache
+def _tasks(world: str, settings: TrainSettings) -> tuple[Task, ...]:
+    """What a run trains on and is measured on. Kept: the runs of a comparison have the same."""
+    course = Course.of(open_world(world), settings)
+    return *course.tasks, *course.panel.tasks
+
+
+# What a comparison's directory says: comparison.json, whose layout is the docstring of `tacit.comparison`.
+
+COMPARISON = "comparison.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    path: Path
+    found: Record
+    cells: Sequence[Record]
+    rows: Sequence[Record]
+    """of the table: one per world and method"""
+    worlds: Sequence[str]
+    methods: Sequence[str]
+    seeds: Sequence[str]
+    notices: tuple[str, ...]
+
+    @property
+    def baseline(self) -> str:
+        return str(self.found.get("baseline") or next(iter(self.methods), ""))
+
+    def colour(self, method: str) -> int:
+        """A method has one colour on the whole page."""
+        return self.methods.index(method) if method in self.methods else len(self.methods)
+
+    def cells_of(self, world: str, method: str, finished: bool = False) -> list[Record]:
+        own = [cell for cell in self.cells if (cell["world"], cell["method"]) == (world, method)]
+        return [cell for cell in own if cell["status"] == "finished"] if finished else own
+
+    def place(self, cell: Record) -> Path:
+        """The run's directory, which may not be there."""
+        return self.path / str(cell.get("run") or "nowhere")
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Broken cells are left out and counted; a file that is no comparison at all is refused."""
+    told: list[str] = []
+    found = read_table(path / COMPARISON, told)
+    said = found.get("cells")
+    if not isinstance(said, list):
+        why = told[0] if told else "it has no cells."
+        remedy = "`tacit compare` writes it anew; `tacit report` also takes its runs one by one."
+        raise TacitError(f"{path / COMPARISON} is no comparison: {why} {remedy}")
+    notices = list(map(str, _list(found.get("notes"))))
+    if found.get("format") != FORMAT:
+        other = f"{COMPARISON} is of format {found.get('format')!r}, this version reads {FORMAT}"
+        notices.append(f"{other}: what differs is missing.")
+    cells = [cell for cell in entries(said) if has(cell, {"world": str, "method": str, "status": str})]
+    if len(cells) < len(said):
+        notices.append(f"{len(said) - len(cells)} of {len(said)} cells cannot be read, and are left out.")
+    rows = [row for row in entries(found.get("table")) if has(row, {"world": str, "method": str})]
+    if not rows:
+        notices.append("There is no table: no run has finished, or the runs of a world were measured on different panels.")
+    worlds, methods, seeds = (
+        list(dict.fromkeys([*map(str, _list(found.get(f"{key}s"))), *(str(cell.get(key)) for cell in cells)]))
+        for key in ("world", "method", "seed")
+    )
+    return Comparison(path, found, cells, rows, worlds, methods, seeds, tuple(notices))
+
+
+def entries(value: Any) -> list[Record]:
+    """The tables of a list, whatever else is in it."""
+    return [entry for entry in _list(value) if isinstance(entry, Mapping)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

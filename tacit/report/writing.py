@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tacit.core.errors import TacitError
-from tacit.report.comparison_files import COMPARISON, read_comparison
 from tacit.report.comparison_page import comparison_page
+from tacit.report.run_files import COMPARISON, read_comparison
 from tacit.report.run_page import run_page
 from tacit.report.viewer import MOST_TRAJECTORIES
 from tacit.runs.directory import SETTINGS, runs_below

@@ -9,9 +9,8 @@ from typing import Literal
 import numpy as np
 
 from tacit.core.credit import Rewards
-from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
-from tacit.core.types import Group
+from tacit.core.errors import TacitError, unknown
+from tacit.core.types import Group, Moment, Step
 from tacit.core.world import Environment
 
 Worth = Literal["success", "score", "steps"]
@@ -46,3 +45,67 @@ def outcome_of(world: Environment, of: Worth, scale: float) -> Outcome:
             "transitions carry a `reward` and say so (step_rewards=True in its Environment)."
         )
     return Outcome(scale, of)
+
+
+# What it costs to write something that is not an action.
+
+
+@dataclass(frozen=True)
+class InvalidPenalty:
+    """−penalty on each step whose completion does not parse: on that step alone, so that no earlier step is blamed for it."""
+
+    penalty: float = 0.1
+
+    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+        return [Rewards.local(g, np.array([0.0 if s.valid else -self.penalty for s in g.steps])) for g in groups]
+
+
+# What was measured on each step, as reward: progress and errors, by a tracker or by the world itself.
+
+
+@dataclass(frozen=True)
+class StepSignals:
+    """rₜ = Σ_name w_name · signalₜ[name] − cost, flowing to earlier steps as every reward does.
+
+    With the weights below it is r_prog − r_err of the constant-context paper's Eq. 7, with the step cost of its Table 6.
+    A signal of weight zero need not be there. `without` leaves out rules by name: `progress.subgoal` takes that rule's share
+    off the sum `progress`, and `progress` is all of them. A rule that did not come up on a step has no share.
+    """
+
+    weights: tuple[tuple[str, float], ...] = (("progress", 1.0), ("error", -1.0))
+    step_cost: float = 0.01
+    without: tuple[str, ...] = ()
+
+    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+        return [Rewards.per_step(g, np.array([self.reward(step) for step in g.steps])) for g in groups]
+
+    def reward(self, step: Step) -> float:
+        worth = -self.step_cost
+        for name, weight in self.weights:
+            if weight == 0.0 or name in self.without:
+                continue
+            if name not in step.signals:
+                raise TacitError(
+                    f"a step carries no signal {name!r} (it has: {', '.join(sorted(step.signals)) or 'none'}). Signals are "
+                    f"measured by the world itself (Transition.signals) or by a context that follows a tracker, such as "
+                    f"tacit/prompts/state_block.py; use one of them, or give {name!r} the weight 0."
+                )
+            left_out = sum(step.signals.get(part, 0.0) for part in self.without if part.startswith(f"{name}."))
+            worth += weight * (step.signals[name] - left_out)
+        return worth
+
+
+def spelled_out(names: Sequence[str], world: str, components: Sequence[str]) -> tuple[str, ...]:
+    """Each name as the tracker of `world` spells it: `subgoal` is `progress.subgoal`; `progress` and `error` stay as they are.
+
+    One that is not among `components` is an error that says which there are.
+    """
+    kinds = {component.partition(".")[0] for component in components}
+    found: list[str] = []
+    for name in names:
+        meant = [name] if name in kinds else [c for c in components if name in (c, c.partition(".")[2])]
+        if not meant:
+            rules = [component.partition(".")[2] for component in components if "." in component]
+            raise unknown(f"reward component of world {world!r}", name, {*kinds, *rules})
+        found += meant
+    return tuple(dict.fromkeys(found))

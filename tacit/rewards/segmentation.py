@@ -17,8 +17,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
-from tacit.core.types import Group, Trajectory
+from tacit.core.types import Group, Moment, Trajectory
 from tacit.core.world import Alphabet, Environment
 
 

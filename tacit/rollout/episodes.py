@@ -8,15 +8,18 @@ randomness is its place, so what it says does not depend on its pace.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError, told_of
 from tacit.core.method import Conditions, Context, Pending, Reader, take_down
+from tacit.core.progress import duration, number_of
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.core.types import (
@@ -32,10 +35,29 @@ from tacit.core.types import (
     Trajectory,
     Transition,
 )
-from tacit.rollout.desks import open_desk
-from tacit.rollout.fitting import encode_all, fit
-from tacit.rollout.onlookers import NOBODY, Onlooker
+from tacit.rollout.encoding import encode_all, fit, open_desk
 from tacit.rollout.worlds import Broken, WorldPool, answers_of
+
+# Whoever looks on while episodes are played.
+
+
+class Onlooker:
+    """Told of every turn and every episode as it ends. This one does nothing with it."""
+
+    def begins(self, worlds: object) -> None:
+        """Episodes begin in these worlds."""
+
+    def turn(self, completion: Completion, valid: bool) -> None:
+        """Something was written, and it parsed or not."""
+
+    def over(self, place: int, trajectory: Trajectory) -> None:
+        """The episode at this place of the plans has ended."""
+
+    def all_over(self) -> None:
+        """Nothing more will be played."""
+
+
+NOBODY = Onlooker()
 
 
 class SamplingPolicy(Sampler, Tokenizer, Protocol):
@@ -252,3 +274,98 @@ class _Episode:
             detail=self.detail,
             seed=self.plan.seed,
         )
+
+
+# How far episodes have come, for whoever waits for them.
+
+LATE_S = 3.0
+"""after so long it is said which world is being waited for"""
+
+SHOWN_CHARACTERS = 300
+"""of a completion that is shown"""
+
+
+class Tally(Onlooker):
+    """Counts episodes, turns and tokens, and estimates what is left."""
+
+    def __init__(
+        self, episodes: int, max_steps: int = 0, policy: Any = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`policy` may say what it has `written_tokens` by now."""
+        self._episodes, self._max_steps, self._policy, self._clock = episodes, max_steps, policy, clock
+        self._began = clock()
+        self._before, self._over, self._turns, self._turns_of_over, self._tokens = 0, 0, 0, 0, 0
+        self._written_before = self._written()
+        self._worlds: object = None
+        self.first: tuple[Completion, bool] | None = None
+        """what was written first, and whether it parsed"""
+
+    def begun(self, before: int) -> None:
+        """So many episodes were played earlier."""
+        self._before, self._began = before, self._clock()
+
+    def begins(self, worlds: object) -> None:
+        self._worlds = worlds
+
+    def turn(self, completion: Completion, valid: bool) -> None:
+        self._turns += 1
+        self._tokens += len(completion.tokens)
+        if self.first is None and completion.finish != "unusable":
+            self.first = (completion, valid)
+
+    def over(self, place: int, trajectory: Trajectory) -> None:
+        self._over += 1
+        self._turns_of_over += len(trajectory)
+
+    @property
+    def played(self) -> str:
+        """`31 turns`"""
+        return number_of(self._turns, "turn")
+
+    def parts(self) -> list[str]:
+        """`2 of 4 episodes`, `31 turns`, `210 tok/s`, `about 3 min 20 s left`"""
+        spent, over = self._clock() - self._began, self._before + self._over
+        # Where groups are selected by what came out, more may be played than were planned.
+        found = [f"{over} of {number_of(self._episodes, 'episode')}" if over <= self._episodes else number_of(over, "episode")]
+        found.append(self.played)
+        if (written := max(self._written() - self._written_before, self._tokens)) and spent > 0:
+            found.append(f"{written / spent:.3g} tok/s")
+        if not self._turns:
+            found.append(f"waiting for the first answer, {duration(spent)}")
+        elif left := self._time_left(spent):
+            found.append(left)
+        late = getattr(self._worlds, "late", None)
+        return [*found, str(late)] if late is not None and late.seconds >= LATE_S else found
+
+    def _time_left(self, spent: float) -> str:
+        """As if a turn ended its episode as often as it has until now; none goes on past its limit. The mean length of what is
+        over would say too little: the short ones are over first."""
+        under_way = self._episodes - self._before - self._over
+        if under_way <= 0 or not (self._over or self._max_steps):
+            return ""
+        limit = self._max_steps - (self._turns - self._turns_of_over) / under_way if self._max_steps else math.inf
+        each = min(self._turns / self._over, limit) if self._over else limit
+        return f"{'about' if self._over else 'at most'} {duration(spent / self._turns * under_way * each)} left"
+
+    def _written(self) -> int:
+        return getattr(self._policy, "written_tokens", 0)
+
+
+def describe_completion(what: str, completion: Completion, valid: bool) -> str:
+    text = completion.text if len(completion.text) <= SHOWN_CHARACTERS else f"{completion.text[:SHOWN_CHARACTERS]} …"
+    parses = "" if valid else ", which does not parse"
+    cut = ", cut off at the longest completion" if completion.finish == "length" else ""
+    return f"{what}, of {number_of(len(completion.tokens), 'token')}{parses}{cut}: {text!r}"
+
+
+# Which groups are worth training on.
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """DAPO's dynamic sampling: keep groups whose members differ in outcome; the others have zero advantage everywhere."""
+
+    rounds: int = 10
+
+    def keep(self, group: Group) -> bool:
+        return len({t.success for t in group.trajectories}) > 1

@@ -7,16 +7,91 @@ No worker is handed more than a few calls that it has not answered; the others w
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.connection import Connection
 from typing import Any
 
+from tacit.core.errors import TacitError
+from tacit.core.platform import OWN, import_path, join_cluster
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
-from tacit.rollout.processes import Processes
-from tacit.rollout.stages import NOTHING, Call, Ended, Worker, Workplace
-from tacit.rollout.worlds import Broken, Late
+from tacit.rollout.worlds import NOTHING, READY, Broken, Call, Ended, Late, Stage, Worker, Workplace
+
+# Workers as processes of this machine.
+
+# Spawned, not forked: torch's threads do not survive a fork.
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Processes:
+    def start(self, make: Callable[[], World]) -> Process:
+        return Process(make)
+
+    def wait(self, workers: Sequence[Process], limit_s: float) -> None:
+        connection.wait([thing for worker in workers for thing in (worker.line, worker.sentinel)], limit_s)
+
+
+class Process:
+    def __init__(self, make: Callable[[], World]) -> None:
+        self.line, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def sentinel(self) -> int:
+        return self._process.sentinel
+
+    def send(self, call: Call) -> None:
+        with contextlib.suppress(OSError):
+            self.line.send(call)
+
+    def answer(self) -> Any:
+        try:
+            if self.line.poll(0):
+                return self.line.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+        if not self._process.is_alive() and not self.line.poll(0):
+            raise self._ended()
+        return NOTHING
+
+    def leave(self) -> None:
+        with contextlib.suppress(OSError):
+            self.line.close()
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        if grace_s:
+            self._process.join(grace_s)
+        self._process.kill()
+        self._process.join()
+        self.leave()
+
+    def _ended(self) -> Ended:
+        self._process.join(1)
+        return Ended(f"its process died (exit code {self._process.exitcode})")
+
+
+def _serve(line: Connection, make: Callable[[], World]) -> None:
+    # Ctrl-C reaches every process of a terminal, and means the one that waits for these: it closes their line. A handler that
+    # does nothing, and not SIG_IGN, which programs that a world starts would inherit.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    stage = Stage(make)
+    line.send(READY)
+    while True:
+        try:
+            call = line.recv()
+        except (EOFError, OSError):
+            stage.close()
+            return
+        line.send(stage.call(*call))
+
 
 _START_S, _LEAVE_S = 120.0, 2.0
 """how long a process may take to start and to close its worlds"""
@@ -219,3 +294,78 @@ class Workers:
                 kind = "replay"
             redone.append((slot, (kind, argument)))
         return redone
+
+
+# Workers as Ray actors, spread over the machines of a cluster: for worlds so slow or so many that one machine is not enough.
+#
+# An actor whose machine is gone has died as a process has: its pool starts another, wherever there is room.
+
+SETTING = "--workers-at"
+
+
+class Actors:
+    def __init__(self, address: str, workers: int) -> None:
+        self._ray = join_cluster(address, SETTING, workers)
+        own = address == OWN
+        free = int(self._ray.available_resources().get("CPU", 0))
+        if not own and free < workers:
+            raise TacitError(
+                f"workers = {workers}, but the Ray cluster at {address!r} has {free} CPU(s) free, and each worker needs one of "
+                f"its own; use --workers {max(1, free)}, or a larger cluster."
+            )
+        self._remote = self._ray.remote(_Playing).options(
+            num_cpus=0 if own else 1,  # a Ray of one's own is this machine, which the engine may have counted already
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
+        )
+
+    def start(self, make: Callable[[], World]) -> Actor:
+        return Actor(self._ray, self._remote.remote(make))
+
+    def wait(self, workers: Sequence[Actor], limit_s: float) -> None:
+        self._ray.wait([worker.due[0] for worker in workers], timeout=limit_s)
+
+
+class Actor:
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+        self.due = [actor.ready.remote()]
+        """what it has not said yet, in order"""
+
+    def send(self, call: Call) -> None:
+        self.due.append(self._actor.call.remote(*call))
+
+    def answer(self) -> Any:
+        if not self._ray.wait(self.due[:1], timeout=0)[0]:
+            return NOTHING
+        try:
+            return self._ray.get(self.due.pop(0))
+        except self._ray.exceptions.RayError as error:
+            lines = str(error).strip().splitlines() or [""]
+            raise Ended(f"its Ray actor died: {type(error).__name__}: {lines[0]}") from error
+
+    def leave(self) -> None:
+        if self._ray.is_initialized():  # otherwise it went with its Ray
+            self.due = [self._actor.close.remote()]
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        if not self._ray.is_initialized():
+            return
+        if grace_s:
+            self._ray.wait(self.due[:1], timeout=grace_s)
+        self._ray.kill(self._actor)
+
+
+class _Playing:
+    def __init__(self, make: Callable[[], World]) -> None:
+        self._stage = Stage(make)
+
+    def ready(self) -> str:
+        return READY
+
+    def call(self, slot: int, what: tuple[str, Any]) -> Any:
+        return self._stage.call(slot, what)
+
+    def close(self) -> None:
+        self._stage.close()

@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from tacit.core.amounts import duration
-from tacit.core.answers import as_observation, as_transition
-from tacit.core.errors import told_of
+from tacit.core.errors import TacitError, told_of
+from tacit.core.progress import duration, number_of
 from tacit.core.simulator import START_S, close_simulator, start_simulator
-from tacit.core.types import Observation, StopReason, Task, Transition
-from tacit.core.world import Adviser, Expert, World
+from tacit.core.types import Observation, StopReason, Task, Trajectory, Transition
+from tacit.core.world import Adviser, Expert, World, as_observation, as_transition
 
 T = TypeVar("T")
 
@@ -232,3 +231,118 @@ def alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
         if outer_s:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer_s - (time.monotonic() - began)))
+
+
+# What a worker does, wherever it lives: it plays the worlds of some slots, one call after another.
+
+Call = tuple[int, tuple[str, Any]]
+"""(slot, (what to do, with what))"""
+
+READY = "ready"
+"""what a worker says first, once it has started"""
+
+NOTHING = object()
+"""no answer yet"""
+
+
+class Ended(Exception):
+    """A worker is gone; its words say how."""
+
+
+class Worker(Protocol):
+    """A process that was started somewhere, and answers calls in order; before them it says READY."""
+
+    def send(self, call: Call) -> None:
+        """Nothing comes of it where the worker is gone: whoever looks for the answer finds out."""
+        ...
+
+    def answer(self) -> Any:
+        """The next thing it says; NOTHING where it has not said it yet. Raises `Ended` where it never will."""
+        ...
+
+    def leave(self) -> None:
+        """Have it close its worlds and go."""
+        ...
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        """End it at once, or when it has not left after so many seconds."""
+        ...
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class Workplace(Protocol[W]):
+    """Where workers are started."""
+
+    def start(self, make: Callable[[], World]) -> W: ...
+
+    def wait(self, workers: Sequence[W], limit_s: float) -> None:
+        """Until one of them says something or is gone, or the limit is reached."""
+        ...
+
+
+class Stage:
+    """A world per slot, in the worker's own process."""
+
+    def __init__(self, make: Callable[[], World]) -> None:
+        self._make = make
+        self._worlds: dict[int, World] = {}
+        start_simulator(make)
+
+    def call(self, slot: int, what: tuple[str, Any]) -> Any:
+        try:
+            return self._play(slot, *what)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            with contextlib.suppress(Exception, SystemExit):
+                self._worlds.pop(slot).close()
+            return Broken(StopReason.WORLD_ERROR, told_of(error))
+
+    def close(self) -> None:
+        for world in self._worlds.values():
+            with contextlib.suppress(Exception, SystemExit):
+                world.close()
+        close_simulator(self._make)
+
+    def _play(self, slot: int, kind: str, argument: Any) -> Any:
+        if slot not in self._worlds:
+            self._worlds[slot] = self._make()
+        world = self._worlds[slot]
+        if kind == "reset":
+            return as_observation(world.reset(argument))
+        if kind == "step":
+            return as_transition(world.step(argument))
+        task, actions, action = argument
+        world.reset(task)
+        for past in actions:
+            world.step(past)
+        return as_transition(world.step(action))
+
+
+# Episodes that ended because their world broke, in words.
+
+
+def describe_crashes(played: Sequence[Trajectory]) -> str:
+    """`3 of 8 episodes ended because the world broke; the first: RuntimeError: …, in task 'maze/7' of world 'maze'`; empty
+    where none did."""
+    crashed = sum(t.stop.crashed for t in played)
+    if not crashed:
+        return ""
+    all_of = number_of(len(played), "episode")
+    share = (
+        f"{crashed} of {all_of}" if crashed < len(played) else f"each of the {all_of}" if crashed > 1 else "the only episode"
+    )
+    return f"{share} ended because the world broke; the first: {first_crash(played)}"
+
+
+def first_crash(played: Sequence[Trajectory]) -> str:
+    """Why, and in which task; empty where none broke."""
+    return next((f"{t.detail}, in task {t.task.id!r} of world {t.task.world!r}" for t in played if t.stop.crashed), "")
+
+
+def refuse_if_all_crashed(played: Sequence[Trajectory], remedy: str) -> None:
+    """Not one episode says anything about the policy: there is nothing to measure or to learn from."""
+    if played and all(t.stop.crashed for t in played):
+        raise TacitError(f"{describe_crashes(played)}. {remedy}")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tacit.core.types import PLAIN, Completion, Condition, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.core.credit import Batch, Credit, Iteration, Rewards
+from tacit.core.errors import TacitError
+from tacit.core.types import PLAIN, Completion, Condition, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
+from tacit.runs.files import disk_errors
 
 
 def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -91,3 +97,95 @@ def _step(turn: Mapping[str, Any]) -> Step:
 def _blank(count: int) -> np.ndarray:
     """`count` tokens of which only the number is known; no memory is spent on them."""
     return np.broadcast_to(np.int64(0), (count,))
+
+
+# A run's episodes on disk: JSON lines, gzipped, each turn with its reward and its credit.
+
+
+def group_records(
+    group: Group,
+    rewards: Rewards | None = None,
+    credit: Credit | None = None,
+    marks: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
+) -> list[dict[str, Any]]:
+    """A group's trajectories, each turn with its reward, its mean credit and what credit terms noted, where known."""
+    records = [trajectory_record(t) for t in group.trajectories]
+    turns = [turn for record in records for turn in record["turns"]]
+    if rewards is not None:
+        for turn, reward in zip(turns, rewards.flow_N + rewards.local_N, strict=True):
+            turn["reward"] = round(float(reward), 4)
+    if credit is not None:
+        for turn, tokens in zip(turns, credit.steps(), strict=True):
+            turn["credit"] = round(float(tokens.mean()), 4) if len(tokens) else 0.0
+    for name, values_N in (marks or {}).items():
+        for turn, value in zip(turns, values_N.tolist() if isinstance(values_N, np.ndarray) else values_N, strict=True):
+            if value is not None:
+                turn[name] = round(value, 4) if isinstance(value, (int, float)) else value
+    return records
+
+
+def iteration_records(done: Iteration) -> Iterable[dict[str, Any]]:
+    """Every episode of an iteration: those trained on with reward and credit, then the crashed and the unselected."""
+    for group, rewards, credit, marks in zip(done.groups, done.rewards, done.credits, done.marks, strict=True):
+        yield from group_records(group, rewards, credit, marks)
+    trained = {id(t) for group in done.groups for t in group.trajectories}
+    yield from (trajectory_record(t) for group in done.played for t in group.trajectories if id(t) not in trained)
+
+
+def batch_records(batch: Batch) -> Iterable[dict[str, Any]]:
+    """A training batch row by row: what to look at when a loss was not a number."""
+    for i in range(len(batch)):
+        yield {
+            "group": int(batch.group[i]),
+            "trajectory": int(batch.trajectory[i]),
+            "step": int(batch.step[i]),
+            "prompt": batch.prompts[i].tolist(),
+            "completion": batch.completions[i].tolist(),
+            "behaviour": np.asarray(batch.behaviour[i], float).tolist(),
+            "advantages": np.asarray(batch.advantages[i], float).tolist(),
+            **{name: np.asarray(column[i], float).tolist() for name, column in batch.tokens.items()},
+            **{name: float(column[i]) for name, column in batch.rows.items()},
+        }
+
+
+def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            # mtime=0: the same trajectories give the same bytes.
+            with temporary.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as file:
+                for record in records:
+                    file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def read_records(path: Path) -> Sequence[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+# Recorded episodes as trajectories again: what was seen, done and achieved; of tokens only how many.
+
+
+def recorded_steps(run: Path, stage: str = "rl") -> dict[int, Path]:
+    """The files of recorded episodes by step; `stage` is `rl`, or `eval-rl` and the like for evaluations."""
+    named = {file.name.removesuffix(".jsonl.gz").rpartition("-"): file for file in (run / "trajectories").glob("*.jsonl.gz")}
+    return {int(number): named[own, dash, number] for own, dash, number in sorted(named) if own == stage and number.isdigit()}
+
+
+def replay(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
+    """The episodes of one file. Records name their task; what set it up is found among `tasks`."""
+    known = {task.id: task for task in tasks}
+    try:
+        records = read_records(file)
+    except (OSError, EOFError, ValueError) as error:
+        raise TacitError(f"cannot read the recorded episodes {file}: {error}.") from error
+    strange = next((r["task"] for r in records if r["task"] not in known), None)
+    if strange is not None:
+        raise TacitError(
+            f"{file} has an episode of {strange!r}, which is not among the run's tasks: its world has changed since the run."
+        )
+    return [trajectory_from_record(record, known[record["task"]]) for record in records]

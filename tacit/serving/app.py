@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 import tacit
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
-from tacit.serving import chat, hosting, page
-from tacit.serving.alternatives import weigh
-from tacit.serving.asked import Actions, Asked, Name, Number, Seed, Temperature, Text
+from tacit.report.page import environment
+from tacit.serving import chat
 from tacit.serving.guard import App, Guard, Way, problem
-from tacit.serving.reading import read
-from tacit.serving.refusals import Refused
-from tacit.serving.service import Service
-from tacit.serving.session import Session, Turn
+from tacit.serving.requests import Refused, read
+from tacit.serving.service import Service, play_turn, present_turn, weigh
+from tacit.serving.sessions import Actions, Asked, Name, Number, Seed, Session, Temperature, Text, Turn
+
+# The page at the root. It knows nothing by itself: it asks the server as any other client does, in the look of the report.
+
+
+def _page_routes() -> list[Way]:
+    async def root(request: Request) -> HTMLResponse:
+        return HTMLResponse(page(), headers={"cache-control": "no-cache", "x-frame-options": "DENY"})
+
+    return [Way("/", root)]
+
+
+@cache
+def page() -> str:
+    """One file, nothing fetched but the server's own answers, no script but its own."""
+    own, report = files("tacit.serving"), files("tacit.report")
+    style = "\n".join(place.joinpath("page.css").read_text(encoding="utf-8") for place in (report, own))
+    script = own.joinpath("page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = environment.from_string(own.joinpath("page.html").read_text(encoding="utf-8"))
+    return template.render(style=style, script=script, digest=digest, version=tacit.__version__)
+
 
 KNOWN = ("observation", "actions")
 """of a turn, to whoever has just told it"""
@@ -74,7 +97,7 @@ class End(Asked):
 
 def make_app(service: Service, token: str | None) -> App:
     """`service` must be running while requests are answered."""
-    routes = [*_about(service), *_sessions(service), *chat.routes(service), *page.routes()]
+    routes = [*_about(service), *_sessions(service), *chat.routes(service), *_page_routes()]
     return Guard(Starlette(routes=routes, exception_handlers=_explained()), token, service.settings, service.metrics)
 
 
@@ -132,8 +155,8 @@ def _sessions(service: Service) -> list[Way]:
         asked = await read(request, Step)
         session = sessions.still_open(request.path_params["name"])
         if asked.alternatives and session.world is not None:
-            await weigh(session, hosting.present_turn(session), asked.alternatives, service)
-        turn = await hosting.step(session, sessions, asked.action)
+            await weigh(session, present_turn(session), asked.alternatives, service)
+        turn = await play_turn(session, sessions, asked.action)
         return JSONResponse(_answer(session, turn) | {"next": session.turns[-1].to_json() if session.open else None})
 
     async def end(request: Request) -> Response:

@@ -7,31 +7,128 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.checks import open_world
+from tacit.config.checks import open_world
 from tacit.core.errors import TacitError, unknown
+from tacit.core.method import Context
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules.carrying import Carried, carried_by
-from tacit.modules.checking import problems
 from tacit.modules.drafting.tracker import FencedDraft
-from tacit.modules.module import Module, places_of_modules, read_module
-from tacit.modules.players import home_of_modules
-from tacit.modules.prompting import make_context
-from tacit.modules.router import Router
-from tacit.serving.aside import aside
-from tacit.serving.bodies import Bodies
-from tacit.serving.gathering import Gathering
-from tacit.serving.offer import Offer, described, draft_of, name_of
-from tacit.serving.refusals import not_found, unusable
+from tacit.modules.module import Module, make_context, places_of_modules, read_module
+from tacit.modules.router import Router, home_of_modules, shape_of
+from tacit.modules.verify import problems
+from tacit.serving.batching import Aside, Gathering, aside
+from tacit.serving.requests import not_found, unusable
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy
+
+# A module that is offered: its weights in memory, its context, and the draft it may bring along.
+
+
+class Offer:
+    """A module with its weights in memory."""
+
+    def __init__(self, name: str, module: Module, world: Environment, context: Context, policy: LocalPolicy) -> None:
+        self.name, self.module, self.world, self.context, self.policy = name, module, world, context, policy
+        self.users = 0
+        """sessions and requests under way"""
+        self.draft = draft_of(context)
+        """the tracker, where it was drafted"""
+        self.aside = Aside() if self.draft is not None else None
+        """where a draft is asked: behind its fence it may take seconds"""
+
+    def close(self) -> None:
+        if self.aside is not None and self.draft is not None:
+            self.aside.close(self.draft.close)
+
+    def to_json(self) -> dict[str, Any]:
+        return described(self.module, self.world)
+
+
+def draft_of(context: Context) -> FencedDraft | None:
+    tracker = getattr(context, "tracker", None)
+    return tracker if isinstance(tracker, FencedDraft) else None
+
+
+def name_of(world: Environment, module: Module) -> str:
+    return f"{world.name}/{module.skill}"
+
+
+def described(module: Module, world: Environment) -> dict[str, Any]:
+    return {
+        "name": name_of(world, module),
+        "world": world.name,
+        "skill": module.skill,
+        "families": list(module.families),
+        "digest": module.digest,
+        "tracker": module.tracker,
+        "base": {"model": module.base.model, "fingerprint": module.fingerprint},
+        "max_steps": module.max_steps,
+        "splits": list(world.splits),
+        "scores": {stage: dict(score) for stage, score in module.scores.items()},
+    }
+
+
+# The weights in memory: one base with all adapters of a shape on it at once, and modules that are whole models beside it.
+#
+# Everything here is for the thread that touches the model.
+
+
+class Bodies:
+    def __init__(self, engine: EngineSettings, base: str | None) -> None:
+        """`base` is where the base lies on this machine, if not where it was in training."""
+        self._engine, self._base = replace(engine, value_head=False), base
+        self._loaded: dict[Hashable, LocalPolicy] = {}
+        self._made = 0
+
+    def open(self, module: Module, world: Environment) -> LocalPolicy:
+        """The policy that plays this module, and no other. Its files are checked as they are read."""
+        module.check_files()
+        shape = shape_of(module)
+        if shape is None:
+            return self._load(("model", self._next()), str(module.path), replace(self._engine, lora_rank=0))
+        rank, alpha, targets = shape
+        settings = replace(self._engine, lora_rank=rank, lora_alpha=alpha, lora_targets=targets)
+        body = self._load((module.fingerprint, shape), module.base.elsewhere(self._base).source(world), settings)
+        view = body.adapter(f"module-{self._next()}")
+        try:
+            view.load_adapter(module.path)
+        except BaseException:
+            body.engine.forget(view.name)  # refused at every refresh, it would stay in memory each time
+            raise
+        return view
+
+    def bare(self) -> LocalPolicy | None:
+        """The base without any module; None where all modules are whole models."""
+        adapted = (body for body in self._loaded.values() if body.engine.adapters is not None)
+        return next(adapted, None)
+
+    def close(self, policy: LocalPolicy) -> None:
+        """Give up a module's weights; the base stays."""
+        if policy.engine.adapters is not None:
+            policy.engine.forget(policy.name)
+        else:
+            self._loaded = {key: body for key, body in self._loaded.items() if body is not policy}
+
+    def _load(self, key: Hashable, source: str, settings: EngineSettings) -> LocalPolicy:
+        from tacit.engines.local.policy import load_policy
+
+        if key not in self._loaded:
+            self._loaded[key] = load_policy(source, settings)
+        return self._loaded[key]
+
+    def _next(self) -> int:
+        """Never the same twice: a module that replaces another under its name is not mistaken for it."""
+        self._made += 1
+        return self._made
+
 
 Agreed = Callable[[str, Carried], bool]
 

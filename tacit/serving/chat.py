@@ -23,13 +23,11 @@ from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Completion
-from tacit.serving.asked import Asked, Number, Seed, Temperature, Written
+from tacit.serving.catalogue import Offer
 from tacit.serving.guard import Way
-from tacit.serving.offer import Offer
-from tacit.serving.reading import read
-from tacit.serving.refusals import Refused, not_found, unusable
+from tacit.serving.requests import Refused, not_found, read, unusable
 from tacit.serving.service import Service
-from tacit.serving.sessions import answer_in_time
+from tacit.serving.sessions import Asked, Number, Seed, Temperature, Written, answer_in_time
 
 if TYPE_CHECKING:
     from tacit.engines.local.policy import LocalPolicy

@@ -13,18 +13,105 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from tacit.core.errors import TacitError
+from tacit.core.progress import is_unicode
+from tacit.core.protocols import Request
 from tacit.core.types import Observation, Task, Transition
-from tacit.modules.episode import Episode, playing
-from tacit.serving.catalogue import Catalogue
-from tacit.serving.gathering import Gathering
-from tacit.serving.metrics import Metrics
-from tacit.serving.offer import Offer
-from tacit.serving.refusals import Refused, gone, not_found, out_of_turn, too_many, unusable
-from tacit.serving.session import HAND, MODULE, Session, Turn
+from tacit.modules.agent import Episode, playing
+from tacit.serving.batching import Gathering
+from tacit.serving.catalogue import Catalogue, Offer
+from tacit.serving.guard import Metrics
+from tacit.serving.requests import Refused, gone, not_found, out_of_turn, too_many, unusable
 from tacit.serving.settings import ServingSettings
+
+# One session: an episode, its turns so far, and how it ended.
+
+MODULE, HAND = "module", "hand"
+"""who acted"""
+
+
+@dataclass
+class Turn:
+    """One turn, as it can be looked at."""
+
+    number: int
+    observation: Observation
+    prompt: str
+    state: str
+    """the tracker's block in the prompt; empty where the module reads none"""
+    action: str = ""
+    acted: bool = False
+    by: str = MODULE
+    wrote: str = ""
+    effective: bool = True
+    """the world did something with it"""
+    valid: bool = True
+    """what was written is an action in the module's format"""
+    probability: float | None = None
+    """of exactly what was written, at the temperature it was drawn at"""
+    prompt_tokens: int = 0
+    tokens: int = 0
+    alternatives: list[dict[str, Any]] | None = None
+    """the likeliest actions and their probabilities, where they were asked for"""
+    signals: dict[str, float] = field(default_factory=dict)
+    """what the tracker said of the action once its result was known"""
+
+    def to_json(self) -> dict[str, Any]:
+        told = {name: value for name, value in vars(self).items() if name not in ("number", "observation", "action")}
+        seen = {"observation": self.observation.text, "actions": list(self.observation.actions)}
+        return {"turn": self.number, "action": self.action, **seen, **told}
+
+
+class Session:
+    def __init__(self, name: str, offer: Offer, episode: Episode, release: Callable[[], None]) -> None:
+        self.name, self.offer, self.episode, self._release = name, offer, episode, release
+        self.turns: list[Turn] = []
+        self.outcome = ""
+        """empty while it is open"""
+        self.note = ""
+        self.began = self.touched = time.time()
+        self.final: Observation | None = None
+        """what was seen at the end"""
+        self.request: Request | None = None
+        """of the present turn"""
+        self.acting = False
+        """an answer is under way"""
+        self.world: Any = None
+        """its world, where it is played here (`hosting.Hosted`)"""
+
+    @property
+    def open(self) -> bool:
+        return not self.outcome
+
+    @property
+    def unanswered(self) -> bool:
+        """it has acted, and what came of it is not known; where it is and no turn has begun since, what was seen could not be
+        read, and something else may be told"""
+        return self.episode.action is not None
+
+    def close(self, outcome: str, note: str = "") -> None:
+        if self.open:
+            self.outcome, self.note = outcome, note
+            self._release()
+
+    def to_json(self, turns: bool = False) -> dict[str, Any]:
+        task, module = self.episode.task, self.offer.module
+        told: dict[str, Any] = {
+            "session": self.name, "module": self.offer.name, "digest": module.digest, "goal": task.goal, "family": task.family,
+            "task": task.id, "seed": self.episode.seed, "temperature": self.episode.sampling.temperature,
+            "open": self.open, "outcome": self.outcome, "note": self.note, "hosted": self.world is not None,
+            "turn": len(self.turns), "began": self.began, "touched": self.touched,
+        }  # fmt: skip
+        if turns:
+            told["turns"] = [turn.to_json() for turn in self.turns]
+            told["final"] = self.final.text if self.final else ""
+        return told
+
 
 Answer = TypeVar("Answer")
 
@@ -245,3 +332,44 @@ async def answer_in_time(ask: Callable[[], Awaitable[Answer]], settings: Serving
             return await ask()
     except TimeoutError:
         raise Refused(504, f"no answer within {settings.answer_s:g} s; ask again for the same turn.") from None
+
+
+# What may be asked, whichever door it comes in by: how long, how large, how hot.
+
+MOST_CHARACTERS = 16_384
+"""of one text; what a module reads in one turn is bounded by its context, far below this"""
+COLDEST = 1e-20
+"""below it, logits divided by the temperature are no numbers any more"""
+
+
+def _warm(temperature: float) -> float:
+    if 0 < temperature < COLDEST:
+        raise ValueError(f"{temperature} is too close to 0 to divide by; say 0 for the likeliest, or at least {COLDEST:g}")
+    return temperature
+
+
+def _whole(text: str) -> str:
+    if not is_unicode(text):
+        raise ValueError("has half a character (a lone surrogate) in it")
+    return text
+
+
+Written = Annotated[str, AfterValidator(_whole)]
+Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+Actions = Annotated[list[Text], Field(max_length=1000)]
+Name = Annotated[str, Field(max_length=200)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Temperature = Annotated[Number, Field(ge=0, le=100), AfterValidator(_warm)]
+
+
+class Asked(BaseModel):
+    """What is not known here is refused rather than left out: an answer that ignores half of a question looks like one. Many
+    clients send everything they know of, with `null` for what was not said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_not_said(cls, told: Any) -> Any:
+        return {name: value for name, value in told.items() if value is not None} if isinstance(told, dict) else told

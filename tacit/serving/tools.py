@@ -18,15 +18,11 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ToolsListChanged
 import tacit
 from tacit.core.errors import TacitError
 from tacit.core.types import Observation, Transition
-from tacit.serving import hosting
-from tacit.serving.aside import leave
-from tacit.serving.asked import Actions, Name, Seed, Text
-from tacit.serving.catalogue import Changes
-from tacit.serving.listening import on_hang_up
-from tacit.serving.offer import Offer
-from tacit.serving.running import in_words
-from tacit.serving.service import Service
-from tacit.serving.session import Session, Turn
+from tacit.serving.batching import leave
+from tacit.serving.catalogue import Changes, Offer
+from tacit.serving.running import in_words, on_hang_up
+from tacit.serving.service import Service, play_turn
+from tacit.serving.sessions import Actions, Name, Seed, Session, Text, Turn
 
 INSTRUCTIONS = """Small models that each know one kind of work. A tool named after a module plays a whole episode of its own
 world and says how it went. For a world of your own: `begin` with the goal, then `observe` with what is seen there and do the
@@ -113,7 +109,7 @@ def _player(service: Service, offer: Offer) -> Callable[..., Awaitable[dict[str,
             most = min(offer.module.max_steps, service.settings.turns)
             try:
                 while session.open:
-                    turn = await hosting.step(session, service.sessions, None)
+                    turn = await play_turn(session, service.sessions, None)
                     await context.report_progress(turn.number, most, turn.action)
                     if turn.number >= most:
                         service.sessions.end(session, "limit", f"{most} turns")

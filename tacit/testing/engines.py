@@ -3,7 +3,7 @@
     from tacit.testing.engines import EngineConformance
 
     class TestMine(EngineConformance):
-        engine = ENGINE                                       # your tacit.core.engine.Engine
+        engine = ENGINE                                       # your tacit.core.protocols.Engine
 
         def settings(self, **wished):                         # your settings for what a test wishes for (`WISHES`)
             return Settings(device="cpu", **wished)
@@ -23,8 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tacit.core.batch import Batch
-from tacit.core.engine import (
+from tacit.core.credit import Batch
+from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.protocols import (  # fmt: skip
     ADAPTERS,
     DISTRIBUTIONS,
     ENTROPY,
@@ -34,11 +35,19 @@ from tacit.core.engine import (
     SAMPLING,
     SCORING,
     VALUES,
+    Critic,
+    DeskSampler,
+    Encoder,
     Engine,
+    Learner,
     ModelSource,
-)  # fmt: skip
-from tacit.core.errors import NonFiniteLoss, TacitError
-from tacit.core.protocols import Critic, DeskSampler, Encoder, Learner, Policy, Request, Sampler, Sampling, Scorer, Tokenizer
+    Policy,
+    Request,
+    Sampler,
+    Sampling,
+    Scorer,
+    Tokenizer,
+)
 from tacit.core.types import Completion
 from tacit.testing.plain import PlainModel
 

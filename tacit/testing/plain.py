@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.engines.models.tiny import TinySettings, tiny_checkpoint
 
 SMALL = TinySettings(vocab=512, hidden=32, layers=2, heads=2, kv_heads=1, intermediate=64, context=256)

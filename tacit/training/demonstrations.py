@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 
-from tacit.core.amounts import number_of
+from tacit.companions.experience.companion import GUIDED
+from tacit.companions.experience.extractor import distilling, weighing
 from tacit.core.errors import TacitError, told_of
+from tacit.core.hindsight import Lesson, Skills
 from tacit.core.method import Context
-from tacit.core.protocols import Tokenizer
+from tacit.core.progress import number_of
+from tacit.core.protocols import Sampling, Tokenizer
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Condition, Observation, Task
+from tacit.core.types import PLAIN, Condition, Observation, Step, Task, Trajectory
 from tacit.core.world import Adviser, Environment, Expert, World
-from tacit.rollout.fitting import encode_action, fit
-from tacit.rollout.retelling import Turn, playing, told
+from tacit.prompts.conversation import teach
+from tacit.rollout.encoding import encode_action, fit
+from tacit.rollout.episodes import NOBODY, EpisodePlan, Onlooker, SamplingPolicy, rollout
+from tacit.rollout.replay import Turn, as_trajectory, playing, recorded, told
+from tacit.rollout.worlds import PunctualExpert, WorldPool, describe_crashes, refuse_if_all_crashed
+from tacit.runs.files import disk_errors
+from tacit.runs.trajectories import trajectory_record
+from tacit.training.settings import SupervisedSettings, TrainSettings
 
 HOPELESS = 8
 """episodes that may break, all from the first on, before it is given up: each may have been waited for as long as a world may
@@ -150,3 +163,303 @@ def sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
     completion = encode_action(turn.prompt, turn.action, context.format, tokenizer)
     _, tokens, fits = fit(turn.prompt, tokenizer, len(completion))
     return (tokens, completion) if fits else None
+
+
+# How a note is read and how one is written, shown by rule: where a tiny actor and a tiny extractor begin.
+#
+# A language model can do both when it is asked. A policy of a million parameters cannot, so beside the expert's episodes may be
+# shown, with what the world's own hindsight says of an episode:
+#
+#     noted      an expert's episode as a guided agent reads it, with a note
+#     step_notes the critical steps of an episode, each with what hindsight says of it before the request, and the expert's
+# action
+#     judged     each such note with its task and some success rate: accept it, or reject it where it is another episode's
+#     entries    the record of an episode as an extractor reads it, and what is to be written down
+#
+# A share of the notes and entries (`astray`) is that of another episode, and so mostly wrong; the action is the expert's all
+# the same. What is imitated is then that a note may be trusted so far and no further, and that entries are no better than that:
+# what helps is left to practice.
+
+ANSWER_TOKENS = 64
+"""room for an entry, as a tiny extractor has it"""
+LOST = 0.9
+"""share of random turns in every second record: an extractor reads of failures more often than of anything else"""
+WITH_ENTRY = 0.5
+"""share of the records of an agent that had been given an entry; in half of them it is to be updated"""
+
+
+@dataclass(frozen=True)
+class Scribe:
+    world: Environment
+    live: World
+    make_expert: Callable[[Task], Expert]
+    tasks: Sequence[Task]
+    max_steps: int
+    noise: float
+    astray: float
+
+    def note(self, task: Task, rng: Random) -> tuple[str, bool]:
+        """(what a straight episode of the task teaches, True), or what one of another task does, and False."""
+        wrong = rng.random() < self.astray
+        told = self._teaches(self._episode(rng.choice(self.tasks) if wrong else task, 0.0, rng))
+        return told, not wrong
+
+    def entry(self, task: Task, rng: Random, tokenizer: Tokenizer) -> Sample | None:
+        """A record, and what is to be written down of it; None where it does not fit in the model."""
+        trajectory = self._episode(task, rng.choice((self.noise, LOST)), rng)
+        text = self._teaches(trajectory)
+        if text and rng.random() < self.astray:
+            text = self._teaches(self._episode(rng.choice(self.tasks), self.noise, rng)) or text
+        given = self.note(task, rng)[0] if rng.random() < WITH_ENTRY else ""
+        word = "update" if given and rng.random() < 0.5 else "add"
+        room = 3 * max(64, tokenizer.context_limit - ANSWER_TOKENS)
+        prompt = tokenizer.encode_prompt(distilling(trajectory, given, "terse", room))
+        completion = tokenizer.encode_completion(f"{word}: {text}" if text else "return")
+        return (prompt, completion) if len(prompt) + len(completion) <= tokenizer.context_limit else None
+
+    def critical(self, task: Task, rng: Random, context: Context, tokenizer: Tokenizer) -> list[Sample | None]:
+        """The steps on which an episode turned, straight or lost: what is read there with the step's note, and what the expert
+        would have done."""
+        player = self.player(task, rng.choice((self.noise, LOST)), rng)
+        trajectory = self._trajectory(task, player, rng)
+        notes = self._skills(trajectory).steps
+        other = self._skills(self._episode(rng.choice(self.tasks), LOST, rng)).steps
+        shown = []
+        for t, turn in enumerate(told(context, task, recorded(trajectory))):
+            if t in notes:
+                astray = bool(other) and rng.random() < self.astray
+                note = rng.choice(sorted(other.values())) if astray else notes[t]
+                taught = replace(turn, prompt=teach(turn.prompt, Lesson(step=note)), action=player.wishes[t])
+                shown.append(sample(taught, context, tokenizer))
+        return shown
+
+    def player(self, task: Task, noise: float, rng: Random) -> Straying:
+        return Straying(self.make_expert(task), noise, rng)
+
+    def _episode(self, task: Task, noise: float, rng: Random) -> Trajectory:
+        return self._trajectory(task, self.player(task, noise, rng), rng)
+
+    def _trajectory(self, task: Task, player: Straying, rng: Random) -> Trajectory:
+        return as_trajectory(task, playing(self.live, task, player, self.max_steps), rng.randrange(2**31))
+
+    def _teaches(self, trajectory: Trajectory) -> str:
+        return " ".join(self._skills(trajectory).episode.split())
+
+    def _skills(self, trajectory: Trajectory) -> Skills:
+        if self.world.hindsight is None:
+            asked = "leave sft.noted, sft.step_notes and sft.entries out."
+            raise TacitError(f"world {self.world.name!r} has no hindsight to note by: {asked}")
+        return self.world.hindsight(trajectory)
+
+
+def scribed(
+    world: Environment,
+    tasks: Sequence[Task],
+    context: Context,
+    tokenizer: Tokenizer,
+    max_steps: int,
+    settings: SupervisedSettings,
+    seed: int,
+) -> Demonstrations:
+    """Everything of these kinds that the settings ask for; tasks come again where they are fewer."""
+    live = world.make()
+    scribe = Scribe(world, live, world.expert(settings.expert or None), tasks, max_steps, settings.noise, settings.astray)
+    shown: list[Sample | None] = []
+    won = 0
+    for i in range(settings.noted):
+        task, rng = tasks[i % len(tasks)], Random(derive(seed, "noted", i))
+        note, true = scribe.note(task, rng)
+        player = scribe.player(task, settings.noise, rng)
+        success, turns = play(live, player, task, context, tokenizer, max_steps, Condition(GUIDED, note))
+        won += success
+        shown += turns if success else []
+        question, verdict = weighing(task.goal, note, rng.random(), "terse"), "accept" if true else "reject"
+        shown.append((tokenizer.encode_prompt(question), tokenizer.encode_completion(verdict)))
+    for i in range(settings.step_notes):
+        shown += scribe.critical(tasks[i % len(tasks)], Random(derive(seed, "step note", i)), context, tokenizer)
+    for i in range(settings.entries):
+        shown.append(scribe.entry(tasks[i % len(tasks)], Random(derive(seed, "entry", i)), tokenizer))
+    live.close()
+    fitting = [sample for sample in shown if sample is not None]
+    return Demonstrations(
+        [p for p, _ in fitting],
+        [c for _, c in fitting],
+        settings.noted + settings.step_notes + settings.entries,
+        won + settings.step_notes + settings.entries,
+        too_long=len(shown) - len(fitting),
+    )
+
+
+# Relabelling (DAgger: Ross, Gordon, Bagnell 2011): the policy plays, and at every turn the expert says what it would do there.
+#
+#     D ← D ∪ {(prompt of s, expert(s)) : s visited by the policy}
+#
+# Demonstrations show where the expert comes to. These show where the policy comes to, lost episodes and refused actions among
+# them, and how one goes on from there. Which action the policy took decides where it came, never what is imitated.
+
+BATCH = 256
+"""episodes played side by side"""
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Episodes of the policy, with what the expert said of their turns."""
+
+    played: list[Trajectory] = field(default_factory=list)
+    advice: list[list[str]] = field(default_factory=list)
+    """of each episode: the expert's actions, one for each turn as far as it could be asked"""
+    broken: list[str] = field(default_factory=list)
+    """why the expert could not be asked to the end of an episode"""
+
+    @property
+    def turns(self) -> list[tuple[Step, str]]:
+        """every turn with the expert's action"""
+        episodes = zip(self.played, self.advice, strict=True)
+        return [pair for trajectory, told in episodes for pair in zip(trajectory.steps, told, strict=False)]
+
+    @property
+    def agreement(self) -> float:
+        """The share of turns in which the expert would have done what the policy did."""
+        same = [step.action == said for step, said in self.turns]
+        return float(np.mean(same)) if same else 0.0
+
+    @property
+    def won(self) -> int:
+        return sum(trajectory.success for trajectory in self.played)
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "relabel_agreement": self.agreement,
+            "relabel_success": self.won / len(self.played),
+            "relabel_turns": float(len(self.turns)),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """The episodes as they are recorded, each turn with the `expert`'s action."""
+        records = [trajectory_record(trajectory) for trajectory in self.played]
+        for record, advice in zip(records, self.advice, strict=True):
+            for turn, said in zip(record["turns"], advice, strict=False):
+                turn["expert"] = said
+        return records
+
+    def __str__(self) -> str:
+        lost = f"; in {len(self.broken)} the expert broke, the first: {self.broken[0]}" if self.broken else ""
+        crashed = f"; {text}" if (text := describe_crashes(self.played)) else ""
+        played = f"{number_of(len(self.turns), 'turn')} of {number_of(len(self.played), 'episode')} ({self.won} won)"
+        return f"{played}, the expert would have done the same in {self.agreement:.1%}{lost}{crashed}"
+
+
+def check_adviser(world: Environment, expert: str) -> None:
+    """Refuse an expert that only knows its own episodes, where one can tell before any is made."""
+    make = world.expert(expert or None)
+    if isinstance(make, type) and not issubclass(make, Adviser):
+        raise _no_adviser(world, expert)
+
+
+def relabel(
+    world: Environment, played: Sequence[Trajectory], expert: str = "", timeout_s: float = TrainSettings.world_timeout_s
+) -> Relabelled:
+    """Ask the expert at every turn of episodes that somebody else played; it is given up where it never answers at all."""
+    make, found = world.expert(expert or None), Relabelled()
+    for trajectory in played:
+        if len(found.broken) == HOPELESS and not any(found.advice):
+            break
+        told: list[str] = []
+        try:
+            adviser = PunctualExpert(make, timeout_s, trajectory.task)
+            if not isinstance(adviser, Adviser):
+                raise _no_adviser(world, expert)
+            for step in trajectory.steps:
+                told.append(adviser.act(step.observation))
+                adviser.happened(step.action)
+        except TacitError:
+            raise
+        except (Exception, SystemExit) as error:
+            found.broken.append(told_of(error))
+        found.played.append(trajectory)
+        found.advice.append(told)
+    return found
+
+
+def samples(relabelled: Relabelled, context: Context, tokenizer: Tokenizer) -> Demonstrations:
+    """What the policy read, word for word, with the expert's answer."""
+    prompts, completions = [], []
+    for step, said in relabelled.turns:
+        completion = encode_action(step.prompt, said, context.format, tokenizer)
+        if len(step.prompt_tokens) + len(completion) <= tokenizer.context_limit:
+            prompts.append(step.prompt_tokens)
+            completions.append(completion)
+    too_long = len(relabelled.turns) - len(prompts)
+    if not prompts:
+        raise TacitError(
+            f"nothing was relabelled: {relabelled}; {too_long} turns do not fit in the model. Mend the expert, or leave "
+            "sft.rounds out."
+        )
+    return Demonstrations(prompts, completions, len(relabelled.played), relabelled.won, len(relabelled.broken), too_long)
+
+
+def play_round(
+    tasks: Sequence[Task],
+    seed: int,
+    context: Context,
+    worlds: WorldPool,
+    policy: SamplingPolicy,
+    sampling: Sampling,
+    max_steps: int,
+    onlooker: Onlooker = NOBODY,
+) -> list[Trajectory]:
+    """One episode of each task. Refused where no world could be played to its end."""
+    plans = [EpisodePlan(task, derive(seed, i)) for i, task in enumerate(tasks)]
+    played = []
+    for start in range(0, len(plans), BATCH):
+        played += rollout(plans[start : start + BATCH], context, worlds, policy, sampling, max_steps, onlooker=onlooker)
+    refuse_if_all_crashed(played, "There is nothing to relabel. Mend the world, then go on with `tacit train --resume RUN`.")
+    return played
+
+
+def tasks_of_round(tasks: Sequence[Task], shown: int, number: int, count: int) -> list[Task]:
+    """`count` training tasks for round `number` (from 1): first those after the `shown` ones, then from the beginning."""
+    begin = shown + (number - 1) * count
+    return [tasks[(begin + i) % len(tasks)] for i in range(count)]
+
+
+def keep(shown: Demonstrations, place: Path) -> None:
+    """What was relabelled, as tokens: a killed run goes on with exactly these."""
+    with disk_errors(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = place.with_name(f".{place.name}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                np.savez_compressed(
+                    file, prompts=np.concatenate(shown.prompts), prompt_lengths=[len(p) for p in shown.prompts],
+                    completions=np.concatenate(shown.completions), completion_lengths=[len(c) for c in shown.completions],
+                    counts=[shown.episodes, shown.won, shown.broken, shown.too_long],
+                )  # fmt: skip
+            temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def kept(place: Path) -> Demonstrations:
+    """The inverse of `keep`."""
+    try:
+        with np.load(place) as file:
+            prompts, completions = (
+                np.split(file[f"{name}s"], np.cumsum(file[f"{name}_lengths"])[:-1]) for name in ("prompt", "completion")
+            )
+            return Demonstrations(prompts, completions, *map(int, file["counts"]))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise TacitError(
+            f"cannot read what was relabelled before this run stopped, {place}: {error}. Delete the checkpoints after sft "
+            f"{int(place.stem)}, and the round is played anew."
+        ) from error
+
+
+def _no_adviser(world: Environment, expert: str) -> TacitError:
+    name = expert or next(iter(world.experts))
+    able = [n for n, make in world.experts.items() if isinstance(make, type) and issubclass(make, Adviser)]
+    other = f"choose {' or '.join(able)} (--sft.expert)" if able else "show recoveries with --sft.noise"
+    return TacitError(
+        f"the expert {name!r} of world {world.name!r} knows only episodes of its own and cannot say what to do in a policy's: "
+        f"{other}, leave sft.rounds out, or give it `happened` (Adviser in tacit/core/world.py)."
+    )

@@ -20,18 +20,99 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tacit.core.batch import Batch
-from tacit.core.credit import Credit, Rewards, given_by
-from tacit.core.errors import NonFiniteLoss
-from tacit.core.iteration import Iteration
+from tacit.core.credit import Batch, Credit, Iteration, Rewards, given_by
+from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.method import Explained, Method, Schedule, companions_of
-from tacit.core.moment import Moment
 from tacit.core.protocols import HeldSampler, Policy
 from tacit.core.seeds import derive
-from tacit.core.types import Group
-from tacit.rollout.onlookers import NOBODY, Onlooker
-from tacit.training.playground import Playground, share_out
-from tacit.training.statistics import by_world, rollout_statistics, staleness
+from tacit.core.types import Group, Moment, StopReason
+from tacit.rollout.episodes import NOBODY, Onlooker
+from tacit.training.practice import Playground, share_out
+from tacit.training.settings import TrainSettings
+
+# Whether episodes can be played while others are learned from.
+
+
+def check_overlap(settings: TrainSettings, methods: Sequence[Method], can_hold: bool = True) -> None:
+    """Refuse it, before anything is loaded, where a companion changes what is read meanwhile, or where the sampler would move
+    with the weights (`can_hold` is False). A companion that only looks at finished episodes (for a reward, a credit, a radius)
+    does so as ever: before the update, with the policy that is about to be updated."""
+    if not settings.overlap:
+        return
+    for method in methods:
+        if names := [c.name for c in method.companions if getattr(c, "read_in_play", True)]:
+            raise TacitError(
+                f"overlap = {settings.overlap}: episodes of {method.name!r} read what {' and '.join(names)} learned "
+                "from those before them; they cannot be played while it learns. Use --overlap 0. (A companion of your own that "
+                "no episode reads says read_in_play = False.)"
+            )
+    if not can_hold:
+        raise TacitError(
+            f"overlap = {settings.overlap} needs an engine whose samplers have weights of their own: --engine sharded with "
+            "--engine.servers 1, or --overlap 0."
+        )
+
+
+def check_held(settings: TrainSettings, policy: Policy) -> None:
+    """The same of a policy that is there."""
+    if not settings.overlap:
+        return
+    check_overlap(settings, (), isinstance(policy, HeldSampler))
+    assert isinstance(policy, HeldSampler)
+    with policy.held():  # says what is missing
+        pass
+
+
+# What a rollout looked like, in numbers.
+
+
+def rollout_statistics(groups: Sequence[Group]) -> dict[str, float]:
+    """Means over episodes or turns; one share per stop reason, so that every ending is accounted for. `group_spread` is the
+    standard deviation of the groups' success: some tasks are easier than others."""
+    episodes = [t for g in groups for t in g.trajectories]
+    steps = [s for g in groups for s in g.steps]
+    if not episodes:
+        return {}
+    mixed = [len({t.success for t in g.trajectories}) > 1 for g in groups]
+    return {
+        "success": _mean(t.success for t in episodes),
+        "score": _mean(t.score for t in episodes),
+        "steps": _mean(len(t) for t in episodes),
+        "valid": _mean(s.valid for s in steps),
+        "effective": _mean(s.effective for s in steps),
+        "prompt_tokens": _mean(len(s.prompt_tokens) for s in steps),
+        "completion_tokens": _mean(len(s.completion.tokens) for s in steps),
+        "mixed_groups": _mean(mixed),
+        "groups": len(groups),
+        "group_spread": float(np.std([_mean(t.success for t in g.trajectories) for g in groups])),
+        "episodes": len(episodes),
+        "turns": len(steps),
+        "generated_tokens": sum(len(s.completion.tokens) for s in steps),
+        "crashed": sum(t.stop.crashed for t in episodes),
+        **{f"stop_{reason.value}": _mean(t.stop is reason for t in episodes) for reason in StopReason},
+    }
+
+
+def written_first(groups: Sequence[Group], characters: int = 300) -> str:
+    """The first completion, as Python writes it: what is wrong with it may be a line feed."""
+    text = next((step.completion.text for group in groups for step in group.steps), "")
+    return repr(text if len(text) <= characters else f"{text[:characters]} …") if text else ""
+
+
+def staleness(groups: Sequence[Group], version: int) -> float:
+    """How many updates ago, on average, the completions were written that are about to be learned from; 0 is on-policy."""
+    return _mean(version - step.completion.version for group in groups for step in group.steps)
+
+
+def by_world(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """A world's numbers under its name: `countdown/success`."""
+    return {f"{name}/{metric}": value for metric, value in metrics.items()}
+
+
+def _mean(values) -> float:
+    values = list(values)
+    return float(np.mean(values)) if values else 0.0
+
 
 Term = TypeVar("Term", Rewards, Credit)
 Marks = dict[str, Sequence[Any] | np.ndarray]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol, TextIO
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TextIO
 
-from tacit.core.amounts import duration
-from tacit.core.waiting import EVERY_S, heard
-from tacit.rollout.tally import Tally
+from tacit.core.progress import EVERY_S, duration, heard
+from tacit.rollout.episodes import Tally
 
 
 class Reporter(Protocol):
@@ -145,3 +146,26 @@ def chunks(metrics: dict[str, float]) -> list[str]:
         for key, (label, form) in SHOWN.items()
         if key in metrics and (metrics[key] or key != "crashed")
     ]
+
+
+# What a run tells whoever listens, and how it can be told to stop.
+
+
+@dataclass(frozen=True)
+class Event:
+    """A step of imitation or an iteration of practice is over (`step`), or the policy was measured (`evaluation`)."""
+
+    kind: Literal["step", "evaluation"]
+    stage: str
+    """sft or rl; of an evaluation also untrained"""
+    step: int
+    total: int
+    """steps of the stage; 0 before the first"""
+    metrics: Mapping[str, Any]
+    """the numbers of the step, as metrics.jsonl has them, or of the evaluation, as summary.json has them"""
+    run: Path
+    """the run directory"""
+
+
+Callback = Callable[[Event], bool | None]
+"""True stops the run: it is measured, saved and summed up where it is, and can be resumed from there"""

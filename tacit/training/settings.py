@@ -29,7 +29,7 @@ class SupervisedSettings:
     """share of shown turns replaced by a random action, so that recoveries are shown too; the random ones are not imitated"""
     noted: Count = 0
     """further episodes shown with a note in the prompt, written by the world's own hindsight, for policies too small to read
-    one unshown (training/scribing.py)"""
+    one unshown (training/demonstrations.py)"""
     step_notes: Count = 0
     """further episodes of which the critical steps are shown, with what hindsight says of each before the request"""
     entries: Count = 0
@@ -39,8 +39,8 @@ class SupervisedSettings:
     """share of those notes and entries that are another episode's, so that both have something left to learn"""
     rounds: Count = 0
     """rounds of relabelling after that (DAgger): the policy plays training tasks, the expert says at every turn what it would
-    have done there, and both that and the demonstrations are imitated (training/relabelling.py); with `steps` 0 they begin at
-    once, from what the model can already"""
+    have done there, and both that and the demonstrations are imitated; with `steps` 0 they begin at once, from what the model
+    can already"""
     round_tasks: AtLeastOne = 256
     """training tasks the policy plays in each round, at the temperature of practice: those that were not shown first"""
     round_steps: AtLeastOne = 100

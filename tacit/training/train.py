@@ -10,31 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.amounts import duration, number_of
+from tacit.core.credit import Iteration
 from tacit.core.errors import NonFiniteLoss, NoRoom, TacitError
-from tacit.core.iteration import Iteration
 from tacit.core.method import Companion, Method, companions_of
+from tacit.core.progress import duration, number_of
 from tacit.core.protocols import Policy
 from tacit.evaluation.behaviour import repeated
-from tacit.rollout.crashes import first_crash, refuse_if_all_crashed
-from tacit.rollout.tally import describe_completion
+from tacit.rollout.episodes import describe_completion
+from tacit.rollout.worlds import first_crash, refuse_if_all_crashed
+from tacit.runs.alarms import Watcher
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import STAGES, Run, read_settings
 from tacit.runs.files import write_directory
-from tacit.runs.records import batch_records, iteration_records, write_records
-from tacit.runs.watching import Watcher
+from tacit.runs.trajectories import batch_records, iteration_records, write_records
 from tacit.training.demonstrations import Demonstrations
-from tacit.training.events import Callback, Event
-from tacit.training.lessons import Rounds, demonstrated
-from tacit.training.loop import Loop
-from tacit.training.measuring import Measuring
-from tacit.training.playground import Playground
-from tacit.training.practice import Practice, make_worlds
-from tacit.training.progress import Progress, summarise
-from tacit.training.reporting import Attended, Played, Reporter
+from tacit.training.imitation import Rounds, demonstrated, imitate, imitate_round
+from tacit.training.loop import Loop, written_first
+from tacit.training.practice import Playground, Practice, make_worlds
+from tacit.training.progress import Measuring, Progress, summarise
+from tacit.training.reporting import Attended, Callback, Event, Played, Reporter
 from tacit.training.settings import TrainSettings
-from tacit.training.statistics import written_first
-from tacit.training.supervised import imitate, imitate_round
 
 SFT_STEPS_PER_CHECKPOINT = 10
 """a supervised step is far cheaper than an iteration, so checkpoints come this much more rarely, counted in steps"""

@@ -16,12 +16,9 @@ from tacit.core.errors import TacitError
 from tacit.report.page import Live, render
 from tacit.report.run_page import run_page
 from tacit.report.viewer import MOST_TRAJECTORIES
-from tacit.serving.guard import App, Guard, Way
-from tacit.serving.metrics import Metrics
+from tacit.serving.guard import App, Guard, Metrics, Way
 from tacit.serving.settings import ServingSettings
-from tacit.watching.feed import feed_of, recording_page
-from tacit.watching.overview import overview_page
-from tacit.watching.watched import Watched
+from tacit.watching.pages import Watched, feed_of, overview_page, recording_page
 
 HEADERS = {"cache-control": "no-cache", "x-frame-options": "DENY"}
 KEPT = 16

@@ -7,15 +7,14 @@ import random
 import pytest
 from scripted import ScriptedPolicy, Words, stumble_through_countdown
 
-from tacit.calibration.audit import Again, Audit, Noisy, audit, spread_over_families
-from tacit.calibration.sources import play_audit
-from tacit.contexts.history import History
+from tacit.calibration.audit import Again, Audit, Noisy, audit, play_audit, spread_over_families
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation
-from tacit.environments import get_environment
-from tacit.evaluation.ground import Ground
+from tacit.evaluation.evaluate import Ground
+from tacit.prompts.history import History
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 CONTEXT = History(WORLD.wording("terse"), 1, False, "bare")

@@ -8,15 +8,15 @@ from scripted import ScriptedPolicy, stumble_through_countdown
 
 from tacit.calibration.calibrate import FoundRadius, find_radius
 from tacit.companions.radius import AdaptiveRadius
-from tacit.contexts.history import History
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.credit.embedders import ActorHidden, HashNgram
+from tacit.credit.geometry import median_part, search_radius
 from tacit.credit.partitions import by_cosine
-from tacit.credit.radius import median_part, search_radius
-from tacit.environments import get_environment
+from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 CONTEXT = History(WORLD.wording("terse"), 1, False, "bare")

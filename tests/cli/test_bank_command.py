@@ -8,9 +8,8 @@ import sqlite3
 import pytest
 
 from tacit.cli.main import main
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.embedding import Ngrams
-from tacit.companions.experience.entries import LONGEST, Origin
+from tacit.companions.experience.bank import LONGEST, Bank, Origin
+from tacit.companions.experience.retrieval import Ngrams
 
 EMBED = Ngrams()
 TEXTS = ("look in the red drawer first", "heat it in the microwave", "the blue door is locked")

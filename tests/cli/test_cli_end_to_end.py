@@ -210,7 +210,7 @@ def test_play_a_run_shows_the_episode_that_its_evaluation_played(finished, capsy
     from rich.control import strip_control_codes
 
     from tacit.cli.terminal import visible
-    from tacit.runs.records import read_records
+    from tacit.runs.trajectories import read_records
 
     run, _ = finished
     assert main(["play", "--policy", str(run), "--task", "2", "--prompts"]) == 0

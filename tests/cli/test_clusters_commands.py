@@ -13,24 +13,23 @@ import pytest
 from forked import Forked, run_script
 from small_encoder import save_encoder
 
-from tacit.assembly import toolbox
-from tacit.assembly.checks import open_world, prepare
-from tacit.assembly.ground import credit_as_trained, ground_of
-from tacit.assembly.known_base import calibration_place, known_base
-from tacit.assembly.players import open_target
-from tacit.assembly.recipe import Recipe
 from tacit.cli.inspection.credit import show
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console
-from tacit.core.amounts import number_of
+from tacit.config import toolbox
+from tacit.config.checks import open_world, prepare
+from tacit.config.credit_quality import credit_as_trained, ground_of
+from tacit.config.players import open_target
+from tacit.config.recipe import Recipe
+from tacit.config.toolbox import calibration_place, known_base
 from tacit.core.errors import TacitError
+from tacit.core.progress import number_of
 from tacit.credit.embedders import ActorHidden, HashNgram
-from tacit.credit.radius import search_radius
+from tacit.credit.geometry import search_radius
 from tacit.evaluation.clusters import Seen, partition, returns_of, valued
-from tacit.evaluation.credit.agreement import quality
-from tacit.evaluation.credit.measured import Credited, Measured
+from tacit.evaluation.credit_agreement import Credited, Measured, quality
 from tacit.runs.directory import read_settings, read_summary
-from tacit.runs.records import read_records
+from tacit.runs.trajectories import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
@@ -284,7 +283,7 @@ def test_the_radius_is_found_on_the_policys_own_first_iteration(trained, capsys,
 
 def test_a_pooling_that_cannot_be_had_is_left_out_and_said(trained, capsys, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(trained / "cache"))
-    monkeypatch.setattr("tacit.engines.local.passes.scoring.can_attend", lambda hf: False)
+    monkeypatch.setattr("tacit.engines.local.scoring.can_attend", lambda hf: False)
     words = ["calibrate", str(trained / "run"), "--epsilons", "0.05", "--min-clusters", "1", "--tasks-each", "2", "--json"]
     assert main([*words, "--out", str(trained / "other.json")]) == 0
     shown = capsys.readouterr().out

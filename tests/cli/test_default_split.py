@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.assembly.checks import find_world, open_world, prepare
-from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
 from tacit.comparison.plan import make_plan
+from tacit.config.checks import find_world, open_world, prepare
+from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
-from tacit.environments import WORLDS
 from tacit.evaluation.panels import Panel
 from tacit.training.practice import Course
 from tacit.training.settings import TrainSettings
+from tacit.worlds import WORLDS
 
 QUICK = ["--model", "tiny-base", "--engine.threads", "1", "--engine.device", "cpu", "--no-evaluation.untrained"]
 SMALL = [

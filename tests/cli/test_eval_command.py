@@ -18,10 +18,10 @@ from chat_server import says, serving
 from forked import start
 
 from tacit.cli.main import main
-from tacit.environments import get_environment
-from tacit.environments.countdown.expert import solve
 from tacit.evaluation.panels import Panel
 from tacit.runs.directory import code_version
+from tacit.worlds import get_environment
+from tacit.worlds.countdown.expert import solve
 
 WORLD = get_environment("countdown")
 SIZES = ["--tiny.vocab", "512", "--tiny.hidden", "32", "--tiny.layers", "1", "--tiny.heads", "2", "--tiny.kv-heads", "2"]
@@ -38,7 +38,7 @@ def cache(tmp_path_factory):
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
         # Others may commit to the project while the tests run; what is tested here does not depend on which commit this is.
-        patch.setattr("tacit.assembly.measuring.code_version", lambda: "0.1.0+tests")
+        patch.setattr("tacit.config.measuring.code_version", lambda: "0.1.0+tests")
         yield
 
 
@@ -92,7 +92,7 @@ def test_a_killed_evaluation_goes_on_and_ends_in_the_same_table(run, capsys, tmp
     assert 8 <= before < 48, "killed on the way"
     code = json.loads(next(place.glob("*.jsonl")).read_text().splitlines()[0])["code"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tacit.assembly.measuring.code_version", lambda: code)
+        patch.setattr("tacit.config.measuring.code_version", lambda: code)
         assert main([*words, str(place), "--json"]) == 0
         out = capsys.readouterr().out
         assert f"played before: {before} episodes" in out or f"played before: {before - 1} episodes" in out
@@ -267,7 +267,7 @@ def test_a_panel_of_another_world_is_refused(run, capsys, tmp_path):
 
 def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
     other = replace(WORLD, panels={"test": {4: "0123456789abcdef"}})
-    monkeypatch.setattr("tacit.environments.countdown.ENVIRONMENT", other)
+    monkeypatch.setattr("tacit.worlds.countdown.ENVIRONMENT", other)
     assert main(["eval", str(run)]) == 0
     out = capsys.readouterr().out
     assert (
@@ -277,7 +277,7 @@ def test_other_tasks_under_a_published_name_are_told(run, capsys, monkeypatch):
 
 def test_what_another_version_played_is_not_mixed(run, capsys, tmp_path, monkeypatch):
     measure(capsys, run, "--out", tmp_path)
-    monkeypatch.setattr("tacit.assembly.measuring.code_version", lambda: "0.2.0")
+    monkeypatch.setattr("tacit.config.measuring.code_version", lambda: "0.2.0")
     assert main(["eval", str(run), "--out", str(tmp_path)]) == 0
     assert "note: earlier episodes were played by tacit 0.1.0+tests, and this is 0.2.0" in capsys.readouterr().out
 

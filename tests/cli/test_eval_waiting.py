@@ -14,14 +14,14 @@ import pytest
 from chat_server import says, serving
 from scripted import make_group
 
-from tacit.cli.eval_progress import EvalProgress
+from tacit.cli.eval import EvalProgress
 from tacit.cli.main import main
 from tacit.cli.terminal import make_console
 from tacit.core.types import Completion
-from tacit.environments import get_environment
-from tacit.environments.countdown.expert import solve
 from tacit.evaluation.panels import Panel
-from tacit.modules.players import open_player
+from tacit.modules.router import open_player
+from tacit.worlds import get_environment
+from tacit.worlds.countdown.expert import solve
 
 PANEL = Panel.of(get_environment("countdown"), "test", 4)
 
@@ -40,7 +40,7 @@ def evaluate(server, out, *more: str) -> int:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr("tacit.engines.chat.client.PAUSE_S", 0.01)
+    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
         return open_player(*words, **named)
 
     monkeypatch.setattr("tacit.cli.eval.open_player", slowly)
-    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
+    monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
     assert main(["eval", "expert", "--world", "countdown", "--tasks", "2"]) == 0
     assert re.fullmatch(r"eval: loading expert, [\d.]+ s", said[0])
 

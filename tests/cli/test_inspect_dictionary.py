@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from skilled import ABC, won
 
-from tacit.cli.inspection.dictionary_view import behaviour_table, coloured, phrase_colours, sparkline, step_table
+from tacit.cli.inspection.dictionary import behaviour_table, coloured, phrase_colours, sparkline, step_table
 from tacit.cli.main import main
 from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.segmentation import Dictionary
+from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.world import Alphabet
 from tacit.evaluation.behaviour import Behaviour
-from tacit.inspection.picture import by_appearance
-from tacit.inspection.story import Reading, Story
+from tacit.report.dictionary import Reading, Story, by_appearance
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
 
@@ -105,7 +104,7 @@ def test_it_learns_a_dictionary_and_resumes_exactly(runs):
 def test_rewards_on_record_are_the_shaped_ones(runs, capsys):
     assert main(["inspect", "dictionary", str(runs / "whole"), "--json", "--no-plot"]) == 0
     told = json.loads(capsys.readouterr().out)
-    from tacit.runs.records import read_records
+    from tacit.runs.trajectories import read_records
 
     records = read_records(runs / "whole" / "trajectories" / "rl-000002.jsonl.gz")
     paid = {round(sum(turn["reward"] for turn in r["turns"]), 3) for r in records if r["success"]}

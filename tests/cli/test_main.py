@@ -176,8 +176,8 @@ def test_lists(capsys):
     models = capsys.readouterr().out
     assert "tiny-4m" in models and "1.0M parameters" in models and "tacit prepare smollm2" in models and "owner/name" in models
     assert main(["list", "panels", "--world", "countdown"]) == 0
-    from tacit.environments.countdown import ENVIRONMENT
     from tacit.evaluation.panels import Panel
+    from tacit.worlds.countdown import ENVIRONMENT
 
     panels = capsys.readouterr().out
     assert "countdown/test/128" in panels and Panel.of(ENVIRONMENT, "test", 128).hash in panels
@@ -192,7 +192,7 @@ def test_what_a_world_is_takes_two_lines_of_a_terminal_at_most(monkeypatch, caps
 
 
 def test_a_world_that_cannot_be_had_does_not_hide_the_others(monkeypatch, capsys):
-    monkeypatch.setitem(listing.WORLDS.own, "broken", "tacit.environments.nowhere:ENVIRONMENT")
+    monkeypatch.setitem(listing.WORLDS.own, "broken", "tacit.worlds.nowhere:ENVIRONMENT")
     assert main(["list", "worlds"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "broken" in out and "not available" in out and "countdown" in out

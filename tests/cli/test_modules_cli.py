@@ -11,11 +11,11 @@ import pytest
 from small_modules import RECIPE, Trained, train_modules, write_recipe
 
 from tacit.cli.main import main
-from tacit.environments import get_environment
 from tacit.modules import find_modules, read_module
-from tacit.modules.players import module_recipe
+from tacit.modules.router import module_recipe
 from tacit.modules.training import choose_skills
 from tacit.runs.directory import read_settings, read_summary
+from tacit.worlds import get_environment
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_eval_of_a_module_repeats_its_own_score(trained, tmp_path, capsys) -> No
 
 def test_eval_in_another_number_format_is_another_measurement(trained, tmp_path, capsys, monkeypatch) -> None:
     """A module has the same fingerprint in either format, and may still play otherwise: their episodes are never mixed."""
-    monkeypatch.setattr("tacit.assembly.measuring.code_version", lambda: "0.1.0+tests")
+    monkeypatch.setattr("tacit.config.measuring.code_version", lambda: "0.1.0+tests")
     command, results = ["eval", str(trained[0] / "pick"), "--json", "--out", str(tmp_path)], []
     for form in ("float32", "bfloat16"):
         assert main([*command, "--engine.dtype", form]) == 0

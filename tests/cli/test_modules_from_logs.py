@@ -16,7 +16,7 @@ from small_modules import train_modules, write_recipe
 
 from tacit.cli.main import main
 from tacit.modules import Agent, read_module
-from tacit.modules.teaching import COVERAGE
+from tacit.modules.training import COVERAGE
 
 TINY = [
     *("--model", "tiny-base", "--engine.device", "cpu", "--engine.threads", "1", "--engine.lora-rank", "4"),
@@ -149,7 +149,7 @@ def events(before, action, observation, after):
         assert "def render" in server.asked[0]["messages"][-1]["content"], "it writes over the tracker's states"
     text = (tmp_path / "pick_work.py").read_text()
     assert "rewards='pick_rewards.py'" in text and own.read_text() == drafts.GOOD
-    from tacit.environments import get_environment
+    from tacit.worlds import get_environment
 
     tracker = get_environment(f"{tmp_path / 'pick_work.py'}:ENVIRONMENT").tracker
     assert tracker is not None and tracker.components == ("progress.took", "error.dropped")
@@ -250,7 +250,7 @@ def test_without_world_or_tracker_it_reads_the_turns_before(tmp_path, capsys) ->
     module = read_module(out / "work")
     assert main(["modules", "export", str(out / "runs" / "work"), "--out", str(tmp_path / "elsewhere")]) == 2
     assert "was taught from logs alone" in capsys.readouterr().err
-    assert module.world == "tacit.modules.work:WORK" and module.tracker is None and "kept_turns" not in module.taught
+    assert module.world == "tacit.modules.logs:WORK" and module.tracker is None and "kept_turns" not in module.taught
 
 
 def test_the_households_module_from_logs_alone_then_practised(tmp_path, capsys) -> None:

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from tacit.assembly.flags import Option, Parser, field_docs, options_of
-from tacit.assembly.values import build, from_data, from_text, to_data
 from tacit.cli.train import make_parser
+from tacit.config.flags import Option, Parser, field_docs, options_of
+from tacit.config.values import build, from_data, from_text, to_data
 from tacit.core.errors import TacitError
 from tacit.methods import METHODS
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
+from tacit.config.recipe import Recipe
 from tacit.engines.models import bases
 from tacit.engines.models.bases import read_manifest
 from tacit.engines.models.tiny import TinySettings
-from tacit.pretraining import comprehension, make_base, shards
+from tacit.pretraining import corpus, pretrain
 
 SMALL = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=512)
 QUICK = ["--size", "tiny-base", "--steps", "4", "--rows", "8", "--share", "0.5", "--processes", "1", "--device", "cpu"]
@@ -25,9 +25,9 @@ def made(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setitem(bases.BASE_SIZES, "tiny-base", SMALL)
-        patch.setattr(make_base, "EPISODES", {"alfworld": 6, "cooking": 4, "countdown": 4})
-        patch.setattr(make_base, "sample_texts", partial(shards.sample_texts, each=150))
-        patch.setattr(make_base, "reading", partial(comprehension.reading, each=8))
+        patch.setattr(pretrain, "EPISODES", {"alfworld": 6, "cooking": 4, "countdown": 4})
+        patch.setattr(pretrain, "sample_texts", partial(corpus.sample_texts, each=150))
+        patch.setattr(pretrain, "reading", partial(pretrain.reading, each=8))
         assert main(["prepare", "base", str(place), *QUICK]) == 0
     return place
 

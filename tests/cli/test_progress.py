@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.main import main
-from tacit.cli.progress import LiveReporter, chunks, make_reporter, pack
 from tacit.cli.terminal import make_console, say, say_pairs, score_rows, table
-from tacit.core.amounts import duration
+from tacit.cli.train import LiveReporter, chunks, make_reporter, pack
 from tacit.core.errors import TacitError
+from tacit.core.progress import duration
 from tacit.training.reporting import PlainReporter
 
 METRICS = {"success": 0.4375, "reward": 4.31, "loss": -0.0123, "tokens_per_s": 12345.0, "unwatched": 1.0}
@@ -137,8 +137,8 @@ def test_a_model_that_takes_long_to_load_is_waited_for_aloud(capsys, monkeypatch
             said.extend(capsys.readouterr().out.splitlines())
         raise TacitError("it broke")
 
-    monkeypatch.setattr("tacit.assembly.toolbox.Toolbox.open", slowly)
-    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
+    monkeypatch.setattr("tacit.config.toolbox.Toolbox.open", slowly)
+    monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
     assert main(["train", "--world", "countdown", "--model", "tiny-0.5m", "--out", str(tmp_path / "run")]) == 2
     assert re.fullmatch(r"loading tiny-0.5m, [\d.]+ s", said[-1]) and not (tmp_path / "run").exists()
 

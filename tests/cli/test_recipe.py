@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tacit.assembly.checks import check_new_run, open_world, prepare
-from tacit.assembly.recipe import Recipe
 from tacit.cli.train import make_parser
+from tacit.config.checks import check_new_run, open_world, prepare
+from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.world import Environment
-from tacit.environments.countdown import ENVIRONMENT
 from tacit.methods import METHODS, get_method
+from tacit.worlds.countdown import ENVIRONMENT
 
 FILE = """
 world = "countdown"

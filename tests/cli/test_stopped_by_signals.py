@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tacit.assembly import running
 from tacit.cli import listing
 from tacit.cli.main import main
+from tacit.config import running
 from tacit.training.train import Trainer
 
 TRAIN = (

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.core.batch import Batch
-from tacit.core.engine import ModelSource
-from tacit.core.protocols import Request
+from tacit.core.credit import Batch
+from tacit.core.protocols import ModelSource, Request
 from tacit.engines import get_engine
 from tacit.engines.models.tiny import TinySettings, tiny_checkpoint
-from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
+from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 
 needs_vllm = pytest.mark.skipif(

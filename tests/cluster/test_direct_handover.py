@@ -13,7 +13,7 @@ from on_servers import a_batch, needs_vllm, on_one, on_servers, process_of, requ
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.engines.sharded.driver.policy import ShardedPolicy
+from tacit.engines.sharded.policy import ShardedPolicy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.engines import LR, Weighted
 

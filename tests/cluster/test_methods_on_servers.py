@@ -12,17 +12,17 @@ from on_servers import needs_vllm, on_one, on_servers
 from safetensors.torch import load_file
 from scripted import Kit
 
-from tacit.core.engine import ModelSource
 from tacit.core.method import Schedule
+from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.demonstrations import demonstrate
+from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
 from tacit.training.settings import SupervisedSettings
-from tacit.training.supervised import imitate
+from tacit.worlds import get_environment
 
 pytestmark = needs_vllm
 

@@ -17,11 +17,10 @@ import numpy as np
 import pytest
 from on_servers import a_batch, needs_vllm, on_one, on_servers, process_of, requests, same, small_checkpoint
 
-from tacit.core.engine import HIDDEN_STATES, SAMPLING, SCORING
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Policy, Sampling
+from tacit.core.protocols import HIDDEN_STATES, SAMPLING, SCORING, Policy, Sampling
 from tacit.engines import get_engine
-from tacit.engines.sharded.driver.policy import ShardedPolicy
+from tacit.engines.sharded.policy import ShardedPolicy
 from tacit.testing.engines import LR, EngineConformance, Weighted
 
 pytestmark = needs_vllm

@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.simulator import Served
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import Environment
-from tacit.environments import get_environment
-from tacit.rollout.actors import Actors
+from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.workers import Workers
+from tacit.rollout.workers import Actors, Workers
 from tacit.rollout.worlds import Broken, InPlace, WorldPool
+from tacit.worlds import get_environment
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here; `make test-cluster` makes an environment that has it")
 

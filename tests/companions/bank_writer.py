@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.embedding import Ngrams
-from tacit.companions.experience.entries import Call, Origin
+from tacit.companions.experience.bank import Bank, Call, Origin
+from tacit.companions.experience.retrieval import Ngrams
 
 EMBED = Ngrams(3, 16)
 

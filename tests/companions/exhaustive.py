@@ -20,8 +20,7 @@ from math import inf, log2
 
 from plain import count_subsequences
 
-from tacit.companions.dictionary.merging import STRICTLY
-from tacit.companions.dictionary.segmentation import Phrase, Sequences, phrase_bits
+from tacit.companions.dictionary.extraction import STRICTLY, Phrase, Sequences, phrase_bits
 from tacit.core.errors import TacitError
 
 RENTS = (8.0, 14.0, 4.0, 20.0, 0.0, 30.0, 50.0)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import log2
 
-from tacit.companions.dictionary.merging import STRICTLY
-from tacit.companions.dictionary.segmentation import Dictionary, Phrase, phrase_bits, spell
+from tacit.companions.dictionary.extraction import STRICTLY, Dictionary, Phrase, phrase_bits, spell
 
 
 def merge(weights: Mapping[Phrase, int], skills: tuple[str, ...], max_phrase: int) -> Dictionary:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.companions.dictionary.bounds import complexity, normalised_loss, proposition_4, theorem_3
-from tacit.companions.dictionary.merging import merge
-from tacit.companions.dictionary.segmentation import Dictionary
+from tacit.companions.dictionary.extraction import Dictionary, merge
 from tacit.core.errors import TacitError
 
 ABC = ("A", "B", "C")

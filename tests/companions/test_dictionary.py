@@ -7,7 +7,7 @@ from skilled import ABC, episode, group, won
 
 from tacit.companions.dictionary.bounds import theorem_3
 from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.segmentation import Dictionary
+from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.errors import TacitError
 from tacit.core.world import Alphabet
 

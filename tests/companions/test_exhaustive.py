@@ -8,8 +8,7 @@ import literal
 import pytest
 from exhaustive import all_singletons, disjoint, original
 
-from tacit.companions.dictionary.merging import merge
-from tacit.companions.dictionary.segmentation import Dictionary
+from tacit.companions.dictionary.extraction import Dictionary, merge
 from tacit.core.errors import TacitError
 
 SKILLS = tuple("ABCDE")

@@ -20,12 +20,8 @@ from hypothesis import strategies as st
 from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.disk import Disk
-from tacit.companions.experience.embedding import Ngrams, Remembered
-from tacit.companions.experience.entries import LONGEST, Call, Origin
-from tacit.companions.experience.matrix import normalised
-from tacit.companions.experience.retrieval import Diversity, retrieve, score
+from tacit.companions.experience.bank import LONGEST, Bank, Call, Disk, Origin, normalised
+from tacit.companions.experience.retrieval import Diversity, Ngrams, Remembered, retrieve, score
 from tacit.core.errors import TacitError
 
 EMBED = Ngrams()

@@ -9,11 +9,9 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.desk import Desk
-from tacit.companions.experience.embedding import Ngrams, Remembered
-from tacit.companions.experience.entries import Origin
-from tacit.companions.experience.retrieval import Diversity, retrieve
+from tacit.companions.experience.bank import Bank, Origin
+from tacit.companions.experience.manager import Desk
+from tacit.companions.experience.retrieval import Diversity, Ngrams, Remembered, retrieve
 from tacit.core.errors import TacitError
 
 EMBED = Ngrams(3, 64)

@@ -16,11 +16,10 @@ from scripted import ScriptedPolicy
 from turns import TurnLock, Turns
 
 import tacit.companions.experience as package
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.manager import Manager
-from tacit.core.moment import Moment
+from tacit.core.types import Moment
 
 FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "disk", "matrix", "retrieval", "manager")]
 DIMENSIONS = 8

@@ -10,14 +10,12 @@ from collections.abc import Callable
 import pytest
 from scripted import ScriptedPolicy, make_group
 
-from tacit.companions.experience.asking import distilling, merging, weighing
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.embedding import Ngrams
-from tacit.companions.experience.entries import Origin
-from tacit.companions.experience.extractor import Extractor
-from tacit.companions.experience.manager import Manager, Request
+from tacit.companions.experience.bank import Bank, Origin
+from tacit.companions.experience.extractor import Extractor, distilling, merging, weighing
+from tacit.companions.experience.manager import DistillRequest, Manager
+from tacit.companions.experience.retrieval import Ngrams
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
+from tacit.core.types import Moment
 
 EMBED = Ngrams(3, 16)
 HALF = "hi \\ud83d there"
@@ -32,8 +30,8 @@ def managing(answer: str | Callable[[str, int], str], texts=(), path=None, **set
     return Manager(bank, EMBED, Extractor(lambda: said, "json", max_tokens=64), **settings)
 
 
-def request(number: int = 0) -> Request:
-    return Request(make_group([[1]], success=[True]).trajectories[0], None, Moment(0, 1), f"episode/{number}")
+def request(number: int = 0) -> DistillRequest:
+    return DistillRequest(make_group([[1]], success=[True]).trajectories[0], None, Moment(0, 1), f"episode/{number}")
 
 
 def test_an_entry_of_several_lines_is_one_line_to_whoever_reads_lines():

@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, make_group
 
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.beforehand import fill
-from tacit.companions.experience.companion import GUIDED, entry_of, verdict_of
-from tacit.companions.experience.critic import Critic, critic_reward, read_verdict
-from tacit.companions.experience.embedding import Ngrams
-from tacit.companions.experience.entries import Entry
-from tacit.companions.experience.internalising import winners
+from tacit.companions.experience.bank import Bank, Entry
+from tacit.companions.experience.companion import GUIDED, entry_of, verdict_of, winners
+from tacit.companions.experience.files import fill
+from tacit.companions.experience.manager import Critic, critic_reward, read_verdict
+from tacit.companions.experience.retrieval import Ngrams
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule, measured_under
 from tacit.core.types import PLAIN, Condition, Group
-from tacit.environments import get_environment
-from tacit.environments.errands.town import DOORS, THINGS, is_true
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
 from tacit.methods import get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
+from tacit.worlds.errands.world import DOORS, THINGS, is_true
 
 WORLD = get_environment("errands")
 SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "kl": 0.0}

@@ -15,26 +15,21 @@ from scripted import ScriptedPolicy
 from templates import TOOLS, talking_tokenizer
 
 from tacit.companions.answers import Answers
-from tacit.companions.hindsight.analyzers import ByModel, ByRule
-from tacit.companions.hindsight.asking import question
-from tacit.companions.hindsight.companion import Hindsight
-from tacit.companions.hindsight.reading import Unusable, read_skills
-from tacit.companions.hindsight.teachers import Routed, route
-from tacit.contexts.notes import CLOSE, OPEN, frame, teach
+from tacit.companions.hindsight.analyzers import ByModel, ByRule, Unusable, question, read_skills
+from tacit.companions.hindsight.companion import Hindsight, Routed, route
 from tacit.core.actions import CALLS
 from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
-from tacit.core.hindsight import measured
-from tacit.core.moment import Moment
-from tacit.core.skills import Lesson, Skills
-from tacit.core.types import Completion, Group, Prompt, Step, StopReason, Trajectory
-from tacit.engines.chat.client import ChatClient
-from tacit.engines.chat.policy import ChatPolicy
-from tacit.engines.local.passes.codec import TextCodec
-from tacit.environments import WORLDS, get_environment
+from tacit.core.hindsight import Lesson, Skills, measured
+from tacit.core.types import Completion, Group, Moment, Prompt, Step, StopReason, Trajectory
+from tacit.engines.endpoint.client import ChatClient
+from tacit.engines.endpoint.policy import ChatPolicy
+from tacit.engines.local.tokenizer import TextCodec
 from tacit.methods import get_method
-from tacit.rollout.fitting import fit
-from tacit.rollout.retelling import playing, told
+from tacit.prompts.conversation import CLOSE, OPEN, frame, teach
+from tacit.rollout.encoding import fit
+from tacit.rollout.replay import playing, told
+from tacit.worlds import WORLDS, get_environment
 
 GOOD = {"episode_summary": "it went", "episode_skill": "look first", "step_skills": {"0": "open it", "1": "take it"}}
 
@@ -115,8 +110,8 @@ def test_a_success_is_told_what_was_done_and_a_failure_what_should_have_been(nam
 
 
 def test_a_lost_room_is_told_the_push_that_lost_it():
-    from tacit.environments.sokoban.solver import deadlocked
-    from tacit.environments.sokoban.world import read_position
+    from tacit.worlds.sokoban.expert import deadlocked
+    from tacit.worlds.sokoban.world import read_position
 
     world = get_environment("sokoban")
     lost = [t for t in by_expert("sokoban", 1.0) if not t.success and deadlocked(*read_position(t.final.text))]
@@ -174,7 +169,7 @@ def test_a_walk_is_told_in_its_order():
 
 
 def test_a_failed_household_is_told_where_the_thing_was():
-    from tacit.environments.alfworld.hindsight import place_of
+    from tacit.worlds.alfworld.skills import place_of
 
     lost = [t for t in by_expert("alfworld", 1.0, steps=4) if not t.success]
     told = [get_environment("alfworld").hindsight(t).episode for t in lost]

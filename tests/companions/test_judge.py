@@ -12,11 +12,10 @@ from scripted import TASK, ScriptedPolicy, make_group
 
 import tacit
 from tacit.companions.answers import FILE, Answer, Answers
-from tacit.companions.judge.judge import EpisodeJudge, grade_of, question
+from tacit.companions.judge import EpisodeJudge, grade_of, question
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
-from tacit.core.prices import Prices
-from tacit.core.types import Group
+from tacit.core.tools import Prices
+from tacit.core.types import Group, Moment
 from tacit.methods.judge import Judge
 
 SMALL = {

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.companions.dictionary.merging import Cut, gain, least_saving, merge
-from tacit.companions.dictionary.segmentation import Dictionary, phrase_bits
+from tacit.companions.dictionary.extraction import Cut, Dictionary, gain, least_saving, merge, phrase_bits
 from tacit.core.errors import TacitError
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from small_comparison import SMALL
 
-from tacit.comparison import carry_out as module
-from tacit.comparison.carry_out import FAILURE, carry_out, check_stored, failure_of, status_of, words_for
+from tacit.comparison import run as module
 from tacit.comparison.plan import Plan, make_plan
+from tacit.comparison.run import FAILURE, carry_out, check_stored, failure_of, status_of, words_for
 from tacit.core.errors import TacitError
 from tacit.runs.files import write_json
 

@@ -231,9 +231,8 @@ def test_help_shows_the_shape_of_the_file(capsys, monkeypatch):
 
 
 def test_the_example_can_be_done():
-    from tacit.assembly.recipe import read_document
-    from tacit.assembly.recipes import comparison_recipe
     from tacit.comparison.plan import make_plan
+    from tacit.config.recipe import comparison_recipe, read_document
 
     plan = make_plan(read_document(comparison_recipe("example")))
     assert len(plan.cells) == 18 and len(plan.starts) == 2 and plan.notes == ()

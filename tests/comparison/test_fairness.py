@@ -7,8 +7,7 @@ import tomllib
 import pytest
 
 from tacit.cli.main import main
-from tacit.comparison.fairness import Difference
-from tacit.comparison.plan import Plan, make_plan
+from tacit.comparison.plan import Difference, Plan, make_plan
 from tacit.core.errors import TacitError
 
 REUSE = """

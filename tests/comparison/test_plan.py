@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from small_comparison import SMALL
 
-from tacit.comparison.carry_out import check_stored
-from tacit.comparison.fields import merge
-from tacit.comparison.plan import Plan, make_plan
+from tacit.comparison.plan import Plan, make_plan, merge
+from tacit.comparison.run import check_stored
 from tacit.core.errors import TacitError
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tacit.comparison.processes import Processes
+from tacit.comparison.run import Processes
 
 
 def tell(names: list[str]) -> int:
@@ -16,7 +16,7 @@ def tell(names: list[str]) -> int:
 
 @pytest.mark.parametrize(("most", "told"), [(2, "true 3"), (5, "false 1"), (9, "false 1")])
 def test_texts_are_encoded_on_a_run_s_share_of_the_cores(most, told, tmp_path, monkeypatch):
-    monkeypatch.setattr("tacit.comparison.processes.usable_cpus", lambda: 6)
+    monkeypatch.setattr("tacit.comparison.run.usable_cpus", lambda: 6)
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # which they set, like the next: they end with this test
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")

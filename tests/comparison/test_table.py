@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from tacit.comparison.collect import check_alike
-from tacit.comparison.pages import cells_of, columns, csv_text, markdown, p_text
-from tacit.comparison.plots import draw, in_spans
-from tacit.comparison.table import make_table
+from tacit.comparison.pages import cells_of, columns, csv_text, draw, in_spans, markdown, p_text
+from tacit.comparison.results import check_alike, make_table
 from tacit.core.errors import TacitError
-from tacit.evaluation.intervals import bounded_interval, share_interval, t_interval, wilson
+from tacit.evaluation.statistics import bounded_interval, share_interval, t_interval, wilson
 
 THRESHOLDS = [0.25, 0.75]
 

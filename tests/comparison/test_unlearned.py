@@ -7,12 +7,11 @@ import tomllib
 
 import pytest
 
-from tacit.assembly.checks import prepare
-from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
-from tacit.comparison.grid import make_grids
 from tacit.comparison.pages import columns, csv_text, grid_text, markdown
-from tacit.comparison.plan import Plan, make_plan
+from tacit.comparison.plan import Plan, make_grids, make_plan
+from tacit.config.checks import prepare
+from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 
 RULES = """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tacit.core.actions import BARE, CALLS, FORMATS, TAGS, Parsed, Tags
 from tacit.core.errors import TacitError
-from tacit.core.wording import format_of
+from tacit.core.world import format_of
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scripted import make_group
 
-from tacit.core.batch import Batch
-from tacit.core.credit import Credit
+from tacit.core.credit import Batch, Credit
 
 
 def two_groups():

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tacit.core.clusters import join_cluster
 from tacit.core.errors import TacitError
+from tacit.core.platform import join_cluster
 
 
 def _ray(knocked: list[str]) -> Any:

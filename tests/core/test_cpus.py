@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.core.cpus import usable_cpus
+from tacit.core.platform import usable_cpus
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process to CPUs")
 

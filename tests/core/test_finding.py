@@ -7,11 +7,11 @@ import textwrap
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.environments import get_environment
-from tacit.environments.countdown import ENVIRONMENT
 from tacit.methods import get_method
 from tacit.methods.grpo import GRPO
 from tacit.rollout.workers import Workers
+from tacit.worlds import get_environment
+from tacit.worlds.countdown import ENVIRONMENT
 
 OWN_WORLD = """
 from tacit.core.types import Observation, Task, Transition
@@ -37,7 +37,7 @@ def write(path, text=OWN_WORLD):
 
 def test_a_world_by_name_and_by_path():
     assert get_environment("countdown") is ENVIRONMENT
-    assert get_environment("tacit.environments.countdown:ENVIRONMENT") is ENVIRONMENT
+    assert get_environment("tacit.worlds.countdown:ENVIRONMENT") is ENVIRONMENT
 
 
 def test_a_misspelt_world_is_told_the_nearest():

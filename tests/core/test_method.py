@@ -9,15 +9,12 @@ import pytest
 from tacit.core.composition import adds, check_places, compose, replaces
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Method, Schedule
-from tacit.core.moment import Moment
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Condition
+from tacit.core.types import PLAIN, Condition, Moment
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
 from tacit.credit.returns import Returns
-from tacit.losses.clipped import ClippedSurrogate
-from tacit.losses.entropy import EntropyBonus
-from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
-from tacit.losses.value import ValueLoss
+from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
+from tacit.losses.surrogates import ClippedSurrogate
 from tacit.rewards.outcome import Outcome
 
 

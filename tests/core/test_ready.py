@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-import tacit.environments.countdown as countdown
-from tacit.assembly.checks import find_world, open_world
+import tacit.worlds.countdown as countdown
 from tacit.cli.main import main
+from tacit.config.checks import find_world, open_world
 from tacit.core.errors import TacitError
 
 HERE = countdown.ENVIRONMENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tacit.core.signals import component_names, counted, summed
+from tacit.core.hindsight import component_names, counted, summed
 
 
 def test_sums_and_the_rules_behind_them():

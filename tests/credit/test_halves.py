@@ -13,8 +13,7 @@ from stepwise import make_group, make_step, outcomes, seen, slow_hgpo, slow_pace
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
-from tacit.core.moment import Moment
-from tacit.core.types import Condition, Group
+from tacit.core.types import Condition, Group, Moment
 from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
@@ -22,8 +21,8 @@ from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed
 from tacit.credit.step_relative import StepRelative, explain
-from tacit.environments import get_environment
 from tacit.methods import get_method
+from tacit.worlds import get_environment
 
 GUIDED = Condition("guided", "note", "1")
 WORLD = get_environment("countdown")

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import make_group
 
-from tacit.companions.hindsight.teachers import route
+from tacit.companions.hindsight.companion import route
+from tacit.core.hindsight import Skills
 from tacit.core.protocols import TokenView
-from tacit.core.skills import Skills
 from tacit.credit.skill_shift import skill_shifts
-from tacit.losses.clipped import ClippedSurrogate
+from tacit.losses.surrogates import ClippedSurrogate
 
 logits = st.lists(st.floats(-3, 3), min_size=4, max_size=4)
 

@@ -10,6 +10,7 @@ from stepwise import make_group, make_step, seen, slow_cosine, slow_similarity
 
 from tacit.core.errors import TacitError
 from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
+from tacit.credit.geometry import median_part, search_radius
 from tacit.credit.partitions import (
     Clusters,
     Fixed,
@@ -20,7 +21,6 @@ from tacit.credit.partitions import (
     by_key,
     by_similarity,
 )
-from tacit.credit.radius import median_part, search_radius
 
 
 def test_labels_count_in_order_of_appearance():
@@ -232,7 +232,7 @@ def members_apart(distance: float) -> np.ndarray:
 def test_the_radius_is_halved_towards_the_target_and_no_further(features, radius, probes, monkeypatch):
     tried = []
     monkeypatch.setattr(
-        "tacit.credit.radius.by_cosine", lambda rows, epsilon: tried.append(epsilon) or by_cosine(rows, epsilon)
+        "tacit.credit.geometry.by_cosine", lambda rows, epsilon: tried.append(epsilon) or by_cosine(rows, epsilon)
     )
     assert search_radius([features]) == (pytest.approx(radius), 6.0)
     assert len(tried) == probes and tried[-1] == pytest.approx(radius)

@@ -9,10 +9,9 @@ import pytest
 from scripted import make_group
 
 from tacit.core.credit import Rewards
-from tacit.core.moment import Moment
-from tacit.core.skills import Lesson
-from tacit.credit.modulated import Modulated, modulated
-from tacit.credit.skill_shift import SkillShift, skill_shifts
+from tacit.core.hindsight import Lesson
+from tacit.core.types import Moment
+from tacit.credit.skill_shift import Modulated, SkillShift, modulated, skill_shifts
 
 
 class Scores:

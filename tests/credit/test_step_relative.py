@@ -23,7 +23,6 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.types import Prompt
-from tacit.credit.diagnostics import pace_metrics, partition_metrics
 from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative, standardise, step_scores
 from tacit.credit.hgpo import HistoryHierarchy
@@ -39,7 +38,7 @@ from tacit.credit.pace import (
     action_values,
 )
 from tacit.credit.partitions import Clusters, Fixed, SameObservation
-from tacit.credit.step_relative import Same, StepRelative, part_relative
+from tacit.credit.step_relative import Same, StepRelative, pace_metrics, part_relative, partition_metrics
 
 records = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0, -0.1]), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=24

@@ -10,7 +10,7 @@ from scripted import make_group
 
 from tacit.core.credit import Rewards
 from tacit.credit.episode import EpisodeRelative
-from tacit.credit.step_returns import StepReturns
+from tacit.credit.returns import StepReturns
 
 
 def credit(shape, rewards, **settings) -> list[list[float]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
+from tacit.worlds import get_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "combining.md"
 WORLD = get_environment("alfworld")

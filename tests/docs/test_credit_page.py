@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tacit.assembly.recipe import Recipe
-from tacit.assembly.recipes import run_recipe
 from tacit.cli.inspection.credit import make_parser
 from tacit.cli.main import main
+from tacit.config.recipe import Recipe, run_recipe
 from tacit.credit.step_relative import Same
-from tacit.evaluation.credit.estimators import standard
+from tacit.evaluation.credit_agreement import standard
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "credit_quality.md").read_text(encoding="utf-8")

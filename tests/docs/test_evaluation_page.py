@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.eval import make_parser
-from tacit.environments import get_environment
 from tacit.evaluation.behaviour import Behaviour
 from tacit.evaluation.panels import read_panel
 from tacit.evaluation.scores import PanelScore
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluation.md").read_text()
 COMMANDS = re.findall(r"^    tacit eval ([^#\n]+)", PAGE, re.MULTILINE)

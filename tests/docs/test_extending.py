@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tacit.assembly.checks import prepare
-from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
 from tacit.cli.train import glance, make_parser
+from tacit.config.checks import prepare
+from tacit.config.recipe import Recipe
 from tacit.engines import get_engine
-from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
+from tacit.worlds import get_environment
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 FILES = ("guess", "more", "look_up", "finish", "hurry", "my_engine")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tacit.assembly.recipes import FOLDER, find_recipe, packaged, run_recipe
 from tacit.cli import compare
 from tacit.cli.eval import make_parser as eval_parser
 from tacit.cli.train import TrainParser, add_training_options, glance
+from tacit.config.recipe import FOLDER, find_recipe, packaged, run_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")

@@ -23,11 +23,11 @@ from transformers import (
 )
 
 from tacit.core.protocols import Request
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.llama_decoding import LlamaDecoder
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.fast.cuda_graphs import StepGraphs
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.llama_decoding import LlamaDecoder
+from tacit.engines.local.scheduler import LocalSampler
 
 END = 256
 VOCABULARY = 260

@@ -12,16 +12,16 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import rms_norm, silu
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.passes import adapted_step, projections
-from tacit.engines.local.passes.adapted_step import has_gate_kernel, has_norm_kernel
-from tacit.engines.local.sampling import mixing
+from tacit.engines.local import projections
+from tacit.engines.local.fast import chunked_prefill, lora_step
+from tacit.engines.local.fast.lora_step import has_gate_kernel, has_norm_kernel
 from tests.engines.random_models import as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.passes import adapted_step
+from tacit.engines.local.fast import adapted_step
 cpu = torch.device("cpu")
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for size, rank in ((32, 8), (96, 16), (300, 24), (1536, 64)):
@@ -35,7 +35,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 ROUNDED_ONCE = """
 import torch
 from types import SimpleNamespace
-from tacit.engines.local.passes.adapted_step import added
+from tacit.engines.local.fast.lora_step import added
 h, lora_B = torch.full((1, 32), 2048.0).half(), torch.zeros(8, 32).half()
 product = torch.cat((torch.full((1, 32), 0.75), torch.zeros(1, 8)), 1).half()
 product[0, 35], lora_B[3] = 2.0, 0.25
@@ -75,14 +75,14 @@ def kernels(monkeypatch):
     monkeypatch.setattr(projections, "_wants_input_major", lambda weights: False)
     monkeypatch.setattr(projections, "_waits_for_launches", lambda device: True)
     for name in ("has_norm_kernel", "has_gate_kernel"):
-        monkeypatch.setattr(adapted_step, name, lambda *known: True)
+        monkeypatch.setattr(lora_step, name, lambda *known: True)
     for name, plain in (("added", _added), ("gated", _gated)):
 
         def launch(first, *rest, plain=plain):
             launched.append(len(first))
             return plain(first, *rest)
 
-        monkeypatch.setattr(adapted_step, name, launch)
+        monkeypatch.setattr(lora_step, name, launch)
     return launched
 
 
@@ -118,7 +118,7 @@ def test_it_writes_what_the_model_writes(family, limit, tokenizer, kernels, monk
 
 @pytest.mark.parametrize("family", ["llama-untied-bias", "qwen2", "qwen3"])
 def test_prompts_that_are_read_along_are_read_with_adapters(family, tokenizer, kernels, monkeypatch):
-    monkeypatch.setattr(mixing, "SHARE", 1)  # however little is written
+    monkeypatch.setattr(chunked_prefill, "SHARE", 1)  # however little is written
     peft = _adapted(family)
     sampler = as_on_a_gpu(peft.get_base_model(), tokenizer, monkeypatch, flat=True, max_batch=2)
     _check(peft, sampler, [Request(p, seed=i, max_tokens=3 + 9 * (i % 2)) for i, p in enumerate(make_prompts(8))])

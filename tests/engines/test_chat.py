@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 from chat_server import says, serving
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.chat.client import PATIENCE, Broken, ChatClient
-from tacit.engines.chat.policy import ChatDesk, ChatPolicy, cut
-from tacit.environments import get_environment
-from tacit.environments.countdown.expert import solve
+from tacit.engines.endpoint.client import PATIENCE, Broken, ChatClient
+from tacit.engines.endpoint.policy import ChatDesk, ChatPolicy, cut
 from tacit.evaluation.evaluate import Alone, play_panel
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
+from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
+from tacit.worlds.countdown.expert import solve
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -32,7 +31,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     """A tenth of what the client waits, so that pauses are real and short."""
-    monkeypatch.setattr("tacit.engines.chat.client.PAUSE_S", 0.05)
+    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.05)
 
 
 def client(server, **more) -> ChatClient:
@@ -173,7 +172,7 @@ def test_a_first_request_that_only_fails_ends_it_after_a_few_tries_and_says_mean
 
 @pytest.mark.parametrize(("asks_for", "pauses"), [("20", [0.5]), ("0.2", [0.2, 0.2, 0.1]), ("0.01", [0.01] * 6)])
 def test_a_server_that_never_answers_is_not_left_alone_for_as_long_as_it_asks(monkeypatch, asks_for, pauses):
-    monkeypatch.setattr("tacit.engines.chat.client.FIRST_WAIT_S", 0.5)
+    monkeypatch.setattr("tacit.engines.endpoint.client.FIRST_WAIT_S", 0.5)
     seen, began = [], time.monotonic()
     loading = 503, {"error": {"message": "loading"}}, {"Retry-After": asks_for}
     with serving(lambda body: (seen.append(one.trouble), loading)[1]) as server:
@@ -185,7 +184,7 @@ def test_a_server_that_never_answers_is_not_left_alone_for_as_long_as_it_asks(mo
 
 
 def test_a_server_that_has_answered_is_left_alone_for_as_long_as_it_asks(monkeypatch):
-    monkeypatch.setattr("tacit.engines.chat.client.FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr("tacit.engines.endpoint.client.FIRST_WAIT_S", 0.1)
     number = count()
     later = (429, {}, {"Retry-After": "0.3"})
     with serving(lambda body: later if next(number) in (1, 2) else (200, says("hi"))) as server:

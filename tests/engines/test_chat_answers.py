@@ -9,8 +9,8 @@ from chat_server import says, serving
 
 from tacit.core.chat import Chat, Message
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.chat.client import Broken, ChatClient, read_answer
-from tacit.engines.chat.policy import ChatPolicy
+from tacit.engines.endpoint.client import Broken, ChatClient, read_answer
+from tacit.engines.endpoint.policy import ChatPolicy
 
 HALF = "\ud83d"
 

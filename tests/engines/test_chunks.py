@@ -9,15 +9,14 @@ import torch
 from interpreted import assert_interpreted
 from random_models import make_model, with_adapter
 
-from tacit.engines.local.passes.chunk_attention import TOKENS, has_chunk_kernel
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward, Prompts
-from tacit.engines.local.passes.mixed_attention import has_mixed_kernel
-from tacit.engines.local.sampling.mixing import ChunkRoom, Readings, chunk_sizes
+from tacit.engines.local.fast.chunked_prefill import ChunkRoom, Readings, chunk_sizes
+from tacit.engines.local.fast.decode_attention import TOKENS, has_chunk_kernel, has_mixed_kernel
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import LlamaForward, Prompts
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.passes import chunk_attention
+from tacit.engines.local.fast import chunk_attention
 for heads in ((3, 3, 64), (2, 6, 128), (1, 7, 16), (2, 1, 32), (1, 16, 16)):
     assert chunk_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
 assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
@@ -27,7 +26,7 @@ assert chunk_attention._agrees(torch.device("cpu"), torch.float16, 1, 3, 128)
 # in one launch, beside rows whose columns are in one part and in several
 AT_ONCE = """
 import torch
-from tacit.engines.local.passes import mixed_attention, step_attention
+from tacit.engines.local.fast import mixed_attention, step_attention
 step_attention._processors = lambda device: 16
 for parts, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2, 1, 16))):
     step_attention._parts = lambda *known: parts
@@ -37,9 +36,9 @@ for parts, heads in ((1, (3, 3, 64)), (4, (2, 6, 32)), (1, (1, 7, 16)), (2, (2, 
 # three prompts over several steps, two rows writing beside them; what nobody may read is infinite, and stays where it is
 IN_A_MODEL = """
 import numpy as np, torch
-from tacit.engines.local.passes import kv_cache, mixed_attention, step_attention
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling.mixing import ChunkRoom, Readings
+from tacit.engines.local.fast import kv_cache, mixed_attention, step_attention
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.fast.chunked_prefill import ChunkRoom, Readings
 from tests.engines.random_models import make_model
 step_attention._parts = lambda *known: 2
 step_attention._processors = lambda device: 16

@@ -13,26 +13,25 @@ from scripted import ScriptedPolicy
 from templates import ALL, CHATML, NO_SYSTEM, THINKING, TOOLS, talking_model, talking_tokenizer
 
 import tacit
-from tacit.contexts.history import History
-from tacit.contexts.notes import teach
-from tacit.contexts.state_block import StateBlock
 from tacit.core.actions import CALLS, answer
 from tacit.core.chat import Call, Chat, Conversation, Exchange, Message, Tool
 from tacit.core.errors import TacitError
+from tacit.core.hindsight import Lesson
 from tacit.core.protocols import Request, Sampling
-from tacit.core.skills import Lesson
 from tacit.core.types import PLAIN, Observation, Prompt, Transition
-from tacit.engines.chat.client import ChatClient
-from tacit.engines.chat.policy import ChatPolicy
-from tacit.engines.local.passes.codec import TextCodec
-from tacit.environments import get_environment
+from tacit.engines.endpoint.client import ChatClient
+from tacit.engines.endpoint.policy import ChatPolicy
+from tacit.engines.local.tokenizer import TextCodec
 from tacit.evaluation.evaluate import Alone, play_panel
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
+from tacit.prompts.conversation import teach
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
+from tacit.rollout.encoding import check_talk, encode, encode_action, fit
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.fitting import check_talk, encode, encode_action, fit
-from tacit.rollout.retelling import recorded, told
+from tacit.rollout.replay import recorded, told
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 ACT = CALLS.tools
 

@@ -11,17 +11,15 @@ import pytest
 import torch
 from random_models import as_on_a_gpu, make_model, make_prompts
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, DeskSampler, Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling.desk import PATIENCE
-from tacit.engines.local.sampling.llama_decoding import LlamaTable
-from tacit.engines.local.sampling.rows import Rows
-from tacit.engines.local.sampling.sampler import LocalSampler
-from tacit.engines.local.sampling.stopping import KEPT, Stops
-from tacit.losses.imitation import Imitation
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.llama_decoding import LlamaTable
+from tacit.engines.local.scheduler import PATIENCE, LocalSampler
+from tacit.engines.local.slots import KEPT, Rows, Stops
+from tacit.losses.regularizers import Imitation
 
 
 @pytest.fixture(scope="module")

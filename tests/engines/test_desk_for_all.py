@@ -7,13 +7,13 @@ import pytest
 import torch
 from test_desk import alike, chains
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.passes import llama
-from tacit.engines.local.passes.projections import NotPlain
+from tacit.engines.local import llama
 from tacit.engines.local.policy import LocalPolicy
-from tacit.losses.imitation import Imitation
+from tacit.engines.local.projections import NotPlain
+from tacit.losses.regularizers import Imitation
 
 WARM = Sampling(temperature=0.9, max_tokens=12)
 

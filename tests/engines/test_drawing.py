@@ -8,7 +8,7 @@ import torch
 from interpreted import assert_interpreted
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.sampling.drawing import draw, has_draw_kernel
+from tacit.engines.local.sampling import draw, has_draw_kernel
 
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2]])
 
@@ -70,7 +70,7 @@ LANES = """
 import numpy as np, torch
 from tacit.core.protocols import Sampling
 from tacit.engines.local.sampling import drawing
-from tacit.engines.local.sampling.decoding import Lanes
+from tacit.engines.local.decoding import Lanes
 generator, seen = torch.Generator().manual_seed(0), []
 logits, noise = torch.randn(4, 7, 5000, generator=generator) * 3, np.random.default_rng(0).random((7, 4), np.float32)
 for kernel in (False, True):

@@ -8,11 +8,11 @@ from interpreted import assert_compiled
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tacit.engines.local.passes import adapted_step, chunk_attention, gating, kernels, mixed_attention, norming, step_attention
-from tacit.engines.local.passes.kernels import early
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling import drawing
+from tacit.engines.local import sampling
+from tacit.engines.local.fast import decode_attention, kernels, layers, lora_step
+from tacit.engines.local.fast.kernels import early
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import LlamaForward
 
 # As compiled for a Hopper, which needs none. In the text of a kernel its first block comes first.
 COMPILED = """
@@ -20,7 +20,7 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.passes import adapted_kernel, gating_kernel, norming_kernel, step_kernel
+from tacit.engines.local.fast import adapted_kernel, gating_kernel, norming_kernel, step_kernel
 from tacit.engines.local.sampling import draw_kernel
 
 TYPES = {"positions": "*i64", "blocks": "*i64", "tokens": "*i64", "last_tokens": "*i64", "drawn": "*i64"}
@@ -120,8 +120,8 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
 
         def step() -> None:
             logits = forward.step(last_B, positions_B, cache, 256)
-            onward = drawing.Onward(drawn_B, last_B, positions_B, 255)
-            drawing.launch_draw(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, onward)
+            onward = sampling.Onward(drawn_B, last_B, positions_B, 255)
+            sampling.launch_draw(logits, 1.0, noise_BK, tokens_BK, logprobs_BK, onward)
 
         step()
         if recorded:
@@ -139,7 +139,7 @@ def test_on_a_gpu_early_or_recorded_a_step_has_the_same_bits(monkeypatch, rank) 
         return [tokens_BK, logprobs_BK, *cache._keys, *cache._values]
 
     found = {(True, recorded): run(recorded) for recorded in (False, True)}
-    launching = (adapted_step, chunk_attention, gating, kernels, mixed_attention, norming, step_attention, drawing)
+    launching = (lora_step, decode_attention, layers, kernels, decode_attention, layers, decode_attention, sampling)
     for module in launching:
         monkeypatch.setattr(module, "early", lambda device: {"EARLY": False})
     found |= {(False, recorded): run(recorded) for recorded in (False, True)}

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tacit.core.errors import TacitError
-from tacit.engines.models.fingerprint import checkpoint_directory, fingerprint
+from tacit.engines.models.bases import checkpoint_directory, fingerprint
 from tacit.engines.models.tiny import TinySettings, tiny_checkpoint
 
 SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64)

@@ -7,15 +7,15 @@ import torch
 from interpreted import assert_interpreted
 from test_regions import computed, model_of, packs
 
-from tacit.engines.local.passes import pieces
-from tacit.engines.local.passes.gating import has_gating_kernels
-from tacit.engines.local.passes.pieces import PLAIN, Pieces
-from tacit.engines.local.passes.ragged import RaggedDecoder
+from tacit.engines.local.fast import compiled as fast_compiled
+from tacit.engines.local.fast.compiled import PLAIN, Pieces
+from tacit.engines.local.fast.layers import has_gating_kernels
+from tacit.engines.local.fast.packed import RaggedDecoder
 
 INTERPRETED = """
 import torch
 from torch.nn.functional import silu
-from tacit.engines.local.passes import gating
+from tacit.engines.local.fast import gating
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     assert gating._agrees(torch.device("cpu"), dtype), dtype
 gating.BLOCK = 16
@@ -48,12 +48,12 @@ def test_passes_that_are_compiled_use_them_where_they_hold(monkeypatch, there) -
 
     decoder, pack = RaggedDecoder(hf), packs()[0]
     expected, expected_gradients = computed(decoder, hf, pack)
-    monkeypatch.setattr(pieces, "has_gating_kernels", lambda device, dtype: there)
-    monkeypatch.setattr(pieces, "Gated", Gated)
+    monkeypatch.setattr(fast_compiled, "has_gating_kernels", lambda device, dtype: there)
+    monkeypatch.setattr(fast_compiled, "Gated", Gated)
     computed(decoder, hf, pack)
     assert not used
     compiled = Pieces(compiled=True)
-    monkeypatch.setattr(pieces._Compiled, "failed", True)  # a compiler is not what is tried here
+    monkeypatch.setattr(fast_compiled._Compiled, "failed", True)  # a compiler is not what is tried here
     monkeypatch.setattr(RaggedDecoder, "_pieces", lambda self, pack: compiled)
     found, gradients = computed(decoder, hf, pack)
     assert used == ([pack.computed] * 4 + [len(pack.predicts_T)] if there else [])

@@ -18,15 +18,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import After, LlamaForward
-from tacit.engines.local.sampling import mixing
-from tacit.engines.local.sampling.decoding import Newcomers
-from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
-from tacit.engines.local.sampling.prefilling import Prefilling
-from tacit.engines.local.sampling.prefills import FixedPrompts, Size
-from tacit.engines.local.sampling.rows import Job, Known, Rows
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.decoding import Newcomers
+from tacit.engines.local.fast import chunked_prefill
+from tacit.engines.local.fast.cuda_graphs import FixedPrompts, Size
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import After, LlamaForward
+from tacit.engines.local.llama_decoding import LlamaDecoder, LlamaTable, Prefilling
+from tacit.engines.local.scheduler import LocalSampler
+from tacit.engines.local.slots import Job, Known, Rows
 
 WARM = Sampling(temperature=0.9)
 EPISODES, TURNS = 5, 5
@@ -170,11 +169,13 @@ def test_recorded_prefills_read_on_too(tokenizer, monkeypatch, by_token, joined)
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_prompts_read_along_go_on_from_there(lockstep, tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
-    monkeypatch.setattr(mixing, "most_steps", lambda written, rows: mixing.MIXED_STEPS)
+    monkeypatch.setattr(chunked_prefill, "most_steps", lambda written, rows: chunked_prefill.MIXED_STEPS)
     monkeypatch.setattr(KeyValueCache, "reads_along", True)
-    model, added, add = make_model("llama"), [], mixing.Readings.add
+    model, added, add = make_model("llama"), [], chunked_prefill.Readings.add
     monkeypatch.setattr(
-        mixing.Readings, "add", lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known)
+        chunked_prefill.Readings,
+        "add",
+        lambda self, places, prompts, known=(): added.extend(known) or add(self, places, prompts, known),
     )
     found = play(follower(model, tokenizer, monkeypatch).desk(WARM), grown(np.random.default_rng(2)), lockstep)
     check_as_alone(model, tokenizer, found)
@@ -407,7 +408,7 @@ def test_two_requests_of_one_episode_at_once(tokenizer, monkeypatch, by_token, j
 
 def test_what_is_read_along_is_counted_once(tokenizer, monkeypatch, by_token):
     torch.manual_seed(0)
-    monkeypatch.setattr(mixing, "most_steps", lambda written, rows: mixing.MIXED_STEPS)
+    monkeypatch.setattr(chunked_prefill, "most_steps", lambda written, rows: chunked_prefill.MIXED_STEPS)
     monkeypatch.setattr(KeyValueCache, "reads_along", True)
     sampler, known, find = follower(make_model("llama"), tokenizer, monkeypatch), [], Rows.seat
 

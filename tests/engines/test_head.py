@@ -7,13 +7,14 @@ import torch
 from interpreted import assert_interpreted
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.passes import head, models, scoring
-from tacit.engines.local.passes.head import has_score_kernels
-from tacit.engines.local.passes.scoring import token_scores
+from tacit.engines.local import scoring
+from tacit.engines.local.fast import cross_entropy
+from tacit.engines.local.fast.cross_entropy import has_score_kernels
+from tacit.engines.local.scoring import token_scores
 
 AGREE = """
 import torch
-from tacit.engines.local.passes import head
+from tacit.engines.local.fast import head
 for dtype in (torch.float32, torch.bfloat16):
     assert head._agrees(torch.device("cpu"), dtype), dtype
 """
@@ -21,7 +22,7 @@ for dtype in (torch.float32, torch.bfloat16):
 # Against torch's own gradient in float64, through the head, in chunks and in one; bfloat16 rounds the gradient of logits only.
 FROM_THE_HEAD = """
 import torch
-from tacit.engines.local.passes import head
+from tacit.engines.local.fast import head
 head.BLOCK, head.PULL_BLOCK = 32, 64
 generator = torch.Generator().manual_seed(0)
 for dtype in (torch.float32, torch.bfloat16):
@@ -85,7 +86,7 @@ assert 0 < -float(expected) < 1e-4 and (ours - theirs).norm() < 1e-2 * theirs.no
 BY_HAND = """
 import torch
 from math import inf, log, nan
-from tacit.engines.local.passes import head
+from tacit.engines.local.fast import head
 logits = torch.tensor([[-inf, log(3.0), -inf, 0.0], [0.0] * 4, [nan, 0.0, 0.0, 0.0], [inf, 0.0, 0.0, 0.0], [-inf] * 4])
 targets = torch.tensor([1, 2, 1, 1, 0])
 for temperature, likely in ((1.0, 0.75), (0.5, 0.9)):
@@ -129,7 +130,9 @@ def kernels(monkeypatch):
     launched: list[int] = []
     monkeypatch.setattr(scoring, "has_score_kernels", lambda *known: True)
     for name, plain in (("weighed", _weighed), ("pulled", _pulled)):
-        monkeypatch.setattr(head, name, lambda logits, *rest, plain=plain: launched.append(len(logits)) or plain(logits, *rest))
+        monkeypatch.setattr(
+            cross_entropy, name, lambda logits, *rest, plain=plain: launched.append(len(logits)) or plain(logits, *rest)
+        )
     return launched
 
 
@@ -138,7 +141,7 @@ def test_scores_and_gradients_are_those_of_the_whole_distribution(make_policy, k
     assert model.plain_head is model.head.weight
     for with_kernels, elements in ((True, 1 << 30), (True, 5 * model.vocabulary), (False, 1 << 30)):
         monkeypatch.setattr(scoring, "has_score_kernels", lambda *known, with_kernels=with_kernels: with_kernels)
-        monkeypatch.setitem(models.LOGIT_ELEMENTS, "cpu", elements)
+        monkeypatch.setitem(model.LOGIT_ELEMENTS, "cpu", elements)
         hidden_TD = torch.randn(37, model.width, generator=torch.Generator().manual_seed(0)).requires_grad_()
         logprobs_T, entropy_T = token_scores(model, hidden_TD, targets_T, 0.8, "gradient")
         assert entropy_T is not None
@@ -156,8 +159,8 @@ def test_a_policy_learns_and_scores_alike_with_them(make_policy, rows, kernels, 
     """A head with an adapter speaks for itself."""
     import numpy as np
 
-    from tacit.core.batch import Batch
-    from tacit.losses.imitation import Imitation
+    from tacit.core.credit import Batch
+    from tacit.losses.regularizers import Imitation
 
     batch, moved, launches = Batch.imitation(*rows), [], []
     for with_kernels in (True, False):

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from tacit.engines.local.passes.kernels import holds, on_its_device
+from tacit.engines.local.fast.kernels import holds, on_its_device
 
 GPU = torch.device("cuda")
 

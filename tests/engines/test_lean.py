@@ -8,11 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.engines.local.learning.update import training
-from tacit.engines.local.passes import lean
-from tacit.engines.local.passes.flat import flat_buckets, pack_flat
-from tacit.engines.local.passes.models import LanguageModel
-from tacit.engines.local.passes.packing import pack
+from tacit.engines.local.fast import packed as fast_packed
+from tacit.engines.local.model import LanguageModel
+from tacit.engines.local.packing import flat_buckets, pack, pack_flat
+from tacit.engines.local.update import training
 
 SHAPE = {
     "vocab_size": 64,
@@ -80,8 +79,8 @@ def test_a_token_that_comes_again_is_projected_once_in_the_first_layer(make_poli
     """Unless an adapter drops some of what it reads: then no two places read the same."""
     policy = make_policy(lora_rank=2, lora_dropout=0.5)
     model, read = policy.engine.model, []
-    together = lean._together
-    monkeypatch.setattr(lean, "_together", lambda x, *modules: read.append(len(x)) or together(x, *modules))
+    together = fast_packed._together
+    monkeypatch.setattr(fast_packed, "_together", lambda x, *modules: read.append(len(x)) or together(x, *modules))
     prompts, completions = [np.array([5, 6, 7, 5, 6, 7])] * 2, [np.array([8, 9, 8, 9]), np.array([9, 10, 9, 10])]
     packed = pack_flat(prompts, completions, np.array([0, 1]))
     with training(model, policy.engine.settings, dropout=drops_out, seed=0):

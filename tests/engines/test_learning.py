@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
 
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import engine as engine_module
+from tacit.engines.local.fast.cuda_graphs import StepGraphs
+from tacit.engines.local.kv_cache import Geometry, KeyValueCache
+from tacit.engines.local.llama_decoding import LlamaTable
 from tacit.engines.local.memory import Budget, free_bytes, give_back, is_crowded
-from tacit.engines.local.passes.kv_cache import Geometry, KeyValueCache
-from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.llama_decoding import LlamaTable
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 
@@ -291,7 +291,7 @@ class FakeGPU:
         self.streams, self.given_back, self.recorded, self._fails = [], 0, 0, fails
         self.ours, aside = self.Stream(), self.Stream()
         self.current = self.ours
-        monkeypatch.setattr("tacit.engines.local.sampling.graphs._aside", lambda device: aside)
+        monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._aside", lambda device: aside)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: setattr(self, "current", stream))

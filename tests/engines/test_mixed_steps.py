@@ -14,22 +14,22 @@ from random_models import as_on_a_gpu, make_model, plain_logprobs, with_adapter
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.sampling import mixing
-from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.fast import chunked_prefill
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama_decoding import LlamaDecoder, LlamaTable
+from tacit.engines.local.scheduler import LocalSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 
 WARM = Sampling(temperature=0.9)
-MOST_STEPS = mixing.most_steps
+MOST_STEPS = chunked_prefill.most_steps
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @pytest.fixture(autouse=True)
 def however_little_is_written(monkeypatch):
     """Prompts are read along."""
-    monkeypatch.setattr(mixing, "most_steps", lambda written, rows: mixing.MIXED_STEPS)
+    monkeypatch.setattr(chunked_prefill, "most_steps", lambda written, rows: chunked_prefill.MIXED_STEPS)
 
 
 def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
@@ -40,9 +40,9 @@ def mixer(model, tokenizer, monkeypatch, **options) -> LocalSampler:
 
 
 @pytest.fixture
-def looks(monkeypatch) -> list[mixing.Look | None]:
+def looks(monkeypatch) -> list[chunked_prefill.Look | None]:
     """What tables have read along."""
-    seen: list[mixing.Look | None] = []
+    seen: list[chunked_prefill.Look | None] = []
     advance = LlamaTable.advance
 
     def watched(self, noise, longest, sampling, look=None):
@@ -98,7 +98,7 @@ def test_every_completion_is_the_one_its_request_gets_alone(way, model, tokenize
         model = make_model("qwen3")
         model.config.max_position_embeddings = 1024
     if way == "small chunks":
-        monkeypatch.setattr("tacit.engines.local.sampling.llama_decoding.chunk_sizes", lambda width: (16, 48))
+        monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (16, 48))
     sampling = {"greedy": Sampling(temperature=0), "truncated": Sampling(temperature=0.8, top_p=0.9)}.get(way, WARM)
     sampler = mixer(model, tokenizer, monkeypatch, max_batch=5 if way == "few places" else 256)
     lines = lines_of(9, 5)
@@ -146,7 +146,7 @@ def test_it_is_as_close_to_the_model_as_with_a_prefill(rank, device, tokenizer, 
     else:
         sampler = mixer(model, tokenizer, monkeypatch)
     for most in (0, 16):
-        monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
         desk = sampler.desk(WARM)
         found[most] = apart(desk, wide, lines)
     assert sum(look is not None for look in looks) > 8, "nobody was read along"
@@ -191,7 +191,7 @@ def stopped_while(desk: Desk, monkeypatch, error: BaseException, at: int = 2) ->
 @pytest.fixture
 def small_chunks(monkeypatch):
     """So that a prompt takes several looks."""
-    monkeypatch.setattr("tacit.engines.local.sampling.llama_decoding.chunk_sizes", lambda width: (32, 64))
+    monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (32, 64))
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -237,7 +237,7 @@ def test_a_shortage_when_places_are_reserved_loses_nobody(model, tokenizer, monk
 def until_some_are_read(desk: Desk, monkeypatch) -> None:
     """As if the caller had come back while prompts are being read: the patience of a desk is over."""
     with monkeypatch.context() as patch:
-        patch.setattr(mixing, "MIXING_PATIENCE", 0)
+        patch.setattr(chunked_prefill, "MIXING_PATIENCE", 0)
         assert desk.wait() == []
     assert desk._readings.under_way and desk._unread
 
@@ -330,11 +330,11 @@ def test_prompts_are_prefilled_as_before_where_they_cannot_or_had_better_not_be_
     if why == "padded":
         sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=False)
     if why == "switched off":
-        monkeypatch.setattr(mixing, "MIXED_STEPS", 0)
+        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", 0)
     if why == "too many":
-        monkeypatch.setattr(mixing, "MIXED_STEPS", 1)
+        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", 1)
     if why == "little is written":
-        monkeypatch.setattr(mixing, "most_steps", MOST_STEPS)
+        monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
     rng = np.random.default_rng(0)
     desk = sampler.desk(WARM, layer=1 if why == "hidden states" else None)
     for limit in (2, 60, 60):
@@ -358,7 +358,7 @@ def test_prompts_are_read_in_few_of_the_steps_in_which_a_row_writes(written, exp
 @pytest.mark.parametrize("first, along", [(7, False), (40, True)])
 def test_how_much_is_written_is_counted_at_the_desk(first, along, model, tokenizer, monkeypatch, looks):
     """Who joins when one row is over, after so many tokens, is read along or not."""
-    monkeypatch.setattr(mixing, "most_steps", MOST_STEPS)
+    monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
     desk, rng = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0)
     for limit in (first, 90, 90):
         desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
@@ -372,7 +372,7 @@ def test_what_is_being_read_is_read_to_its_end_however_little_the_others_write(
     model, tokenizer, monkeypatch, small_chunks, looks
 ):
     """Many short rows end while a long prompt is read; nobody would be read along any more."""
-    monkeypatch.setattr(mixing, "most_steps", MOST_STEPS)
+    monkeypatch.setattr(chunked_prefill, "most_steps", MOST_STEPS)
     desk, rng, asked = mixer(model, tokenizer, monkeypatch).desk(WARM), np.random.default_rng(0), {}
     for limit in (2, 60, 60):
         desk.submit(Request(rng.integers(0, 256, 9), seed=limit, max_tokens=limit))
@@ -403,7 +403,7 @@ def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(
     """On a GPU a kernel is compiled and tried for it, which takes seconds."""
     asked = []
     monkeypatch.setattr(KeyValueCache, "reads_along", property(lambda self: asked.append(self) or True))
-    monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+    monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
     sampler = as_on_a_gpu(model, tokenizer, monkeypatch, max_batch=2)
     sampler._lean = LlamaDecoder(model, fixed_shapes=True, flat=True)
     assert len(sampler.sample(lines_of(1, 4)[0], WARM)) == 4
@@ -412,16 +412,16 @@ def test_whether_prompts_can_be_read_along_is_found_out_only_where_it_is_wanted(
 
 def test_a_desk_comes_back_sooner_where_those_who_come_next_can_be_mixed_in(model, tokenizer, monkeypatch):
     """One short line among many long ones waits a few steps, and where a join would stop everybody, many."""
-    monkeypatch.setattr("tacit.engines.local.sampling.llama_decoding.chunk_sizes", lambda width: (16, 32))
+    monkeypatch.setattr("tacit.engines.local.llama_decoding.chunk_sizes", lambda width: (16, 32))
     waited = {}
     for most, length in ((0, 5), (1, 5), (1, 40)):
-        monkeypatch.setattr(mixing, "MIXED_STEPS", most)
+        monkeypatch.setattr(chunked_prefill, "MIXED_STEPS", most)
         desk = mixer(model, tokenizer, monkeypatch).desk(WARM)
         for i in range(30):
             desk.submit(Request(np.arange(length), seed=i, max_tokens=2 if i == 0 else 120))
         assert 0 in dict(desk.wait())
         waited[most, length] = int(desk._rows._lengths_P.max())
-    assert waited[1, 5] <= 2 + 2 * mixing.MIXING_PATIENCE < min(waited[0, 5], waited[1, 40])
+    assert waited[1, 5] <= 2 + 2 * chunked_prefill.MIXING_PATIENCE < min(waited[0, 5], waited[1, 40])
 
 
 def test_a_desk_does_not_hurry_for_those_who_will_be_prefilled(model, tokenizer, monkeypatch):
@@ -434,7 +434,7 @@ def test_a_desk_does_not_hurry_for_those_who_will_be_prefilled(model, tokenizer,
             desk.submit(Request(prompt, seed=i, max_tokens=2 if i < 4 else 120))
         assert len(desk.wait()) == 4
         waited[alike] = int(desk._rows._lengths_P.max())
-    assert waited[False] <= 2 + 2 * mixing.MIXING_PATIENCE < waited[True]
+    assert waited[False] <= 2 + 2 * chunked_prefill.MIXING_PATIENCE < waited[True]
 
 
 def spoiled(sampler: LocalSampler, model, tokenizer) -> bool:

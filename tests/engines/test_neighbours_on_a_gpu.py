@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.engines.local import memory
 from tacit.engines.local.memory import GIB
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that two processes can share"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import chisquare, kstest
 
-from tacit.engines.local.sampling.noise import uniforms
+from tacit.engines.local.slots import uniforms
 
 
 def _splitmix64(state: int):

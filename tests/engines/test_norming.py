@@ -8,12 +8,12 @@ import pytest
 import torch
 from interpreted import assert_interpreted
 
-from tacit.engines.local.passes import ways
-from tacit.engines.local.passes.norming import MOST_WIDE, has_norming_kernel
+from tacit.engines.local.fast import compiled
+from tacit.engines.local.fast.layers import MOST_WIDE, has_norming_kernel
 
 ON_TRIAL = """
 import torch
-from tacit.engines.local.passes.norming import _agrees, norm_rows
+from tacit.engines.local.fast.layers import _agrees, norm_rows
 for width in (64, 576, 1536):
     assert _agrees(torch.device("cpu"), torch.float16, width), width
 assert norm_rows(torch.zeros(0, 64), torch.ones(64), 1e-5).shape == (0, 64)
@@ -30,16 +30,16 @@ def test_a_cpu_has_no_such_kernel() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_step_norms_by_kernel_where_there_is_one(monkeypatch, there) -> None:
-    monkeypatch.setattr(ways, "has_norming_kernel", lambda *of: there)
-    monkeypatch.setattr(ways, "norm_rows", lambda *given: "by kernel")
-    monkeypatch.setattr(ways.COMPILED, "normed", lambda *given: "compiled")
+    monkeypatch.setattr(compiled, "has_norming_kernel", lambda *of: there)
+    monkeypatch.setattr(compiled, "norm_rows", lambda *given: "by kernel")
+    monkeypatch.setattr(compiled.COMPILED, "normed", lambda *given: "compiled")
     norm = SimpleNamespace(weight=torch.ones(8), variance_epsilon=1e-5)
-    assert ways.CompiledWays.normed(torch.ones(3, 8), norm) == ("by kernel" if there else "compiled")
-    assert ways.CompiledWays.normed(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
+    assert compiled.CompiledWays.normed(torch.ones(3, 8), norm) == ("by kernel" if there else "compiled")
+    assert compiled.CompiledWays.normed(torch.ones(1, 3, 8), norm) == "compiled", "a rectangle"
 
 
 def test_rows_too_wide_for_a_program_have_none(monkeypatch) -> None:
-    monkeypatch.setattr("tacit.engines.local.passes.norming.holds", lambda *of: True)
+    monkeypatch.setattr("tacit.engines.local.fast.layers.holds", lambda *of: True)
     has = has_norming_kernel.__wrapped__
     device = torch.device("cuda")
     assert has(device, torch.bfloat16, MOST_WIDE) and not has(device, torch.bfloat16, MOST_WIDE + 1)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tacit.contexts.history import History
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group
-from tacit.environments import get_environment
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
+from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 CONTEXT = History(WORLD.wording("terse"), turns=1, admissible=False, style="bare")

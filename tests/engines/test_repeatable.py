@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
-from tacit.losses.imitation import Imitation
+from tacit.core.credit import Batch
+from tacit.losses.regularizers import Imitation
 
 SAYS = """
 import os, torch
-from tacit.engines.local.passes.models import keep_order
+from tacit.engines.local.model import keep_order
 keep_order(torch.device("{device}"))
 print(torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
 """
@@ -30,8 +30,8 @@ def test_what_is_set(device, said, monkeypatch):
 IN_BACKWARD = """
 from types import SimpleNamespace
 import torch
-from tacit.engines.local.passes.models import keep_order
-from tacit.engines.local.passes.ragged_attention import _Flash
+from tacit.engines.local.model import keep_order
+from tacit.engines.local.fast.varlen_attention import _Flash
 
 asked = []
 def backward(*arguments, scale):

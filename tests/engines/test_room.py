@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import NoRoom
-from tacit.engines.local import memory, room
-from tacit.engines.local.learning import planning
+from tacit.engines.local import capacity, memory, update
+from tacit.engines.local.capacity import JOINED, bytes_to_train, check_room, read_checkpoint
 from tacit.engines.local.memory import GIB
 from tacit.engines.local.policy import load_policy
-from tacit.engines.local.room import JOINED, bytes_to_train, check_room, read_checkpoint
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
-from tacit.losses.imitation import Imitation
-from tacit.planning.devices import DEVICES
-from tacit.planning.memory import Training, activation_bytes, rank_state
-from tacit.planning.shapes import SIZES, ModelShape
+from tacit.losses.regularizers import Imitation
+from tacit.planning.shapes import DEVICES, SIZES, ModelShape
+from tacit.planning.timing import Training, activation_bytes, rank_state
 
 GPU = torch.device("cuda")
 
@@ -64,7 +62,7 @@ def said(monkeypatch):
     """said(path, free bytes, **settings): what is warned of a model on such a GPU."""
 
     def check(path: Path, free: float, **settings) -> str:
-        monkeypatch.setattr(room, "free_bytes", lambda device: int(free))
+        monkeypatch.setattr(capacity, "free_bytes", lambda device: int(free))
         monkeypatch.setattr(memory, "room_and_whole", lambda device: (100, 100))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -102,10 +100,10 @@ def test_a_pass_keeps_what_is_said_of_it(texts, own_cache, tmp_path, monkeypatch
     """A token's bytes, and the joined matrices, as counted of a real pass of many layers: the first and the last keep less."""
     rng = np.random.default_rng(0)
     batch = Batch.imitation([rng.integers(2, 250, size=40) for _ in range(9)], [rng.integers(2, 250, size=9) for _ in range(9)])
-    monkeypatch.setattr(planning, "TRIED_TOKENS", 200)
+    monkeypatch.setattr(update, "TRIED_TOKENS", 200)
     engine = load_policy("tiny", EngineSettings(device="cpu"), 0, texts, TinySettings(layers=12)).engine
     engine.model.hf.save_pretrained(tmp_path)
-    fixed, per_token = planning.kept_by(engine.learning("default"), batch, [Imitation()], np.arange(9))
+    fixed, per_token = update.kept_by(engine.learning("default"), batch, [Imitation()], np.arange(9))
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert per_token == pytest.approx(found.token_bytes(4, False), rel=0.15)
@@ -119,10 +117,10 @@ def test_it_takes_what_tacit_plan_says(tmp_path, size, rank, recompute) -> None:
     shape, device = SIZES[size], DEVICES["h100"]
     found = read_checkpoint(published(shape, tmp_path))
     assert found is not None and found.weights == shape.weights
-    way = room._Way(found, torch.bfloat16, EngineSettings(device="cpu", lora_rank=rank, gradient_checkpointing=recompute))
+    way = capacity._Way(found, torch.bfloat16, EngineSettings(device="cpu", lora_rank=rank, gradient_checkpointing=recompute))
     planned = rank_state(shape, device, 1, Training(lora_rank=rank, recompute=recompute))
     ours = (
-        way.state - room.LOGIT_BYTES - (0 if recompute else 2 * found.joined)
+        way.state - capacity.LOGIT_BYTES - (0 if recompute else 2 * found.joined)
     )  # which a plan leaves out, as it does adapters' own gradients
     assert ours == pytest.approx(sum(planned.values()) - device.overhead, rel=0.04)
     assert way.a_token == activation_bytes(shape, device, recompute)
@@ -160,7 +158,7 @@ def test_adapters_of_a_small_model_stand_beside_copies_of_its_weights(tmp_path, 
 
 
 def test_a_cpu_and_a_name_are_not_asked(checkpoint, monkeypatch) -> None:
-    monkeypatch.setattr(room, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0)
     check_room(str(checkpoint), torch.device("cpu"), torch.bfloat16, EngineSettings())
     check_room("some/hub-id", GPU, torch.bfloat16, EngineSettings())
 

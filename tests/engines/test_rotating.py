@@ -11,19 +11,19 @@ from interpreted import assert_interpreted
 from random_models import as_on_a_gpu, cache_as_on_a_gpu, make_model
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.passes import kv_cache, pieces
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward, Prompts
-from tacit.engines.local.passes.pieces import PLAIN
-from tacit.engines.local.passes.rotating import has_rotating_kernel, has_turning_kernel
-from tacit.engines.local.passes.ways import Ways
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local import kv_cache
+from tacit.engines.local.fast import compiled
+from tacit.engines.local.fast.compiled import PLAIN, Ways
+from tacit.engines.local.fast.layers import has_rotating_kernel, has_turning_kernel
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import LlamaForward, Prompts
+from tacit.engines.local.scheduler import LocalSampler
 
 CPU = torch.device("cpu")
 
 ON_TRIAL = """
 import torch
-from tacit.engines.local.passes.rotating import _agrees, _turns
+from tacit.engines.local.fast.layers import _agrees, _turns
 for sizes in ((9, 3, 64), (12, 2, 128), (4, 4, 16)):
     assert _agrees(torch.device("cpu"), torch.float16, *sizes), sizes
     assert _agrees(torch.device("cpu"), torch.float16, 0, *sizes[1:]), sizes
@@ -32,8 +32,8 @@ for sizes in ((9, 3, 64), (12, 2, 128), (4, 4, 16)):
 
 IN_AN_UPDATE = """
 import torch
-from tacit.engines.local.passes.pieces import PLAIN
-from tacit.engines.local.passes.rotating import Rotated
+from tacit.engines.local.fast.compiled import PLAIN
+from tacit.engines.local.fast.layers import Rotated
 generator = torch.Generator().manual_seed(0)
 for heads, key_heads, dim in ((9, 3, 64), (2, 1, 16)):
     qkv = torch.randn(21, (heads + 2 * key_heads) * dim + 8, generator=generator, requires_grad=True)
@@ -62,10 +62,10 @@ def test_a_cpu_has_no_such_kernels() -> None:
 
 def test_an_update_rotates_by_kernel_where_there_is_one_and_it_is_compiled(monkeypatch) -> None:
     used = []
-    monkeypatch.setattr(pieces, "has_turning_kernel", lambda *of: used.append(of[2:]) or True)
-    monkeypatch.setattr(pieces, "Rotated", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
+    monkeypatch.setattr(compiled, "has_turning_kernel", lambda *of: used.append(of[2:]) or True)
+    monkeypatch.setattr(compiled, "Rotated", SimpleNamespace(apply=lambda qkv, cos, sin, sizes: (qkv, *sizes)))
     given = torch.randn(5, 4 * 8), torch.randn(5, 1, 4), torch.randn(5, 1, 4), 2, 1
-    assert pieces.Pieces(compiled=True).by_head(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
+    assert compiled.Pieces(compiled=True).by_head(*given)[1:] == (2, 1, 1) and used == [(2, 1, 8)]
     assert [x.shape for x in PLAIN.by_head(*given)] == [(5, 2, 8), (5, 1, 8), (5, 1, 8)] and len(used) == 1
 
 

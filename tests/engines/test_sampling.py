@@ -10,8 +10,8 @@ from scipy.stats import chisquare
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.scheduler import LocalSampler
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from peft import LoraConfig, get_peft_model
 from random_models import FAMILIES, LEAN, as_on_a_gpu, make_model, make_prompts, make_requests, plain_logprobs
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.passes import projections
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local import projections
+from tacit.engines.local.scheduler import LocalSampler
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,20 +15,17 @@ import pytest
 import torch
 from forked_ranks import forked_ranks
 
-from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
-from tacit.engines.local.passes.models import load_pretrained
+from tacit.core.protocols import ModelSource
+from tacit.engines.local.model import load_pretrained
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.sharded.driver import handover as handing_over
-from tacit.engines.sharded.driver import starting
-from tacit.engines.sharded.driver.direct import Direct
-from tacit.engines.sharded.driver.group import RankGroup
-from tacit.engines.sharded.driver.handover import Handed, Handover
-from tacit.engines.sharded.driver.policy import load_policy
-from tacit.engines.sharded.driver.sampling import Replica
-from tacit.engines.sharded.driver.server import Server
-from tacit.engines.sharded.driver.servers import Servers
-from tacit.engines.sharded.ranks.handing import HandsOver
+from tacit.engines.sharded import engine
+from tacit.engines.sharded import server as handing_over
+from tacit.engines.sharded.group import RankGroup
+from tacit.engines.sharded.policy import load_policy
+from tacit.engines.sharded.rank import HandsOver
+from tacit.engines.sharded.server import Direct, Handed, Handover, Replica, Server
+from tacit.engines.sharded.servers import Servers
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -73,9 +70,9 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path, ranks: None) ->
 
 def test_a_server_is_shown_its_gpu_as_the_machine_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was given GPUs 2 and 5 must not have its servers on 0 and 1, which are others'."""
-    assert starting.names_of_gpus(2) == ["0", "1"]
+    assert engine.names_of_gpus(2) == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5")
-    assert starting.names_of_gpus(2) == ["2", "GPU-5"]
+    assert engine.names_of_gpus(2) == ["2", "GPU-5"]
 
 
 @pytest.mark.parametrize(

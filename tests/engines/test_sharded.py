@@ -22,21 +22,18 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tacit.core.batch import Batch
-from tacit.core.engine import ModelSource
+from tacit.core.credit import Batch
 from tacit.core.errors import NonFiniteLoss, TacitError
-from tacit.core.protocols import Request, Sampling
+from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.engines import get_engine
-from tacit.engines.sharded.driver.group import RankGroup, _Rank
-from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
-from tacit.engines.sharded.driver.starting import start_ranks
+from tacit.engines.sharded.engine import start_ranks
+from tacit.engines.sharded.group import RankGroup, _Rank
 from tacit.engines.sharded.messages import Line
+from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
-from tacit.losses.clipped import ClippedSurrogate
 from tacit.losses.distillation import Divergence
-from tacit.losses.entropy import EntropyBonus
-from tacit.losses.kl import ReferenceKL
-from tacit.losses.value import ValueLoss
+from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ValueLoss
+from tacit.losses.surrogates import ClippedSurrogate
 from tacit.testing.plain import small_checkpoint
 
 LR = 1e-3
@@ -193,7 +190,7 @@ def test_an_interrupt_is_not_taken_for_an_answer(open_on: Open, monkeypatch: pyt
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.engines.sharded.driver.group.wait", interrupted)
+        patch.setattr("tacit.engines.sharded.group.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             policy.logprobs(*_rows(a_batch()))
     with pytest.raises(TacitError, match="interrupted"):
@@ -387,7 +384,7 @@ def test_a_rank_whose_machine_is_gone_is_not_waited_for_until_the_limit(monkeypa
     ranks.size, ranks.closed, ranks._ranks = 1, "", [_Rank(0, gone, Line(here))]
     monkeypatch.setattr(ranks, "_end", lambda: None, raising=False)
     looks = iter([[], []])
-    monkeypatch.setattr("tacit.engines.sharded.driver.group.wait", lambda *_, **__: next(looks))
+    monkeypatch.setattr("tacit.engines.sharded.group.wait", lambda *_, **__: next(looks))
     with pytest.raises(TacitError, match=r"rank 0 of 1 \(Ray actor 1\) was lost in 'update': its machine died"):
         ranks._answers("update", time.monotonic() + 1800.0, "timeout_s")
     there.close()

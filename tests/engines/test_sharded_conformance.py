@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import pytest
 from forked_ranks import forked_ranks
 
-from tacit.core.engine import ModelSource
-from tacit.core.protocols import Policy
+from tacit.core.protocols import ModelSource, Policy
 from tacit.engines import get_engine
-from tacit.engines.sharded.driver.group import RankGroup
-from tacit.engines.sharded.driver.policy import load_policy
-from tacit.engines.sharded.driver.starting import start_ranks
+from tacit.engines.sharded.engine import start_ranks
+from tacit.engines.sharded.group import RankGroup
+from tacit.engines.sharded.policy import load_policy
 from tacit.testing.engines import EngineConformance
 
 

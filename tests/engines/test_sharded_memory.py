@@ -16,18 +16,14 @@ import torch
 from forked_ranks import forked_ranks
 from torch.distributed.fsdp import FSDPModule
 
-from tacit.core.batch import Batch
-from tacit.core.engine import ModelSource
+from tacit.core.credit import Batch
 from tacit.core.errors import EngineLost, TacitError
-from tacit.engines.local import memory
-from tacit.engines.local.learning import planning
-from tacit.engines.local.passes import scoring
-from tacit.engines.sharded.driver import group
-from tacit.engines.sharded.driver import policy as sharded
-from tacit.engines.sharded.driver.handover import Handover
-from tacit.engines.sharded.driver.policy import ShardedPolicy, load_policy
-from tacit.engines.sharded.ranks import handing
-from tacit.engines.sharded.ranks.room import check_room
+from tacit.core.protocols import ModelSource
+from tacit.engines.local import memory, scoring, update
+from tacit.engines.sharded import group
+from tacit.engines.sharded import policy as sharded
+from tacit.engines.sharded.policy import ShardedPolicy, check_room, load_policy
+from tacit.engines.sharded.server import Handover
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.plain import small_checkpoint
 
@@ -130,7 +126,7 @@ class ShortForAWhile:
     def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         rank = torch.distributed.get_rank()
         memory.room_and_whole = lambda device: ((10 if rank == self.crowded else 90) * GIB, 100 * GIB)
-        planning.free_bytes = lambda device: 100 * GIB
+        update.free_bytes = lambda device: 100 * GIB
         memory.time = SimpleNamespace(sleep=SLEPT.append)
         if rank == 1 and len(SLEPT) < self.waits:
             raise torch.OutOfMemoryError("CUDA out of memory, said the loss")
@@ -182,8 +178,8 @@ class Rigged:
         second = torch.distributed.get_rank() == 1
         if self.what == "room":
             memory.room_and_whole = lambda device: (GIB, 100 * GIB)
-            planning.free_bytes = lambda device: GIB if second else 100 * GIB
-            planning.SLACK = 1e-9 if not second else 1e9
+            update.free_bytes = lambda device: GIB if second else 100 * GIB
+            update.SLACK = 1e-9 if not second else 1e9
         elif self.what == "gather" and second:
             FSDPModule.unshard = _no_room
         elif self.what == "scoring" and second:
@@ -228,7 +224,7 @@ def test_the_rank_with_least_room_says_how_much_is_done_at_once(opened: Open, ga
     policy, batch = opened(gather=gather, token_budget=100_000), a_batch()
     truth = policy.update(batch, [Rigged("room"), Short(99)], 0.0)
     planned = policy.update(batch, [Short(99)], 0.0)
-    assert "token_budget" not in truth and planned["token_budget"] == planning.TRIED_TOKENS
+    assert "token_budget" not in truth and planned["token_budget"] == update.TRIED_TOKENS
     assert planned["loss"] == pytest.approx(truth["loss"]) and planned["grad_norm"] == pytest.approx(truth["grad_norm"])
 
 
@@ -241,8 +237,8 @@ class Crowded:
 
     def __call__(self, view: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         rank = torch.distributed.get_rank()
-        handing.is_crowded = lambda device: rank == 1
-        handing.give_back = lambda device: (self.notes / str(rank)).touch()
+        rank.is_crowded = lambda device: rank == 1
+        rank.give_back = lambda device: (self.notes / str(rank)).touch()
         return 0.0 * view.logprobs_T.sum(), {}
 
 

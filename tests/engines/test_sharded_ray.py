@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from test_sharded import LR, a_batch
 
-from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
+from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
-from tacit.engines.sharded.driver.policy import load_policy
+from tacit.engines.sharded.policy import load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.testing.engines import Weighted
 from tacit.testing.plain import small_checkpoint

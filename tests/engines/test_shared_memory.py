@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
+from tacit.engines.local import capacity, memory, update
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local import memory, room
-from tacit.engines.local.learning import planning
+from tacit.engines.local.fast import compiled as fast_compiled
+from tacit.engines.local.fast.cuda_graphs import StepGraphs
+from tacit.engines.local.fast.varlen_attention import has_flash
+from tacit.engines.local.llama_decoding import LlamaTable
 from tacit.engines.local.memory import GIB, WAITS_S, Budget, is_in_pieces, patiently, ran_out
-from tacit.engines.local.passes import pieces
-from tacit.engines.local.passes.ragged_attention import has_flash
-from tacit.engines.local.sampling.graphs import StepGraphs
-from tacit.engines.local.sampling.llama_decoding import LlamaTable
 from tacit.engines.local.settings import EngineSettings
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
@@ -182,7 +181,7 @@ def test_what_a_shortage_leads_to_is_one(monkeypatch):
         def wait_stream(self, other: Stream) -> None:
             pass
 
-    monkeypatch.setattr("tacit.engines.local.sampling.graphs._aside", lambda device: Stream())
+    monkeypatch.setattr("tacit.engines.local.fast.cuda_graphs._aside", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
     for name, made in (("current_stream", Stream), ("CUDAGraph", object)):
@@ -220,8 +219,8 @@ def test_a_shortage_says_nothing_of_what_a_device_can_do(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", cannot)
     with pytest.raises(RuntimeError, match="out of memory"):
-        pieces._Compiled(pieces.gated)(torch.zeros(2, 4))
-    assert not pieces._Compiled.failed
+        fast_compiled._Compiled(fast_compiled.gated)(torch.zeros(2, 4))
+    assert not fast_compiled._Compiled.failed
 
 
 class ShortOf:
@@ -252,10 +251,10 @@ def a_batch() -> Batch:
 @pytest.mark.filterwarnings("ignore:out of GPU memory")
 def test_updates_are_planned_small_while_others_have_the_memory_and_large_again_afterwards(make_policy, card, monkeypatch):
     policy, free = make_policy(token_budget=500), make_policy(token_budget=500)
-    plans, plan = [], planning.kept_by
-    monkeypatch.setattr(planning, "TRIED_TOKENS", 30)
-    monkeypatch.setattr(planning, "kept_by", lambda *arguments: plans.append(1) or plan(*arguments))
-    monkeypatch.setattr(planning, "free_bytes", lambda device: 0 if card.room < 50 else 10**12)
+    plans, plan = [], update.kept_by
+    monkeypatch.setattr(update, "TRIED_TOKENS", 30)
+    monkeypatch.setattr(update, "kept_by", lambda *arguments: plans.append(1) or plan(*arguments))
+    monkeypatch.setattr(update, "free_bytes", lambda device: 0 if card.room < 50 else 10**12)
     batch, card.room = a_batch(), 3
     assert [policy.update(batch, [Imitation()], 1e-2)["token_budget"] for _ in range(3)] == [30.0] * 3 and len(plans) == 1
     card.room = 90
@@ -272,9 +271,9 @@ def test_updates_are_planned_small_while_others_have_the_memory_and_large_again_
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError(CUBLAS)])
 def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_policy, card, monkeypatch, error):
     policy, batch, loss = make_policy(token_budget=500), a_batch(), ShortOf(card, error)
-    monkeypatch.setattr(planning, "free_bytes", lambda device: 10**12)
+    monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
     plans = []
-    monkeypatch.setattr(planning, "kept_by", lambda *_: plans.append(1) or (0.0, 1.0))
+    monkeypatch.setattr(update, "kept_by", lambda *_: plans.append(1) or (0.0, 1.0))
     card.room = 12  # tokens of completions: the eight rows have 40 of them
     assert policy.update(batch, [loss], 1e-2)["token_budget"] == 62 and max(loss.seen[:1]) == 40
     loss.seen.clear()
@@ -289,8 +288,8 @@ def test_updates_that_were_cut_finer_are_planned_anew_once_there_is_room(make_po
 def test_an_update_waits_without_its_gradient_and_ends_as_any_other(make_policy, card, monkeypatch):
     policy, other, batch = make_policy(token_budget=25), make_policy(token_budget=25), a_batch()
     loss = ShortOf(card, RuntimeError(CUBLAS))
-    monkeypatch.setattr(planning, "free_bytes", lambda device: 10**12)
-    monkeypatch.setattr(planning, "kept_by", lambda *_: (0.0, 1.0))
+    monkeypatch.setattr(update, "free_bytes", lambda device: 10**12)
+    monkeypatch.setattr(update, "kept_by", lambda *_: (0.0, 1.0))
     card.room = 4
 
     def later() -> None:
@@ -366,9 +365,9 @@ def test_what_cannot_be_cut_waits_as_well(make_policy, card, monkeypatch):
 def test_a_model_waits_for_room_before_it_is_refused(make_policy, card, tmp_path, monkeypatch):
     make_policy().engine.model.hf.save_pretrained(tmp_path)
     card.room, free = 10, {"bytes": 0}
-    monkeypatch.setattr(room, "free_bytes", lambda device: free["bytes"])
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: free["bytes"])
     monkeypatch.setattr(torch.cuda, "empty_cache", nothing)
-    check = lambda: room.check_room(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
+    check = lambda: capacity.check_room(str(tmp_path), GPU, torch.bfloat16, EngineSettings(device="cpu"))  # noqa: E731
     with pytest.warns(UserWarning, match="in loading the model: other processes hold 90.0"), pytest.raises(TacitError):
         check()
     assert card.slept == list(WAITS_S)

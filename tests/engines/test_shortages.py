@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import NoRoom
 from tacit.core.protocols import Request, Sampling
+from tacit.engines.local import checkpoint, update
 from tacit.engines.local import engine as engine_module
-from tacit.engines.local.learning import planning, saving
-from tacit.engines.local.learning.update import Tally
-from tacit.engines.local.learning.weights import TrainedWeights
-from tacit.losses.imitation import Imitation
+from tacit.engines.local.update import Tally, TrainedWeights
+from tacit.losses.regularizers import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 
@@ -113,7 +112,7 @@ def test_a_checkpoint_that_finds_no_room_at_first_is_written_whole(make_policy, 
     policy, other = make_policy(), make_policy()
     policy.update(a_batch(), [Imitation()], 1e-2)
     policy.sample([Request(np.arange(5, 15))], Sampling(max_tokens=3))
-    monkeypatch.setattr(saving, "_write", short_once(saving._write))
+    monkeypatch.setattr(checkpoint, "_write", short_once(checkpoint._write))
     policy.save(tmp_path / "saved")
     assert policy.engine.sampler._lean is None  # what can be made again was given up
     other.load(tmp_path / "saved")
@@ -160,8 +159,8 @@ def test_a_checkpoint_that_finds_no_room_is_not_called_damaged(make_policy, monk
     policy, other = make_policy(), make_policy()
     policy.update(a_batch(), [Imitation()], 1e-2)
     policy.save(tmp_path / "saved")
-    read = saving._read
-    monkeypatch.setattr(saving, "_read", lambda file: NoMoments(read(file)))
+    read = checkpoint._read
+    monkeypatch.setattr(checkpoint, "_read", lambda file: NoMoments(read(file)))
     NoMoments.times = 1
     other.load(tmp_path / "saved")
     assert other.digest() == policy.digest()
@@ -194,7 +193,7 @@ def test_what_cannot_be_cut_has_the_memory_that_the_sampler_only_keeps(make_poli
 
 
 def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy, monkeypatch):
-    policy, before, count = make_policy(), [], planning.kept_bytes
+    policy, before, count = make_policy(), [], update.kept_bytes
 
     def counted(*arguments):
         assert all(result() is None for result in before)
@@ -202,6 +201,6 @@ def test_what_was_counted_for_a_plan_is_gone_before_twice_as_much_is(make_policy
         before.append(weakref.ref(answer[1]))
         return answer
 
-    monkeypatch.setattr(planning, "kept_bytes", counted)
-    planning.kept_by(policy.engine.learning("default"), a_batch(), [Imitation()], np.arange(8))
+    monkeypatch.setattr(update, "kept_bytes", counted)
+    update.kept_by(policy.engine.learning("default"), a_batch(), [Imitation()], np.arange(8))
     assert len(before) == 2

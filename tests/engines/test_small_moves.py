@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
-from tacit.losses.imitation import Imitation
+from tacit.core.credit import Batch
+from tacit.losses.regularizers import Imitation
 
 LR = 2e-5
 

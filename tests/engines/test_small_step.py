@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tacit.core.protocols import Sampling
-from tacit.engines.local.passes import llama
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.passes.small_step import SmallStep
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local import llama
+from tacit.engines.local.fast.cpu_step import SmallStep
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.scheduler import LocalSampler
 from tests.engines.random_models import SIZES, make_model, make_prompts, make_requests
 
 SPOKEN = Sampling(max_tokens=9)

@@ -7,15 +7,14 @@ import pytest
 import torch
 from interpreted import assert_compiled, assert_interpreted
 
-from tacit.engines.local.passes import kernels, ragged_attention
-from tacit.engines.local.passes.ragged_attention import attend, has_own
-from tacit.engines.local.passes.spans import Spans, most_blocks, shared
+from tacit.engines.local.fast import kernels, varlen_attention
+from tacit.engines.local.fast.varlen_attention import Spans, attend, has_own, most_blocks, shared
 
 CPU = torch.device("cpu")
 
 ON_TRIAL = """
 import torch
-from tacit.engines.local.passes.ragged_attention import _agrees
+from tacit.engines.local.fast.varlen_attention import _agrees
 with torch.inference_mode():
     assert _agrees(torch.device("cpu"), torch.float16, 4, 2, 64)
 """
@@ -23,9 +22,9 @@ with torch.inference_mode():
 IN_SMALL_BLOCKS = """
 import numpy as np
 import torch
-from tacit.engines.local.passes import span_attention
-from tacit.engines.local.passes.ragged_attention import _row_by_row
-from tacit.engines.local.passes.spans import Spans
+from tacit.engines.local.fast import span_attention
+from tacit.engines.local.fast.varlen_attention import _row_by_row
+from tacit.engines.local.fast.varlen_attention import Spans
 generator = torch.Generator().manual_seed(0)
 queries_B, keys_B = np.array([1, 0, 53]), np.array([1, 5, 66])
 for heads, key_heads, dim, block_q, block_k in ((6, 1, 128, 16, 32), (3, 1, 64, 32, 16)):
@@ -49,10 +48,10 @@ assert found.shape == q.shape and not torch.autograd.grad(found.sum(), k)[0].any
 AS_RECORDED = """
 import numpy as np
 import torch
-from tacit.engines.local.passes.ragged_attention import _row_by_row
-from tacit.engines.local.passes.span_attention import LAUNCHES, attended
-from tacit.engines.local.passes.spans import Spans
-from tacit.engines.local.sampling.prefills import FixedPrompts, Size
+from tacit.engines.local.fast.varlen_attention import _row_by_row
+from tacit.engines.local.fast.varlen_attention import LAUNCHES, attended
+from tacit.engines.local.fast.varlen_attention import Spans
+from tacit.engines.local.fast.cuda_graphs import FixedPrompts, Size
 BLOCK = LAUNCHES[64]["attend"]["BLOCK_Q"]
 lengths, cpu, generator = (70, 1, 40), torch.device("cpu"), torch.Generator().manual_seed(0)
 fixed = FixedPrompts(Size.of(np.array(lengths)), cpu, BLOCK)
@@ -65,7 +64,7 @@ for _ in range(2):  # the second time where the first has been
         found, _ = attended(q, k, v, spans, 0.3)
         torch.testing.assert_close(found, _row_by_row(q, k, v, spans, 0.3))
     lengths = (5, 6)
-from tacit.engines.local.passes.llama import After, Prompts
+from tacit.engines.local.llama import After, Prompts
 known, slots = np.array([70, 3, 129]), np.array([400, 0, 200])  # rows of a cache, of which the last tokens are new
 rests = [np.zeros(length, np.int64) for length in (5, 80, 1)]
 fixed = FixedPrompts(Size.of(np.array([5, 80, 1])), cpu, BLOCK)
@@ -98,8 +97,8 @@ import re
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from tacit.engines.local.passes import span_attention_kernel as kernels
-from tacit.engines.local.passes.span_attention import LAUNCHES
+from tacit.engines.local.fast import span_attention_kernel as kernels
+from tacit.engines.local.fast.varlen_attention import LAUNCHES
 
 def compiled(kernel, launch, **sizes):
     types = {"logsumexp": "*fp32", "products": "*fp32", "blocks": "*i32", "scale": "fp32", "scale2": "fp32", "total": "i32"}
@@ -154,13 +153,13 @@ def test_they_are_used_where_they_hold(monkeypatch, there) -> None:
         @staticmethod
         def apply(q, k, v, spans, scale):
             used.append(len(q))
-            return ragged_attention._row_by_row(q, k, v, spans, scale)
+            return varlen_attention._row_by_row(q, k, v, spans, scale)
 
-    monkeypatch.setattr(ragged_attention, "has_own", lambda *of: there)
-    monkeypatch.setattr(ragged_attention, "Attended", Attended)
+    monkeypatch.setattr(varlen_attention, "has_own", lambda *of: there)
+    monkeypatch.setattr(varlen_attention, "Attended", Attended)
     spans = Spans.of(np.array([3, 2]), np.array([3, 4]), CPU)
     q, k, v = torch.randn(5, 4, 8), torch.randn(7, 2, 8), torch.randn(7, 2, 8)
-    expected = ragged_attention._row_by_row(q, k, v, spans, 0.3)
+    expected = varlen_attention._row_by_row(q, k, v, spans, 0.3)
     assert torch.equal(attend(q, k, v, spans, 0.3), expected) and used == ([5] if there else [])
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from interpreted import assert_interpreted
 
-from tacit.engines.local.passes import step_attention
-from tacit.engines.local.passes.step_attention import has_step_kernel
+from tacit.engines.local.fast import decode_attention
+from tacit.engines.local.fast.decode_attention import has_step_kernel
 
 INTERPRETED = """
 import torch
-from tacit.engines.local.passes import step_attention
+from tacit.engines.local.fast import step_attention
 for heads in ((3, 3, 64), (2, 6, 128), (1, 16, 16), (2, 1, 32)):
     assert step_attention._agrees(torch.device("cpu"), torch.float32, *heads), heads
 assert step_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
@@ -22,8 +22,8 @@ assert step_attention._agrees(torch.device("cpu"), torch.float16, 2, 6, 64)
 # three steps of three rows at their own positions; what no step has written are zeros, which both ways read
 IN_A_MODEL = """
 import torch
-from tacit.engines.local.passes import kv_cache, step_attention
-from tacit.engines.local.passes.llama import LlamaForward
+from tacit.engines.local.fast import kv_cache, step_attention
+from tacit.engines.local.llama import LlamaForward
 from tests.engines.random_models import make_model
 forward, seen = LlamaForward(make_model("qwen3")), {}
 forward._plain = False
@@ -50,7 +50,7 @@ def test_a_row_is_cut_only_where_processors_would_be_idle(monkeypatch):
     """What was best of those that were measured, on a device of 132 processors."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132))
     device = torch.device("cuda", 77)  # no other test's: the answer is remembered
-    parts = {programs: step_attention._parts(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
+    parts = {programs: decode_attention._parts(programs, device) for programs in (2, 32, 48, 128, 192, 512)}
     assert parts == {2: 8, 32: 4, 48: 4, 128: 1, 192: 1, 512: 1}
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
-from tacit.engines.local.learning.adapters import MAIN
-from tacit.engines.local.passes import models
+from tacit.engines.local import model
+from tacit.engines.local.adapters import MAIN
 from tacit.losses.distillation import Divergence
 
 
@@ -71,14 +71,14 @@ def test_memory_for_logits_is_bounded_and_changes_nothing(make_policy, rows, mon
     policy, batch = make_policy(), batch_of(rows)
     whole = gradients(policy, batch, [Divergence("jsd")])
     held: list[int] = []
-    plain = models.LanguageModel.logits
+    plain = model.LanguageModel.logits
 
     def watched(self, hidden_TD):
         held.append(len(hidden_TD))
         return plain(self, hidden_TD)
 
-    monkeypatch.setitem(models.LOGIT_ELEMENTS, "cpu", elements)
-    monkeypatch.setattr(models.LanguageModel, "logits", watched)
+    monkeypatch.setitem(model.LOGIT_ELEMENTS, "cpu", elements)
+    monkeypatch.setattr(model.LanguageModel, "logits", watched)
     for name, gradient in gradients(policy, batch, [Divergence("jsd")]).items():
         torch.testing.assert_close(gradient, whole[name], atol=1e-6, rtol=1e-4)
     assert max(held) <= max(1, elements // policy.engine.model.vocabulary)
@@ -95,13 +95,13 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(make_policy, rows)
 def test_a_batch_is_cut_by_what_the_teacher_reads_where_that_is_more(make_policy, rows, monkeypatch):
     batch = batch_of(rows, taught=[np.concatenate([np.arange(2, 60), p]) for p in rows[0]])
     policy, longest = make_policy(token_budget=100), max(map(len, batch.contexts["taught"]))
-    most, plain = [0], models.LanguageModel.packed
+    most, plain = [0], model.LanguageModel.packed
 
     def watched(self, prompts, completions, part, pad):
         most[0] = max(most[0], sum(len(prompts[r]) + len(completions[r]) for r in part if len(part) > 1))
         return plain(self, prompts, completions, part, pad)
 
-    monkeypatch.setattr(models.LanguageModel, "packed", watched)
+    monkeypatch.setattr(model.LanguageModel, "packed", watched)
     gradients(policy, batch, [Divergence("reverse")])
     assert longest > 58 and most[0] <= 100 + max(map(len, rows[1]))
 

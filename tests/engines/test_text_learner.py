@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.engines.local.learning.text import PARTS, TextLearner
+from tacit.engines.local.language_modelling import PARTS, TextLearner
 
 LR, DECAY = 3e-3, 0.05
 

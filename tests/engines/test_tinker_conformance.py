@@ -12,12 +12,10 @@ pytest.importorskip("tinker", reason="the client of the Tinker API is not instal
 
 from tinker_service import Loopback
 
-from tacit.core.engine import ModelSource
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Request, Sampling
+from tacit.core.protocols import ModelSource, Request, Sampling
 from tacit.engines.tinker.policy import load_policy
-from tacit.engines.tinker.settings import TinkerSettings
-from tacit.engines.tinker.spec import ENGINE
+from tacit.engines.tinker.settings import ENGINE, TinkerSettings
 from tacit.testing.engines import LR, EngineConformance, Weighted
 
 

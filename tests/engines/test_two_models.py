@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local import room
+from tacit.engines.local import capacity
+from tacit.engines.local.llama_decoding import LlamaTable
 from tacit.engines.local.memory import make_room, patiently
-from tacit.engines.local.sampling.llama_decoding import LlamaTable
 from tacit.engines.local.settings import EngineSettings
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
 
 pytestmark = pytest.mark.filterwarnings("ignore:out of GPU memory")
 REQUESTS, SAMPLING = [Request(np.arange(5, 15), seed=3)], Sampling(max_tokens=6)
@@ -80,8 +80,8 @@ def test_a_model_that_is_to_be_loaded_gets_it_too(make_policy, tmp_path, monkeyp
     monkeypatch.setattr("tacit.engines.local.memory.room_and_whole", lambda device: (10, 100))
     monkeypatch.setattr("tacit.engines.local.memory.time.sleep", lambda seconds: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(room, "free_bytes", lambda device: 0 if sampler._lean is not None else 10**12)
-    room.check_room(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: 0 if sampler._lean is not None else 10**12)
+    capacity.check_room(str(tmp_path), torch.device("cuda"), torch.bfloat16, EngineSettings())
     assert sampler._lean is None
 
 

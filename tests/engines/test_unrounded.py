@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import linear
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.passes import unrounded as module
-from tacit.engines.local.passes.unrounded import has_wide_product, unrounded
-from tacit.engines.local.sampling import decoding
+from tacit.engines.local import decoding
+from tacit.engines.local.fast import cross_entropy as module
+from tacit.engines.local.fast.cross_entropy import has_wide_product, unrounded
 
 
 def test_logits_are_sums_in_float32_and_gradients_in_the_models_format():

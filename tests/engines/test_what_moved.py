@@ -11,11 +11,11 @@ import torch
 from random_models import as_on_a_gpu, make_model, plain_logprobs
 
 from tacit.core.protocols import Request, Sampling
-from tacit.engines.local.passes.kv_cache import KeyValueCache
-from tacit.engines.local.passes.llama import LlamaForward
-from tacit.engines.local.sampling.decoding import Lanes
-from tacit.engines.local.sampling.llama_decoding import LlamaDecoder, LlamaTable
-from tacit.engines.local.sampling.prefills import FixedPrompts, Size
+from tacit.engines.local.decoding import Lanes
+from tacit.engines.local.fast.cuda_graphs import FixedPrompts, Size
+from tacit.engines.local.kv_cache import KeyValueCache
+from tacit.engines.local.llama import LlamaForward
+from tacit.engines.local.llama_decoding import LlamaDecoder, LlamaTable
 
 PROMPT = np.arange(12)
 

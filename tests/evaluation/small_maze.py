@@ -6,12 +6,12 @@ from functools import cache
 
 from scripted import ScriptedPolicy
 
-from tacit.contexts.history import History
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.core.types import ActionStyle, Observation, Task, Transition
 from tacit.core.world import Environment
-from tacit.evaluation.ground import Ground
+from tacit.evaluation.evaluate import Ground
+from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
 from tacit.rollout.worlds import InPlace
 

@@ -9,11 +9,10 @@ from skilled import ABC, episode, step
 
 from tacit.core.protocols import Sampling
 from tacit.core.types import Completion, Observation, StopReason, Task, Trajectory
-from tacit.environments import get_environment
 from tacit.evaluation.behaviour import behaviour, kind, repeated, revisits, thought_and_action
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
+from tacit.worlds import get_environment
 
 
 def test_lengths_invalid_and_repeats():

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 from scripted import ScriptedPolicy, solve_countdown
 
-from tacit.contexts.history import History
 from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Condition
-from tacit.environments import get_environment
 from tacit.evaluation.evaluate import Alone, evaluate, play_panel
 from tacit.evaluation.journal import Journal, Measurement
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
+from tacit.prompts.history import History
 from tacit.rollout.worlds import InPlace
 from tacit.runs.trajectories import recorded_condition, trajectory_from_record, trajectory_record
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = History(WORLD.wording("terse"), turns=1, admissible=False, style="bare")

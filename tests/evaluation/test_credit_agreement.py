@@ -14,9 +14,20 @@ from test_credit_truth import exact
 from tacit.core.errors import TacitError
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.step_relative import Same
-from tacit.evaluation.credit.agreement import Figure, quality
-from tacit.evaluation.credit.estimators import Geometry, credit_per_step, partitions, standard
-from tacit.evaluation.credit.measured import STAGES, Credited, Measured, credit_groups, ending_of, stages_of
+from tacit.evaluation.credit_agreement import (
+    STAGES,
+    Credited,
+    Figure,
+    Geometry,
+    Measured,
+    credit_groups,
+    credit_per_step,
+    ending_of,
+    partitions,
+    quality,
+    stages_of,
+    standard,
+)
 
 
 def made(credit, one, two=None, task: str = "t", v=None, part=None, ending="mixed") -> Measured:

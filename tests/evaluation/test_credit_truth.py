@@ -9,12 +9,20 @@ import pytest
 from scripted import ScriptedPolicy
 from small_maze import GAMMA, LIMIT, TASKS, WORLD, Maze, action_value, make_ground, value
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import PLAIN, Group, Observation
-from tacit.evaluation.credit.midway import MidwayContext, MidwayWorlds, apart, done_in, midway
-from tacit.evaluation.credit.truth import continuations, states_of, value_group
+from tacit.evaluation.credit_truth import (
+    MidwayContext,
+    MidwayWorlds,
+    apart,
+    continuations,
+    done_in,
+    midway,
+    states_of,
+    value_group,
+)
+from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 

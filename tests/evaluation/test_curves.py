@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tacit.evaluation.curves import area, median_steps_to, steps_to
+from tacit.evaluation.statistics import area, median_steps_to, steps_to
 
 CURVE = [(0, 0.1), (5, 0.4), (10, 0.3), (20, 0.6)]
 

@@ -13,17 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPolicy, make_group, solve_countdown, stumble_through_countdown
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import StopReason
-from tacit.environments import get_environment
 from tacit.evaluation.evaluate import Alone, evaluate, play_panel
-from tacit.evaluation.intervals import wilson
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
+from tacit.evaluation.statistics import wilson
+from tacit.prompts.history import History
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = get_environment("countdown")
@@ -57,7 +56,7 @@ def test_wilson_holds_the_proportion_and_mirrors(counts):
 
 
 def test_a_panel_is_the_same_in_every_process():
-    code = "from tacit.environments import get_environment; from tacit.evaluation.panels import Panel;"
+    code = "from tacit.worlds import get_environment; from tacit.evaluation.panels import Panel;"
     code += "p = Panel.of(get_environment('countdown'), 'test', 12); print(p.name, p.hash)"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert other.stdout.split() == [PANEL.name, PANEL.hash]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from templates import FUNCTIONS, talking_tokenizer
 
-from tacit.contexts.history import History
-from tacit.contexts.notes import CLOSE, OPEN
-from tacit.engines.local.passes.codec import TextCodec
-from tacit.environments import get_environment
+from tacit.engines.local.tokenizer import TextCodec
 from tacit.evaluation.hints import FOLLOWED, PLACES, probe, spots
+from tacit.prompts.conversation import CLOSE, OPEN
+from tacit.prompts.history import History
+from tacit.worlds import get_environment
 
 
 class Obedient(TextCodec):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tacit.evaluation.intervals import (
+from tacit.evaluation.statistics import (
     bounded_interval,
     crossed_bootstrap,
     mean_interval,

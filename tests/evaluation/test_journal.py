@@ -8,18 +8,17 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 
-from tacit.contexts.history import History
 from tacit.core.protocols import Sampling
-from tacit.engines.chat.byte_tokens import ByteTokens
-from tacit.environments import get_environment
+from tacit.engines.endpoint.policy import ByteTokens
 from tacit.evaluation.behaviour import behaviour
 from tacit.evaluation.evaluate import Alone, evaluate, play_panel
 from tacit.evaluation.journal import Journal, Measurement
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
-from tacit.rollout.onlookers import NOBODY, Onlooker
+from tacit.prompts.history import History
+from tacit.rollout.episodes import NOBODY, Onlooker
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = History(WORLD.wording("terse"), turns=1, admissible=False, style="bare")

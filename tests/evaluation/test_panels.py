@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.environments import WORLDS, get_environment
 from tacit.evaluation.panels import Panel, choose_panel, hash_tasks, read_panel
+from tacit.worlds import WORLDS, get_environment
 
 WORLD = get_environment("countdown")
 PANEL = Panel.of(WORLD, "test", 16)

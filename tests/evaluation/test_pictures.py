@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from matplotlib.figure import Figure
 
-from tacit.evaluation.pictures import (
+from tacit.evaluation.plots import (
     Arrivals,
     Point,
     Series,

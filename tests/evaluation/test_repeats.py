@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.evaluation.intervals import wilson
-from tacit.evaluation.repeats import interval_over_tasks, majority_at, over_tasks, pass_at
+from tacit.evaluation.scores import interval_over_tasks, majority_at, over_tasks, pass_at
+from tacit.evaluation.statistics import wilson
 
 CASES = [(n, c, k) for n in range(1, 9) for c in range(n + 1) for k in range(1, n + 1)]
 

@@ -9,13 +9,12 @@ import pytest
 from scripted import make_group
 
 from tacit.core.errors import TacitError
-from tacit.core.prices import Prices
 from tacit.core.protocols import Sampling
+from tacit.core.tools import Prices
 from tacit.core.types import Task, Trajectory
-from tacit.evaluation.intervals import mean_interval, wilson
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import final_and_peak, score_panel
+from tacit.evaluation.statistics import mean_interval, wilson
 
 TASKS = tuple(Task("toy", f"toy/{i}", family, "test", 0, "do it") for i, family in enumerate(("a", "a", "b")))
 PANEL = Panel("toy", TASKS, "3")

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tacit.evaluation.significance import holm, mcnemar, sign_flip
+from tacit.evaluation.statistics import holm, mcnemar, sign_flip
 
 
 def outcomes(won: int, lost: int, both: int = 3, neither: int = 2) -> tuple[list[bool], list[bool]]:

@@ -10,16 +10,15 @@ import pytest
 from scripted import ScriptedPolicy, Words, stumble_through_countdown
 from skilled import episode
 
-from tacit.contexts.history import History
-from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, StopReason
-from tacit.environments import get_environment
-from tacit.evaluation.token_plot import plot_tokens
-from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, react_contexts
+from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, plot_tokens, react_contexts
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 BLOCK = StateBlock(WORLD.wording("terse"), WORLD.tracker)

@@ -13,15 +13,14 @@ from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
 from tacit.evaluation.evaluate import evaluate
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Panel, Rules
 from tacit.methods.constant_context import ConstantContext
 from tacit.rollout.worlds import InPlace
 from tacit.training.demonstrations import demonstrate
+from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
 from tacit.training.settings import SupervisedSettings
-from tacit.training.supervised import imitate
 
 SIZES = TinySettings(vocab=512, hidden=32, layers=1, heads=2, kv_heads=2, intermediate=64, context=64)
 

@@ -15,11 +15,11 @@ from tacit.core.method import Schedule
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
-from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 1}

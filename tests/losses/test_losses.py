@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from scripted import ScriptedPolicy, make_group
 
 from tacit.core.protocols import TokenView
-from tacit.losses.aggregate import mean_over, row_sums
-from tacit.losses.cispo import ClippedWeight
-from tacit.losses.clipped import ClippedSurrogate
-from tacit.losses.entropy import EntropyBonus
-from tacit.losses.imitation import Imitation
-from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
-from tacit.losses.value import ValueLoss
+from tacit.losses.regularizers import EntropyBonus, Imitation, ReferenceKL, ReferenceLogprobs, ValueLoss
+from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight, mean_over, row_sums
 
 LOSSES = [
     ClippedSurrogate(),

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tacit.core.protocols import TokenView
-from tacit.losses.kl import ReferenceKL
-from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
+from tacit.losses.regularizers import ReferenceKL
+from tacit.losses.surrogates import PolicyGradient, SampledPenalty
 
 
 def view(logprobs, advantages, lengths, reference=None, total_rows=None) -> TokenView:

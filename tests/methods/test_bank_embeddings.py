@@ -11,7 +11,7 @@ from small_encoder import save_encoder
 import tacit
 from tacit.cli.main import main
 from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.opening import find_bank, made_with
+from tacit.companions.experience.files import find_bank, made_with
 from tacit.core.errors import TacitError
 
 GUESSING = f"{Path(__file__).parents[1] / 'guessing.py'}:SAME"
@@ -69,7 +69,7 @@ def test_by_one_behind_an_endpoint(tmp_path, entries, monkeypatch, capsys):
 
 
 def test_an_endpoint_that_is_not_there_is_found_out_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("tacit.engines.chat.client.PAUSE_S", 0.01)
+    monkeypatch.setattr("tacit.engines.endpoint.client.PAUSE_S", 0.01)
     with serving(embedding) as server:
         url = server.url
     with pytest.raises(TacitError, match="nobody answers at"):

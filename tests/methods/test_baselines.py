@@ -9,29 +9,20 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Method, Schedule
 from tacit.credit.episode import BatchRelative, EpisodeRelative, LeaveOneOut
-from tacit.credit.gae import GeneralisedAdvantage
-from tacit.credit.returns import Returns
-from tacit.environments import get_environment
-from tacit.losses.cispo import ClippedWeight
-from tacit.losses.clipped import ClippedSurrogate
-from tacit.losses.entropy import EntropyBonus
-from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
-from tacit.losses.value import ValueLoss
+from tacit.credit.returns import GeneralisedAdvantage, Returns
+from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
+from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight
 from tacit.methods import METHODS, get_method
-from tacit.methods.cispo import CISPO
-from tacit.methods.dapo import DAPO
 from tacit.methods.grpo import GRPO
-from tacit.methods.gspo import GSPO
+from tacit.methods.grpo_variants import CISPO, DAPO, GSPO, RLOO, ReinforcePP
 from tacit.methods.ppo import PPO
-from tacit.methods.reinforce_pp import ReinforcePP
-from tacit.methods.rloo import RLOO
-from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Outcome
-from tacit.rollout.selection import Mixed
+from tacit.prompts.history import History
+from tacit.rewards.outcome import InvalidPenalty, Outcome
+from tacit.rollout.episodes import Mixed
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 REFERENCE = GRPO().build(WORLD)

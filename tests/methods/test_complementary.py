@@ -14,22 +14,29 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
 
+from tacit.companions.experience.bank import Call, Origin, Usage
 from tacit.companions.experience.companion import GUIDED, Halves
-from tacit.companions.experience.entries import Call, Origin, Usage
-from tacit.companions.experience.extractor import Extractor, Sample, read_advice, read_merged, reweighted
-from tacit.companions.experience.operations import Malformed, Operation, read_operations
+from tacit.companions.experience.extractor import (
+    Extractor,
+    Malformed,
+    Operation,
+    Sample,
+    read_advice,
+    read_merged,
+    read_operations,
+    reweighted,
+)
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule, measured_under
-from tacit.core.moment import Moment
-from tacit.core.types import Condition, Group, flat_steps
+from tacit.core.types import Condition, Group, Moment, flat_steps
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0}

@@ -11,22 +11,20 @@ from pathlib import Path
 import pytest
 from small_modules import write_recipe
 
-from tacit.assembly.options import method_options
-from tacit.assembly.values import from_text
 from tacit.cli.main import main
 from tacit.companions.reference import ReferencePenalty
-from tacit.contexts.state_block import StateBlock
+from tacit.config.flags import method_options
+from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.credit.step_returns import StepReturns
-from tacit.environments import get_environment
-from tacit.losses.kl import ReferenceKL, ReferenceLogprobs
-from tacit.losses.policy_gradient import PolicyGradient, SampledPenalty
+from tacit.credit.returns import StepReturns
+from tacit.losses.regularizers import ReferenceKL, ReferenceLogprobs
+from tacit.losses.surrogates import PolicyGradient, SampledPenalty
 from tacit.methods import get_method
 from tacit.methods.constant_context import ConstantContext
-from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Outcome
-from tacit.rewards.signals import StepSignals
+from tacit.prompts.state_block import StateBlock
+from tacit.rewards.outcome import InvalidPenalty, Outcome, StepSignals
+from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
 

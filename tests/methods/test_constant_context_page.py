@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tacit.contexts.state_block import StateBlock
 from tacit.core.types import PLAIN
-from tacit.environments import get_environment
+from tacit.prompts.state_block import StateBlock
+from tacit.worlds import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "methods" / "constant_context.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from chat_server import says, serving
 
 import tacit
-from tacit.companions.experience.opening import find_bank, read_bank
+from tacit.companions.experience.files import find_bank, read_bank
 from tacit.core.errors import TacitError
 
 SMALL = {

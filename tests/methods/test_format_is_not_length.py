@@ -13,11 +13,11 @@ from scripted import ScriptedPolicy
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group, Observation, Task, Trajectory, Transition
 from tacit.core.world import Environment, World
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import total
+from tacit.worlds import get_environment
 
 FAMILY = {
     "alfworld": "clean",

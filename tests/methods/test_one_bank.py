@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, solve_countdown
 
-from tacit.assembly.checks import prepare
-from tacit.assembly.recipe import Recipe
 from tacit.cli.main import main
+from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
-from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.extractor import Operation
 from tacit.companions.experience.manager import merged_origin
-from tacit.companions.experience.operations import Operation
+from tacit.config.checks import prepare
+from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.rollout.worlds import InPlace
 from tacit.runs.directory import read_summary, saved_checkpoints
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLDS = [get_environment("countdown"), get_environment("textcraft")]
 SETTINGS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedPolicy, make_group
 
-import tacit.companions.hindsight.teachers as teachers
+import tacit.companions.hindsight.companion as teachers
 from tacit.core.bounds import check_bounds
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule, measured_under
@@ -18,15 +18,14 @@ from tacit.core.types import flat_steps
 from tacit.engines.local.policy import load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.engines.models.tiny import TinySettings
-from tacit.environments import get_environment
 from tacit.evaluation.evaluate import evaluate
-from tacit.evaluation.panels import choose_panel
-from tacit.evaluation.rules import Rules
+from tacit.evaluation.panels import Rules, choose_panel
 from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
 from tacit.methods import get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 1, "kl": 0.0}
@@ -117,7 +116,7 @@ def test_in_training_too_the_agent_reads_no_skill(policy):
 
 
 def test_what_each_step_was_told_is_recorded(policy):
-    from tacit.runs.records import iteration_records
+    from tacit.runs.trajectories import iteration_records
 
     done = loop_of(policy, "opid").iterate(1)
     turns = [turn for record in iteration_records(done) for turn in record["turns"]]

@@ -8,21 +8,19 @@ import pytest
 from skilled import ABC, episode, group, step, won
 
 from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.segmentation import Dictionary
+from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Method, Schedule
 from tacit.core.types import Observation, StopReason, Task, Trajectory
 from tacit.credit.episode import EpisodeRelative
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.methods.grpo import GRPO
-from tacit.methods.reuserl import ReuseRL
-from tacit.methods.round_length import RoundLength
-from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Outcome
+from tacit.methods.reuserl import ReuseRL, RoundLength
+from tacit.rewards.outcome import InvalidPenalty, Outcome
 from tacit.rewards.segmentation import SegmentationCost
 from tacit.training.loop import total
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 PLAIN = GRPO(invalid_penalty=0.01, schedule=Schedule(iterations=300)).build(WORLD)

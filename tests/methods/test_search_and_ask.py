@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, solve_countdown
 
+from tacit.companions.experience.bank import Origin
 from tacit.companions.experience.companion import GUIDED
-from tacit.companions.experience.desk import InOrder
-from tacit.companions.experience.entries import Origin
 from tacit.companions.experience.extractor import read_advice
-from tacit.contexts.asking import ASK, ASKED, ENTRY
+from tacit.companions.experience.manager import InOrder
 from tacit.core.method import Schedule, measured_under
 from tacit.core.protocols import Sampling
-from tacit.environments import get_environment
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
 from tacit.methods import get_method
+from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse"}

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, make_group
 
-from tacit.companions.imitating import above_their_group
+from tacit.companions.imitation import above_their_group
 from tacit.core.method import Schedule
-from tacit.core.moment import Moment
-from tacit.core.types import Group
-from tacit.environments import get_environment
-from tacit.environments.errands.town import DOORS
-from tacit.losses.imitation import Imitation
+from tacit.core.types import Group, Moment
+from tacit.losses.regularizers import Imitation
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
+from tacit.worlds.errands.world import DOORS
 
 WORLD = get_environment("errands")
 SMALL = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "kl": 0.0}

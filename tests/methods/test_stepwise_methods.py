@@ -17,16 +17,16 @@ from tacit.credit.hgpo import HistoryHierarchy
 from tacit.credit.pace import ActionPeers
 from tacit.credit.partitions import Clusters, Fixed, SimilarObservation
 from tacit.credit.step_relative import Same, StepRelative
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.methods.bipace import BiGPO, BiPACE
 from tacit.methods.gigpo import GiGPO
 from tacit.methods.grpo import GRPO
 from tacit.methods.hgpo import HGPO
 from tacit.rollout.worlds import InPlace
-from tacit.runs.records import iteration_records
+from tacit.runs.trajectories import iteration_records
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)

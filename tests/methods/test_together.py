@@ -8,23 +8,23 @@ from typing import ClassVar
 import pytest
 from scripted import ScriptedPolicy, solve_countdown
 
-from tacit.assembly.checks import prepare
-from tacit.assembly.flags import field_docs
-from tacit.assembly.recipe import Recipe
+from tacit.config.checks import prepare
+from tacit.config.flags import field_docs
+from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.tools import Base
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
 from tacit.credit.pace import ActionPeers
-from tacit.credit.step_returns import StepReturns
-from tacit.environments import get_environment
-from tacit.losses.policy_gradient import PolicyGradient
+from tacit.credit.returns import StepReturns
+from tacit.losses.surrogates import PolicyGradient
 from tacit.methods import get_method
 from tacit.methods.grpo import GRPO
 from tacit.methods.together import add
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 

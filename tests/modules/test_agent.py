@@ -12,9 +12,9 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.core.seeds import derive
 from tacit.core.types import Observation, Transition
-from tacit.environments import get_environment
 from tacit.evaluation.panels import PANEL_SEED, Panel
 from tacit.modules import Agent
+from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "modules.md"

@@ -12,7 +12,7 @@ import pytest
 from chat_server import serving
 
 from tacit.cli.main import main
-from tacit.cli.modules_cost import leaving
+from tacit.cli.modules import leaving
 from tacit.modules import read_module
 from tacit.modules.cost import Row
 

@@ -9,13 +9,10 @@ import pytest
 from household_logs import WORLD, household
 
 from tacit.core.types import Observation, Task, Transition
-from tacit.modules.drafting.asking import action_kinds, ask_for_tracker, choose_shown, draft_in
-from tacit.modules.drafting.checks import examine
-from tacit.modules.drafting.draft import pursue
+from tacit.modules.drafting.checks import Draft, examine
+from tacit.modules.drafting.draft import action_kinds, ask_for_tracker, choose_shown, draft_in, pursue
 from tacit.modules.drafting.fence import DraftFailed, Fence, Limits
-from tacit.modules.drafting.following import Draft
-from tacit.modules.drafting.rewarded import RewardedTracker, fields_along
-from tacit.modules.drafting.tracker import DraftedTracker, Terms
+from tacit.modules.drafting.tracker import DraftedTracker, RewardedTracker, Terms, fields_along
 from tacit.training.recordings import recording_of
 
 QUICK = Limits(call_s=0.5)

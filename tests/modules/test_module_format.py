@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 
 from tacit.cli.main import main
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
-from tacit.environments import get_environment
 from tacit.modules import find_modules, read_module
 from tacit.modules.export import _scores
-from tacit.modules.module import is_modules
-from tacit.modules.prompting import describe_context, make_context, tracker_version, wording_version
+from tacit.modules.module import describe_context, is_modules, make_context, tracker_version, wording_version
 from tacit.modules.router import Router
+from tacit.prompts.history import History
 from tacit.runs.directory import read_summary
+from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
 

@@ -17,12 +17,11 @@ from safetensors.torch import load_file, save_file
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.engines.models.fingerprint import fingerprint, hash_file
-from tacit.environments import get_environment
+from tacit.engines.models.bases import fingerprint, hash_file
 from tacit.modules import Agent, Module, find_modules
-from tacit.modules.base import Base
-from tacit.modules.module import UNIFIED
+from tacit.modules.module import UNIFIED, Base
 from tacit.modules.router import Router
+from tacit.worlds import get_environment
 
 WORLD = get_environment("alfworld")
 
@@ -100,7 +99,7 @@ def test_another_base_is_refused_with_both_fingerprints(modules: Path, tmp_path:
 def test_a_base_is_read_once_for_many_modules_and_again_when_it_changes(modules: Path, tmp_path: Path, monkeypatch) -> None:
     found, read = find_modules(modules), []
     moved = Path(shutil.copytree(found["heat"].base.source(WORLD), tmp_path / "moved"))
-    monkeypatch.setattr("tacit.engines.models.fingerprint.fingerprint", lambda place: read.append(place) or fingerprint(place))
+    monkeypatch.setattr("tacit.engines.models.bases.fingerprint", lambda place: read.append(place) or fingerprint(place))
     Router(found, WORLD, base=str(moved))
     assert read == [moved]
     tensors = load_file(moved / "model.safetensors")

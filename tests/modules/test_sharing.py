@@ -22,13 +22,11 @@ import pytest
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
-from tacit.environments import get_environment
 from tacit.modules import read_module
-from tacit.modules.base import Base
-from tacit.modules.licence import OWN, licence_of
-from tacit.modules.module import MANIFEST
-from tacit.modules.packing import PACKAGE, pack
-from tacit.modules.remeasuring import Verdict
+from tacit.modules.module import MANIFEST, OWN, Base, licence_of
+from tacit.modules.sharing import PACKAGE, pack
+from tacit.modules.verify import Verdict
+from tacit.worlds import get_environment
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.planning.devices import DEVICES, SAMPLERS
-from tacit.planning.memory import Training, rank_state, rows_that_fit
-from tacit.planning.plans import Cluster, best_division, divided
-from tacit.planning.remedies import quicker, refuse_unless_it_fits, remedies
-from tacit.planning.shapes import SIZES
-from tacit.planning.timing import Network, iteration_s, push_s
+from tacit.planning.plans import Cluster, best_division, divided, quicker, refuse_unless_it_fits, remedies
+from tacit.planning.shapes import DEVICES, SAMPLERS, SIZES
+from tacit.planning.timing import Network, Training, iteration_s, push_s, rank_state, rows_that_fit
 from tacit.planning.workload import stretched, uniform
 
 WORK = uniform(128, 20, 500, 30)

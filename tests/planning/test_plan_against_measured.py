@@ -8,10 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.planning.devices import DEVICES, ON_CPU, SAMPLERS, Device
-from tacit.planning.memory import Training, most_micro_tokens, rank_memory, total
-from tacit.planning.shapes import SIZES, ModelShape
-from tacit.planning.timing import Network, push_s, rollout_s, server, together_s, update_s
+from tacit.planning.shapes import DEVICES, ON_CPU, SAMPLERS, SIZES, Device, ModelShape
+from tacit.planning.timing import (
+    Network,
+    Training,
+    most_micro_tokens,
+    push_s,
+    rank_memory,
+    rollout_s,
+    server,
+    together_s,
+    total,
+    update_s,
+)
 from tacit.planning.workload import uniform
 
 H200, H100, CPU = DEVICES["h200"], DEVICES["h100"], DEVICES["cpu"]

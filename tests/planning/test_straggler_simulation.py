@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.core.errors import TacitError
-from tacit.planning.scene import Scene
-from tacit.planning.simulation import Simulation, simulate
+from tacit.planning.simulation import Scene, Simulation, simulate
 from tacit.planning.timing import Server, iteration_s, rollout_s
 from tacit.planning.workload import Workload, uniform
 

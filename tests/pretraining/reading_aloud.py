@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tacit.environments.countdown.arithmetic import Operation, result
+from tacit.worlds.countdown.world import Operation, result
 
 
 def fields_of(text: str) -> dict[str, str]:

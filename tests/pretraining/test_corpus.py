@@ -13,11 +13,10 @@ from tokenizers import Tokenizer
 
 from tacit.core.types import Observation, Task
 from tacit.engines.models.bases import FOLDER
-from tacit.environments import WORLDS, get_environment
 from tacit.evaluation.panels import Panel
-from tacit.pretraining import shards
-from tacit.pretraining.corpus import STRAY, documents, random_action, reading_contexts
-from tacit.pretraining.shards import batches, make_corpus, sample_texts
+from tacit.pretraining import corpus as corpus_module
+from tacit.pretraining.corpus import STRAY, batches, documents, make_corpus, random_action, reading_contexts, sample_texts
+from tacit.worlds import WORLDS, get_environment
 
 TOKENIZER = FOLDER / "tiny-base" / "tokenizer.json"
 EPISODES = 12
@@ -115,7 +114,7 @@ def test_no_task_of_a_panel_or_of_a_run_is_among_them(name):
         return []
 
     for shard in range(2):
-        list(documents(replace(world, tasks=tasks), 400, shards.derive(0, "shard", 500 * shard)))
+        list(documents(replace(world, tasks=tasks), 400, corpus_module.derive(0, "shard", 500 * shard)))
     there = {content(task) for task in drawn}
     closed = name == "webshop"  # a shop has so many goals: those to train on are shared, those to be measured on never
     assert len(drawn) == 800 and len(there) > (700 if closed else 790)
@@ -146,7 +145,7 @@ def corpus(processes=1, seed=0, limit=1024, episodes=None):
 
 
 def test_it_is_the_same_for_any_number_of_processes(monkeypatch):
-    monkeypatch.setattr(shards, "EPISODES_PER_SHARD", 3)
+    monkeypatch.setattr(corpus_module, "EPISODES_PER_SHARD", 3)
     alone, together = corpus(), corpus(processes=2)
     assert np.array_equal(alone.tokens, together.tokens) and np.array_equal(alone.starts, together.starts)
     assert alone.documents == together.documents
@@ -154,14 +153,14 @@ def test_it_is_the_same_for_any_number_of_processes(monkeypatch):
 
 
 def test_a_larger_corpus_has_the_smaller_ones_shards(monkeypatch):
-    monkeypatch.setattr(shards, "EPISODES_PER_SHARD", 3)
+    monkeypatch.setattr(corpus_module, "EPISODES_PER_SHARD", 3)
     small, large = corpus(episodes={"countdown": 3}), corpus(episodes={"countdown": 6})
     assert np.array_equal(large.tokens[: len(small.tokens)], small.tokens) and len(large) > len(small)
 
 
 def test_a_row_is_the_document_as_the_policy_reads_and_writes_it():
     bpe, found = Tokenizer.from_file(str(TOKENIZER)), corpus(episodes={"cooking": 2})
-    made = list(documents(get_environment("cooking"), 2, shards.derive(0, "shard", 0)))
+    made = list(documents(get_environment("cooking"), 2, corpus_module.derive(0, "shard", 0)))
     assert len(found) == len(made) == sum(found.documents.values())
     for i, document in enumerate(made):
         *tokens, end = found.row(i).tolist()

@@ -8,11 +8,10 @@ from random import Random
 
 import pytest
 
-from tacit.contexts.notes import CLOSE, OPEN
 from tacit.core.types import Prompt
-from tacit.environments import get_environment
-from tacit.pretraining.corpus import documents
-from tacit.pretraining.noted import noted
+from tacit.pretraining.corpus import documents, noted
+from tacit.prompts.conversation import CLOSE, OPEN
+from tacit.worlds import get_environment
 
 POSSIBLE = ("go to drawer 1", "go to drawer 2", "take apple 1 from table 1")
 

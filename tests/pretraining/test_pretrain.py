@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from tacit.core.types import Completion
-from tacit.environments import get_environment
-from tacit.pretraining.comprehension import reading
-from tacit.pretraining.corpus import documents
-from tacit.pretraining.pretrain import PretrainingSettings, pretrain
-from tacit.pretraining.shards import Corpus
-from tacit.training.supervised import cosine
+from tacit.pretraining.corpus import Corpus, documents
+from tacit.pretraining.pretrain import PretrainingSettings, pretrain, reading
+from tacit.training.imitation import cosine
+from tacit.worlds import get_environment
 
 
 def test_each_step_takes_its_rows_and_its_learning_rate():

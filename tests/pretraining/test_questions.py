@@ -9,9 +9,8 @@ import pytest
 from reading_aloud import is_right, places_of, spelled_out
 
 from tacit.core.types import PLAIN, Observation
-from tacit.environments import get_environment
-from tacit.pretraining.corpus import random_action, reading_contexts
-from tacit.pretraining.questions import entries, questions
+from tacit.pretraining.corpus import entries, questions, random_action, reading_contexts
+from tacit.worlds import get_environment
 
 FIELDS = {"field", "first", "next", "in", "how", "can"}
 

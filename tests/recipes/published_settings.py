@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tacit.assembly.values import to_data
+from tacit.config.values import to_data
 from tacit.engines import get_engine
 
 LocalSettings = get_engine("local").settings

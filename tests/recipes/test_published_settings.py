@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from published_settings import PUBLISHED, SEEDS
 
-from tacit.assembly.checks import open_world
-from tacit.assembly.recipe import Recipe, read_document
-from tacit.assembly.recipes import find_recipe, packaged
 from tacit.comparison.plan import make_plan
+from tacit.config.checks import open_world
+from tacit.config.recipe import Recipe, find_recipe, packaged, read_document
 from tacit.core.errors import TacitError
 
 CARRIED_OUT = {

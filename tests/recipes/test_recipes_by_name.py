@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from tacit.assembly.recipes import FOLDER, comparison_recipe, find_recipe, packaged, run_recipe
 from tacit.cli.main import main
+from tacit.config.recipe import FOLDER, comparison_recipe, find_recipe, packaged, run_recipe
 from tacit.core.errors import TacitError
 
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from tacit.assembly.checks import AGENTS, open_world, prepare
-from tacit.assembly.recipe import Recipe, read_document
-from tacit.assembly.recipes import FOLDER, packaged, run_recipe
 from tacit.cli import compare
 from tacit.cli.eval import make_parser as eval_parser
-from tacit.cli.player_flags import glance_method
+from tacit.cli.terminal import glance_method
 from tacit.comparison.plan import Plan, Planned, make_plan
+from tacit.config.checks import AGENTS, open_world, prepare
+from tacit.config.recipe import FOLDER, Recipe, packaged, read_document, run_recipe
 from tacit.engines.models.bases import BASES
 from tacit.engines.models.tiny import TINY_SIZES
 from tacit.modules.training import choose_skills

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parsed import Page
 from written import HOSTILE
 
-from tacit.evaluation.pictures import COLOURS, Arrivals, Point, Series, Spread
+from tacit.evaluation.plots import COLOURS, Arrivals, Point, Series, Spread
 from tacit.report.charts import MOST_POINTS, _round, arrivals, draw, spreads, thinned
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from written import WORLDS, episode, write_comparison
 
-from tacit.environments import get_environment
 from tacit.report.comparison_page import comparison_page
-from tacit.report.known import known_of
-from tacit.runs.records import read_records, write_records
+from tacit.report.run_files import known_of
+from tacit.runs.trajectories import read_records, write_records
+from tacit.worlds import get_environment
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from written import HOSTILE, write_comparison, write_run
 
 from tacit.cli.main import main
 from tacit.core.errors import TacitError
-from tacit.report.comparison_files import read_comparison
 from tacit.report.comparison_page import comparison_page, mean_curves
+from tacit.report.run_files import read_comparison
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from written import episode
 
-from tacit.report.conduct import by_world, conduct, prompt_series
-from tacit.report.known import Known, known_of
-from tacit.report.run_files import Episodes
+from tacit.report.run_files import Episodes, Known, known_of
+from tacit.report.run_page import by_world, conduct, prompt_series
 
 
 @pytest.fixture(scope="module")

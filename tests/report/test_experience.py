@@ -7,9 +7,8 @@ import json
 from parsed import Page
 from written import HOSTILE, write_run
 
-from tacit.companions.experience.bank import Bank
-from tacit.companions.experience.embedding import Ngrams
-from tacit.companions.experience.entries import Origin
+from tacit.companions.experience.bank import Bank, Origin
+from tacit.companions.experience.retrieval import Ngrams
 from tacit.report.run_page import run_page
 
 EMBED = Ngrams(3, 16)

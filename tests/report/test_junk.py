@@ -14,7 +14,7 @@ from written import episode, write_comparison, write_run
 from tacit.core.errors import TacitError
 from tacit.report.comparison_page import comparison_page
 from tacit.report.run_page import run_page
-from tacit.runs.records import read_records, write_records
+from tacit.runs.trajectories import read_records, write_records
 
 JUNK = (None, "", "text", -1, 1e308, float("nan"), True, [], [1, None], {}, {"a": []})
 

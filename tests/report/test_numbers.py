@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tacit.report.numbers import MINUS, count, duration, interval, percent, plain, points, probability, short
+from tacit.report.page import MINUS, count, duration, interval, percent, plain, points, probability, short
 
 
 @pytest.mark.parametrize(

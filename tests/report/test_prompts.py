@@ -8,22 +8,21 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 
-from tacit.assembly.flags import Parser
-from tacit.assembly.recipe import Recipe, method_name, override
 from tacit.cli.main import main
 from tacit.cli.train import make_parser
-from tacit.contexts.history import History
-from tacit.contexts.state_block import StateBlock
+from tacit.config.flags import Parser
+from tacit.config.recipe import Recipe, method_name, override
 from tacit.core.protocols import Sampling
-from tacit.environments import get_environment
 from tacit.evaluation.evaluate import evaluate
-from tacit.evaluation.panels import Panel
-from tacit.evaluation.rules import Rules
-from tacit.report.known import Scene, known_of
-from tacit.report.prompts import prompts_of, sections
-from tacit.report.provenance import command, flat
+from tacit.evaluation.panels import Panel, Rules
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
+from tacit.report.run_files import Scene, known_of
+from tacit.report.run_page import command, flat
+from tacit.report.viewer import prompts_of, sections
 from tacit.rollout.worlds import InPlace
 from tacit.runs.trajectories import trajectory_record
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = WORLD.wording("terse")

@@ -9,8 +9,8 @@ import pytest
 from parsed import Page
 
 from tacit.cli.main import main
-from tacit.report.learning_curves import READINGS
-from tacit.report.numbers import interval, percent
+from tacit.report.page import interval, percent
+from tacit.report.run_page import READINGS
 from tacit.runs.directory import read_summary
 from tacit.runs.metrics import read_metrics
 

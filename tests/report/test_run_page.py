@@ -14,7 +14,7 @@ from tacit.cli.main import main
 from tacit.core.errors import TacitError
 from tacit.evaluation.scores import over_worlds
 from tacit.report.run_page import run_page
-from tacit.runs.records import write_records
+from tacit.runs.trajectories import write_records
 
 
 def test_every_evaluation_is_there_with_its_interval_and_final_and_peak_are_apart(tmp_path):

@@ -6,8 +6,8 @@ from parsed import Page
 from test_step_credit import labels, write_metrics
 from written import episode, write_run
 
+from tacit.report.method_sections import taught
 from tacit.report.run_page import run_page
-from tacit.report.skill_shift import taught
 
 TOLD = {
     "skills": [{"step": "add them"}],

@@ -8,10 +8,10 @@ import pytest
 from parsed import Page
 from written import write_comparison, write_run
 
-from tacit.credit.diagnostics import pace_metrics, partition_metrics
+from tacit.credit.step_relative import pace_metrics, partition_metrics
 from tacit.report.comparison_page import comparison_page
+from tacit.report.method_sections import DIAGNOSTICS, MOST_POINTS
 from tacit.report.run_page import run_page
-from tacit.report.step_credit import DIAGNOSTICS, MOST_POINTS
 
 
 def clusters(step: int, alone: float, prefix: str = "") -> dict[str, float]:

@@ -6,7 +6,7 @@ import pytest
 from watching import grow, watching
 from written import HOSTILE, episode, write_run
 
-from tacit.runs.records import write_records
+from tacit.runs.trajectories import write_records
 
 WIDTH = "document.documentElement.scrollWidth"
 CAME = "document.querySelector('#came')?.textContent || ''"

@@ -12,7 +12,7 @@ from typing import Any
 from forked import start
 from written import episode
 
-from tacit.runs.records import write_records
+from tacit.runs.trajectories import write_records
 
 
 class Watching:

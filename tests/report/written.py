@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tacit.evaluation.intervals import wilson
-from tacit.runs.records import write_records
+from tacit.evaluation.statistics import wilson
+from tacit.runs.trajectories import write_records
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\"><b>&amp; \u2028 \x1b[31m"
 

@@ -10,9 +10,8 @@ from scripted import make_group
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Group
-from tacit.environments import get_environment
-from tacit.rewards.invalid import InvalidPenalty
-from tacit.rewards.outcome import Outcome, outcome_of
+from tacit.rewards.outcome import InvalidPenalty, Outcome, outcome_of
+from tacit.worlds import get_environment
 
 
 def test_success_is_paid_at_the_last_step_at_the_papers_scale():

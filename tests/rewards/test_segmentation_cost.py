@@ -6,7 +6,7 @@ import pytest
 from skilled import ABC, episode, group, won
 
 from tacit.companions.dictionary.companion import SkillDictionary
-from tacit.companions.dictionary.segmentation import Dictionary
+from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.errors import TacitError
 from tacit.rewards.segmentation import SegmentationCost
 

@@ -10,8 +10,7 @@ from scripted import make_group
 
 from tacit.core.errors import TacitError
 from tacit.core.types import Group
-from tacit.rewards.outcome import Outcome
-from tacit.rewards.signals import StepSignals
+from tacit.rewards.outcome import Outcome, StepSignals
 
 
 def measured(values, success=None) -> Group:

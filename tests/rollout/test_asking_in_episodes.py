@@ -9,16 +9,16 @@ import pytest
 from questions import QUESTIONS
 from scripted import ScriptedPolicy
 
-from tacit.companions.experience.asking import advising
-from tacit.contexts.asking import ASK, ASKED, ENTRY, LONGEST, NOTHING, Asking, Told, question_of
+from tacit.companions.experience.extractor import advising
 from tacit.core.actions import BARE, CALLS, TAGS, AfterThought, Tags
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.types import Condition, Observation, Prompt, StopReason, Transition
-from tacit.environments import get_environment
 from tacit.methods import get_method
+from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY, LONGEST, NOTHING, Asking, Told, question_of
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0}

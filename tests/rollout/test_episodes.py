@@ -12,18 +12,15 @@ import pytest
 from scripted import ScriptedPolicy, make_group, solve_countdown, stumble_through_countdown
 from small_worlds import Corridor, Signs, corridor
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Observation, StopReason, Transition
-from tacit.environments import get_environment
-from tacit.rollout.crashes import describe_crashes
-from tacit.rollout.episodes import EpisodePlan, rollout, rollout_groups
-from tacit.rollout.selection import Mixed
-from tacit.rollout.tally import Tally
-from tacit.rollout.worlds import InPlace
+from tacit.prompts.history import History
+from tacit.rollout.episodes import EpisodePlan, Mixed, Tally, rollout, rollout_groups
+from tacit.rollout.worlds import InPlace, describe_crashes
+from tacit.worlds import get_environment
 
 COUNTDOWN = get_environment("countdown")
 BARE = History(Signs(), turns=None, style="bare")
@@ -158,7 +155,7 @@ def test_a_world_that_hangs_is_named_while_it_does():
     looking = threading.Timer(0.5, lambda: said.extend(tally.parts()))
     looking.start()
     monkey = pytest.MonkeyPatch()
-    monkey.setattr("tacit.rollout.tally.LATE_S", 0.2)
+    monkey.setattr("tacit.rollout.episodes.LATE_S", 0.2)
     try:
         plans = [EpisodePlan(corridor(3, "hang", at=1), 0)]
         rollout(plans, BARE, pool, ScriptedPolicy(lambda *_: "forward"), Sampling(), 5, onlooker=tally)

@@ -9,16 +9,15 @@ import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 from small_worlds import Corridor, Signs, corridor
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike
 from tacit.core.protocols import Desk, DeskSampler, Request, Sampling
 from tacit.core.types import StopReason
-from tacit.environments import get_environment
-from tacit.rollout.desks import BatchDesk, open_desk
-from tacit.rollout.episodes import EpisodePlan, rollout, rollout_groups
-from tacit.rollout.onlookers import Onlooker
+from tacit.prompts.history import History
+from tacit.rollout.encoding import BatchDesk, open_desk
+from tacit.rollout.episodes import EpisodePlan, Onlooker, rollout, rollout_groups
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 COUNTDOWN = get_environment("countdown")
 BARE = History(Signs(), turns=None, style="bare")

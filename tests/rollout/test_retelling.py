@@ -9,14 +9,14 @@ from scripted import ScriptedPolicy
 from scripted import Words as Tokens
 from small_worlds import Corridor, Signs, corridor
 
-from tacit.contexts.history import History
-from tacit.contexts.state_block import StateBlock
 from tacit.core.protocols import Sampling
 from tacit.core.types import Condition, StopReason
-from tacit.environments import get_environment
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.retelling import Differs, Telling, playing, recorded, repeating, told
+from tacit.rollout.replay import Differs, Telling, playing, recorded, repeating, told
 from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
 
 CONTEXT = History(Signs(), turns=2, style="bare")
 NOTE = Condition("guided", "Keep left.")

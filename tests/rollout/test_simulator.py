@@ -10,10 +10,10 @@ from scripted import ScriptedPolicy
 from small_worlds import Signs
 from word_server import LENGTH, Opener, Walk
 
-from tacit.contexts.history import History
 from tacit.core.protocols import Sampling
 from tacit.core.simulator import Served, SimulatorDied
 from tacit.core.types import StopReason, Task
+from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace

@@ -15,13 +15,13 @@ import pytest
 from scripted import ScriptedPolicy, stumble_through_countdown
 from small_worlds import Corridor, Signs, corridor
 
-from tacit.contexts.history import History
 from tacit.core.protocols import Sampling
 from tacit.core.types import StopReason
-from tacit.environments import get_environment
+from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.workers import AHEAD, STILLBORN, Workers
 from tacit.rollout.worlds import Broken, InPlace
+from tacit.worlds import get_environment
 
 COUNTDOWN = get_environment("countdown")
 

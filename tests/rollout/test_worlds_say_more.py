@@ -11,13 +11,12 @@ from scripted import ScriptedPolicy
 from scripted import Words as Tokens
 from small_worlds import Corridor, Signs, corridor
 
-from tacit.contexts.history import History
-from tacit.contexts.state_block import StateBlock
 from tacit.core.actions import Bare, Parsed
 from tacit.core.protocols import Sampling
 from tacit.core.types import Group, Observation, StopReason, Transition
-from tacit.rewards.outcome import Outcome
-from tacit.rewards.signals import StepSignals
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
+from tacit.rewards.outcome import Outcome, StepSignals
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record

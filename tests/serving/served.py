@@ -13,7 +13,7 @@ from typing import Any
 from forked import start
 
 from tacit.core.types import Observation
-from tacit.environments import get_environment
+from tacit.worlds import get_environment
 
 TOKEN = "a-token-for-tests"
 WORLD = get_environment("alfworld")
@@ -96,7 +96,7 @@ def told_of(observation: Observation) -> dict[str, Any]:
 ANOTHER_WORLD = """
 import dataclasses
 from tacit.core.types import Observation, Transition
-from tacit.environments import get_environment
+from tacit.worlds import get_environment
 
 KNOWN = get_environment("alfworld")
 

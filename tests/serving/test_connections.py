@@ -13,7 +13,7 @@ import uvicorn
 from served import TOKEN, Served, served
 from uvicorn.server import ServerState
 
-from tacit.serving import connection
+from tacit.serving import guard
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +101,14 @@ def test_a_connection_that_asks_now_and_then_is_kept(impatient: Served) -> None:
 def test_there_are_fewer_connections_than_files() -> None:
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (connection.OTHER_FILES + 8, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (guard.OTHER_FILES + 8, hard))
     try:
-        assert connection.most_connections() == 8
+        assert guard.most_connections() == 8
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-class Few(connection.Connection):
+class Few(guard.Connection):
     most = 2
 
 

@@ -12,11 +12,10 @@ from starlette.testclient import TestClient
 
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Completion
-from tacit.rollout.desks import BatchDesk
+from tacit.rollout.encoding import BatchDesk
 from tacit.serving.app import make_app
-from tacit.serving.desks import IDLE_DESKS
-from tacit.serving.gathering import Gathering
-from tacit.serving.refusals import Refused
+from tacit.serving.batching import IDLE_DESKS, Gathering
+from tacit.serving.requests import Refused
 from tacit.serving.service import Service
 from tacit.serving.sessions import answer_in_time
 from tacit.serving.settings import ServingSettings

@@ -16,8 +16,8 @@ from served import WORLD
 
 from tacit.engines.local.settings import EngineSettings
 from tacit.modules import Agent
-from tacit.serving.listening import on_hang_up
-from tacit.serving.refusals import Refused
+from tacit.serving.requests import Refused
+from tacit.serving.running import on_hang_up
 from tacit.serving.service import Service
 from tacit.serving.settings import ServingSettings
 from tacit.serving.tools import Tools

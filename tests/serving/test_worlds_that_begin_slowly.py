@@ -11,7 +11,7 @@ import pytest
 from served import heat_elsewhere
 
 from tacit.engines.local.settings import EngineSettings
-from tacit.serving import hosting
+from tacit.serving import service as service_module
 from tacit.serving.app import make_app
 from tacit.serving.service import Service
 from tacit.serving.settings import ServingSettings
@@ -67,7 +67,7 @@ def test_one_that_is_ended_meanwhile_is_not_begun(modules: Path, tmp_path: Path)
 
 
 def test_a_world_that_never_begins_is_said_to_hang(modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "WORLD_S", 0.3)
+    monkeypatch.setattr(service_module, "WORLD_S", 0.3)
 
     async def asks(client: httpx.AsyncClient, begin: asyncio.Task, path: str) -> None:
         refused = await begin

@@ -11,7 +11,7 @@ import pytest
 from guessing import SAME, Say
 from scripted import ScriptedPolicy
 
-from tacit.assembly.players import open_target
+from tacit.config.players import open_target
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.core.protocols import Sampling
@@ -20,12 +20,11 @@ from tacit.methods.grpo import GRPO
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.workers import Workers
 from tacit.rollout.worlds import InPlace
+from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import Run
-from tacit.runs.watching import read_alarms
-from tacit.training.demonstrations import HOPELESS, demonstrate
-from tacit.training.lessons import demonstrated
+from tacit.training.demonstrations import HOPELESS, demonstrate, relabel, samples
+from tacit.training.imitation import demonstrated
 from tacit.training.practice import Practice
-from tacit.training.relabelling import relabel, samples
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, SupervisedSettings, TrainSettings
 from tacit.training.train import Trainer
@@ -185,7 +184,7 @@ def test_an_expert_that_hangs_is_given_up_in_relabelling():
 
 
 def test_an_expert_that_hangs_is_given_up_where_it_is_measured(monkeypatch):
-    monkeypatch.setattr("tacit.assembly.players.open_world", lambda name: PONDERED)
+    monkeypatch.setattr("tacit.config.players.open_world", lambda name: PONDERED)
     target = open_target("expert", {("world",): "same", ("world_timeout_s",): 0.05})
     (episode,) = rollout(
         [EpisodePlan(PONDERED.tasks("train", 1, 0)[0], 0)], target.context, InPlace(PONDERED.make), target.policy, Sampling(), 2

@@ -13,7 +13,7 @@ from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import TacitError
 from tacit.runs import files
 from tacit.runs.files import write_directory, write_json, write_text
-from tacit.runs.records import group_records, read_records, write_records
+from tacit.runs.trajectories import group_records, read_records, write_records
 
 
 def contents(folder):

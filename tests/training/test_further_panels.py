@@ -9,13 +9,13 @@ from scripted import ScriptedPolicy, solve_countdown
 
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.environments import get_environment
 from tacit.methods import get_method
 from tacit.runs.directory import Run
 from tacit.training.practice import Course, Practice
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 

@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 from scripted import Kit, ScriptedPolicy, make_group, solve_countdown
 
-from tacit.core.batch import Batch
-from tacit.core.credit import Credit
-from tacit.core.engine import DURING_UPDATES
+from tacit.core.credit import Batch, Credit
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
+from tacit.core.protocols import DURING_UPDATES
 from tacit.core.types import Observation
-from tacit.environments import get_environment
 from tacit.methods import METHODS, get_method
-from tacit.methods.dapo import DAPO
 from tacit.methods.grpo import GRPO
+from tacit.methods.grpo_variants import DAPO
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop, total, update
-from tacit.training.playground import Playground
+from tacit.training.practice import Playground
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 12, 0)

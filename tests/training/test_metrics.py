@@ -9,7 +9,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.runs import metrics as module
 from tacit.runs.metrics import Metrics, read_metrics
-from tacit.training.statistics import rollout_statistics
+from tacit.training.loop import rollout_statistics
 
 STAGES = ("sft", "rl")
 

@@ -8,16 +8,16 @@ import threading
 import pytest
 from scripted import Kit, ScriptedPolicy, solve_countdown
 
-from tacit.contexts.asking import ASK
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.environments import get_environment
 from tacit.methods import get_method
+from tacit.prompts.search_and_ask import ASK
 from tacit.runs.directory import Run
 from tacit.training.practice import Practice
 from tacit.training.reporting import PlainReporter
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = {"wording": "terse", "style": "bare", "admissible": False, "history": 0, "extractor_style": "terse"}

@@ -18,9 +18,8 @@ from tacit.methods import METHODS, get_method
 from tacit.methods.opid import OPID
 from tacit.methods.reuserl import ReuseRL
 from tacit.rollout.worlds import InPlace
-from tacit.training.loop import Loop
-from tacit.training.overlap import check_held, check_overlap
-from tacit.training.playground import Playground
+from tacit.training.loop import Loop, check_held, check_overlap
+from tacit.training.practice import Playground
 from tacit.training.settings import TrainSettings
 
 

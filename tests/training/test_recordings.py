@@ -12,14 +12,14 @@ import pytest
 from scripted import Words
 
 from tacit.cli.main import main
-from tacit.contexts.history import History
-from tacit.contexts.state_block import StateBlock
 from tacit.core.errors import TacitError
 from tacit.core.types import Task
-from tacit.environments import get_environment
-from tacit.environments.alfworld.published import load_games
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
 from tacit.training.demonstrations import Demonstrations, demonstrate
 from tacit.training.recordings import imitate_recordings
+from tacit.worlds import get_environment
+from tacit.worlds.alfworld.published import load_games
 
 WORLD = get_environment("alfworld")
 TASKS = WORLD.tasks("train", 8, 0)

@@ -14,20 +14,30 @@ from scripted import ScriptedPolicy, Words, solve_countdown, stumble_through_cou
 
 import tacit
 from tacit.cli.main import main
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Observation
 from tacit.core.world import Adviser
-from tacit.environments import get_environment
-from tacit.report.learning_curves import stages_of
+from tacit.prompts.history import History
+from tacit.report.run_page import stages_of
 from tacit.rollout.worlds import InPlace
 from tacit.runs.metrics import read_metrics
-from tacit.training.demonstrations import Demonstrations, Straying, demonstrate
-from tacit.training.relabelling import check_adviser, keep, kept, play_round, relabel, samples, tasks_of_round
+from tacit.training.demonstrations import (
+    Demonstrations,
+    Straying,
+    check_adviser,
+    demonstrate,
+    keep,
+    kept,
+    play_round,
+    relabel,
+    samples,
+    tasks_of_round,
+)
+from tacit.training.imitation import imitate_round, order
 from tacit.training.settings import SupervisedSettings
-from tacit.training.supervised import imitate_round, order
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = History(WORLD.wording("terse"), turns=0, admissible=False, style="bare")

@@ -7,14 +7,13 @@ import gzip
 import pytest
 from scripted import ScriptedPolicy, solve_countdown
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.environments import get_environment
+from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
 from tacit.rollout.worlds import InPlace
-from tacit.runs.records import trajectory_record, write_records
-from tacit.runs.replay import recorded_steps, replay
+from tacit.runs.trajectories import recorded_steps, replay, trajectory_record, write_records
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TASKS = WORLD.tasks("train", 6, 0)

@@ -11,7 +11,7 @@ from guessing import SAME
 import tacit
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.core.moment import Moment
+from tacit.core.types import Moment
 
 SMALL = {
     "groups": 2,

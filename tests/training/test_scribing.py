@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 from scripted import Words
 
-from tacit.companions.experience.asking import distilling
-from tacit.companions.experience.critic import read_verdict
-from tacit.companions.experience.operations import read_operations
+from tacit.companions.experience.extractor import distilling, read_operations
+from tacit.companions.experience.manager import read_verdict
 from tacit.core.errors import TacitError
-from tacit.environments import get_environment
-from tacit.environments.errands.town import door_of
 from tacit.methods import get_method
-from tacit.rollout.retelling import as_trajectory, playing
-from tacit.training.scribing import scribed
+from tacit.rollout.replay import as_trajectory, playing
+from tacit.training.demonstrations import scribed
 from tacit.training.settings import SupervisedSettings
+from tacit.worlds import get_environment
+from tacit.worlds.errands.world import door_of
 
 WORLD = get_environment("errands")
 TASKS = WORLD.tasks("elsewhere", 300, 0)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPolicy, Words, solve_countdown
 
-from tacit.contexts.history import History
 from tacit.core.errors import TacitError
-from tacit.environments import get_environment
-from tacit.losses.imitation import Imitation
+from tacit.losses.regularizers import Imitation
+from tacit.prompts.history import History
 from tacit.training.demonstrations import HOPELESS, Demonstrations, demonstrate
+from tacit.training.imitation import cosine, imitate, order
 from tacit.training.settings import SupervisedSettings
-from tacit.training.supervised import cosine, imitate, order
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 TERSE = History(WORLD.wording("terse"), turns=0, admissible=False, style="bare")

@@ -10,17 +10,17 @@ from pathlib import Path
 from scripted import ScriptedPolicy, make_group, solve_countdown
 
 from tacit.core.method import Schedule
-from tacit.core.waiting import reminded
-from tacit.environments import get_environment
-from tacit.evaluation.intervals import wilson
+from tacit.core.progress import reminded
+from tacit.evaluation.statistics import wilson
 from tacit.methods.grpo import GRPO
+from tacit.runs.alarms import ALARMS, Watcher, read_alarms
 from tacit.runs.directory import Run, code_version
 from tacit.runs.metrics import read_metrics
-from tacit.runs.watching import ALARMS, Watcher, read_alarms
 from tacit.training.practice import Practice
 from tacit.training.reporting import Attended, Played
 from tacit.training.settings import EvaluationSettings, TrainSettings
 from tacit.training.train import Trainer
+from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 HEALTHY = {"entropy": 1.0, "valid": 1.0}
@@ -200,7 +200,7 @@ def test_who_speaks_while_one_waits_falls_silent_where_nobody_reads(monkeypatch)
             raise BrokenPipeError
 
     monkeypatch.setattr("threading.excepthook", broken.append)
-    monkeypatch.setattr("tacit.core.waiting.EVERY_S", 0.02)
+    monkeypatch.setattr("tacit.core.progress.EVERY_S", 0.02)
     with Attended(Gone(), every_s=0.02) as attended, reminded(Gone().now, str):
         attended.going_on(str)
         time.sleep(0.3)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tacit.assembly.flags import Parser
-from tacit.core.amounts import number_of
+from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
-from tacit.credit.diagnostics import partition_metrics
+from tacit.core.progress import number_of
+from tacit.credit.step_relative import partition_metrics
 from tacit.evaluation.clusters import BY, GAMMA, Seen, as_json, choose_group, partition, parts_of, read_groups, valued
 from tacit.runs.directory import read_settings
-from tacit.runs.replay import recorded_steps
+from tacit.runs.trajectories import recorded_steps
 
 SUMMARY_LINE = "Show which steps of a group were put together, what was done there, and the credit it got."
 WIDTH = 76

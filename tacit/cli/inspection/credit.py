@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tacit.assembly.flags import Parser
-from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
-from tacit.core.amounts import duration, number_of
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
+from tacit.core.progress import duration, number_of
 
 if TYPE_CHECKING:
-    from tacit.evaluation.credit.agreement import Figure, Quality
+    from tacit.evaluation.credit_agreement import Figure, Quality
 
 SUMMARY_LINE = "Measure credit against the true advantage of each step, under a run's present policy."
 
@@ -25,14 +25,11 @@ def run(argv: Sequence[str]) -> int:
             raise TacitError(f"--{name} {getattr(arguments, name)} must be at least 1.")
     if not 0 < arguments.discount <= 1:
         raise TacitError(f"--discount {arguments.discount} must be above 0 and at most 1.")
-    from tacit.assembly.credit_quality import circumstances, credited_groups, geometries_of
-    from tacit.assembly.ground import ground_of
-    from tacit.assembly.players import open_target
     from tacit.cli.terminal import make_console, say
-    from tacit.evaluation.credit.agreement import quality
-    from tacit.evaluation.credit.estimators import Geometry
-    from tacit.evaluation.credit.measured import Measured
-    from tacit.evaluation.credit.truth import value_group
+    from tacit.config.credit_quality import circumstances, credited_groups, geometries_of, ground_of
+    from tacit.config.players import open_target
+    from tacit.evaluation.credit_agreement import Geometry, Measured, quality
+    from tacit.evaluation.credit_truth import value_group
     from tacit.runs.files import write_json
 
     chosen = [Geometry.parse(part) for part in arguments.geometry.split(",") if part.strip()]
@@ -93,7 +90,7 @@ def make_parser(method: str) -> Parser:
 
 def show(console: Any, found: Quality, radii: Mapping[str, float], left_out: Mapping[str, str]) -> None:
     from tacit.cli.terminal import percent, say, say_pairs, table
-    from tacit.evaluation.credit.measured import ENDINGS, STAGES
+    from tacit.evaluation.credit_agreement import ENDINGS, STAGES
 
     console.print()
     said = [

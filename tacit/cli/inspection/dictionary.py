@@ -7,15 +7,194 @@ recorded episodes, iteration by iteration, as ReuseRL would have done: so a GRPO
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
-from tacit.assembly.flags import Parser
-from tacit.cli.inspection.dictionary_view import show
-from tacit.cli.terminal import make_console
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tacit.cli.terminal import make_console, percent, say, say_pairs, table
+from tacit.companions.dictionary.bounds import proposition_4
+from tacit.companions.dictionary.extraction import Phrase
+from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
-from tacit.inspection.dictionary import inspect_dictionary
-from tacit.inspection.picture import plot_dictionary
+from tacit.core.types import Trajectory
+from tacit.evaluation.behaviour import Behaviour, ending_in_words
+from tacit.report.dictionary import Inspected, Reading, Story, inspect_dictionary, plot_dictionary
+
+# How a skill dictionary is shown in a terminal: phrases with their uses, readings by step, episodes cut into phrases.
+
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green", "bright_yellow",
+           "bright_magenta", "bright_blue", "red")  # fmt: skip
+LEVELS = "▁▂▃▄▅▆▇█"
+ROWS = 12
+"""steps shown of a long training"""
+WIDTH = 24
+"""characters of a phrase's life"""
+GONE = 6
+"""phrases named that are no longer there"""
+
+
+def show(console: Console, found: Inspected, top: int, plot: Path | None) -> None:
+    story, colours = found.story, phrase_colours(found.story)
+    say(console, f"skill dictionary, {story.source}", style="bold")
+    say_pairs(console, [*headline(story), *([("plot", str(plot))] if plot else [])])
+    console.print()
+    show_phrases(console, story, top, colours)
+    if story.steps:
+        say(console, "\nDescription length (Eq. 3) and bound (Theorem 3)", style="bold")
+        console.print(step_table(story.readings()))
+    if found.episodes:
+        say(console, f"\nEpisodes of {found.file}", style="bold")
+        for trajectory in found.episodes:
+            show_episode(console, trajectory, story.cut(trajectory), colours)
+    if found.behaviours:
+        say(console, "\nBehaviour", style="bold")
+        console.print(behaviour_table(found.behaviours))
+
+
+def headline(story: Story) -> list[tuple[str, str]]:
+    dictionary, corpus = story.companion.dictionary, story.companion.successes
+    pairs = [
+        ("phrases", f"{len(dictionary)}: {len(dictionary.skills)} single skills and {len(dictionary.merged)} merged"),
+        ("cost", f"{dictionary.bits:.1f} bits (K = {len(dictionary.skills)}, L = {dictionary.max_phrase})"),
+        ("buffer", f"{len(corpus)} successes"),
+    ]
+    if story.steps:
+        now = story.readings()[-1]
+        saved = f"{percent(1 - now.bits / now.single)} below the {now.single:.1f} it takes skill by skill" if now.single else ""
+        pairs.append(("success", f"{now.bits:.1f} bits on average, {saved}" if saved else f"{now.bits:.1f} bits on average"))
+    if corpus:
+        most = proposition_4(corpus, dictionary, story.companion.delta)
+        pairs.append(("a new one", f"at most {most:.1f} bits expected (Proposition 4, K* the most segments seen)"))
+    return pairs
+
+
+def show_phrases(console: Console, story: Story, top: int, colours: Mapping[Phrase, str]) -> None:
+    phrases, rates = story.phrases(), [uses for _, uses in story.rates()]
+    if phrases:
+        left = f", {len(phrases) - top} more not shown" if len(phrases) > top else ""
+        say(console, f"Merged phrases{left}", style="bold")
+        rows = []
+        for found in phrases[:top]:
+            phrase = tuple(found["phrase"])
+            life = sparkline([uses.get(phrase) for uses in rates])
+            rows.append((Text(joined(phrase), colours[phrase]), str(found["uses"]), str(found["since"]), life))
+        columns = ("phrase", "uses", "since", "uses per success")
+        console.print(table("", columns, rows, numbers=("uses", "since")))
+    else:
+        say(console, "No merged phrase: none pays for itself yet, and successes are spelled skill by skill.")
+    gone = story.gone()
+    if gone:
+        left = f", {len(gone) - GONE} more not shown" if len(gone) > GONE else ""
+        say(console, f"\nNo longer there{left}", style="bold")
+        console.print(
+            table("", ("phrase", "last in"), [(joined(p), str(step)) for p, step in gone[:GONE]], numbers=("last in",))
+        )
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Its own highest value is a full block; a dot where the phrase was not in the dictionary. Long lives are averaged."""
+    pieces = min(WIDTH, len(values))
+    cuts = [round(i * len(values) / pieces) for i in range(pieces + 1)] if pieces else []
+    means = []
+    for begin, end in pairwise(cuts):
+        here = [value for value in values[begin:end] if value is not None]
+        means.append(sum(here) / (end - begin) if here else None)
+    highest = max((mean for mean in means if mean is not None), default=0.0) or 1.0
+    return "".join("·" if m is None else LEVELS[min(len(LEVELS) - 1, int(len(LEVELS) * m / highest))] for m in means)
+
+
+def step_table(readings: Sequence[Reading]) -> Table:
+    """Up to a dozen steps, evenly spread, the last included."""
+    chosen = sorted({round(i * (len(readings) - 1) / max(1, ROWS - 1)) for i in range(ROWS)})
+    columns = ("step", "successes", "phrases", "bits", "by skill", "segments", "per phrase", "loss", "bound")
+    rows = [
+        (
+            str(r.step), str(r.successes), str(r.phrases), f"{r.bits:.2f}", f"{r.single:.2f}", f"{r.segments:.2f}",
+            f"{r.phrase_length:.2f}", _number(r.loss), _number(r.bound),
+        )
+        for r in (readings[i] for i in chosen)
+    ]  # fmt: skip
+    return table("", columns, rows, numbers=columns[1:])
+
+
+def show_episode(console: Console, trajectory: Trajectory, segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> None:
+    ending = "won " if trajectory.success else "lost"
+    counts = (len(trajectory), "step"), (sum(map(len, segments)), "skill"), (len(segments), "segment")
+    told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+    console.print(Text.assemble((ending, "green" if trajectory.success else "red"), f" {trajectory.task.id}  ", (told, "dim")))
+    console.print(Padding(coloured(segments, colours), (0, 0, 0, 5), expand=False))
+
+
+def coloured(segments: Sequence[Phrase], colours: Mapping[Phrase, str]) -> Text:
+    """`[EXPLORE→TAKE] TRANSPORT …`: a merged phrase has its colour wherever it stands; single skills are dim."""
+    line = Text("" if segments else "no skill")
+    for segment in segments:
+        if len(segment) == 1:
+            line.append(segment[0], style="dim").append(" ")
+        else:
+            line.append(f"[{'→'.join(segment)}]", style=colours[segment]).append(" ")
+    line.rstrip()
+    return line
+
+
+def phrase_colours(story: Story) -> dict[Phrase, str]:
+    """The phrases used most have a colour to themselves."""
+    used = [tuple(found["phrase"]) for found in story.phrases()]
+    others = [phrase for phrase in story.companion.dictionary.merged if phrase not in used]
+    return {phrase: COLOURS[i % len(COLOURS)] for i, phrase in enumerate([*used, *others])}
+
+
+def joined(phrase: Phrase) -> str:
+    return " → ".join(phrase)
+
+
+def behaviour_table(behaviours: Mapping[str, Behaviour]) -> Table:
+    """One column for each set of episodes. A kind of failure or skill that only one of them has is zero in the others."""
+    lines = {name: behaviour_lines(found) for name, found in behaviours.items()}
+    labels = {label: text for found in lines.values() for label, text in found.items()}
+    rows = []
+    for label, other in labels.items():
+        rows.append((label, *(lines[name].get(label) or _none(found, label, other) for name, found in behaviours.items())))
+    return table("", ("", *lines), rows, numbers=tuple(lines))
+
+
+def behaviour_lines(found: Behaviour) -> dict[str, str]:
+    lines = {
+        "episodes": str(found.episodes),
+        "success": percent(found.successes / found.episodes) if found.episodes else "-",
+        "steps of a success": _number(found.success_length, 2),
+        "steps of a failure": _number(found.failure_length, 2),
+        "invalid or refused, in successes": _percent(found.invalid),
+        "repeated actions, in successes": _percent(found.repeats),
+    }
+    lines |= {f"failures: {ending_in_words(label)}": percent(share) for label, share in found.failures.items()}
+    if "RESET" in found.without:
+        lines["resets per success"] = f"{found.per_success.get('RESET', 0.0):.2f}"
+        lines["successes without a reset"] = percent(found.without["RESET"])
+    lines |= {f"operations: {name.partition('_')[2] or name}": percent(share) for name, share in found.operators.items()}
+    if not found.operators:
+        lines |= {f"{name} per success": f"{mean:.2f}" for name, mean in found.per_success.items()}
+    return lines
+
+
+def _none(found: Behaviour, label: str, other: str) -> str:
+    """Zero, written like the other set's value; a dash where there is no success, or no failure, to take a share of."""
+    counted = found.episodes - found.successes if label.startswith("failures: ") else found.successes
+    return ("0.0%" if other.endswith("%") else "0.00") if counted else "-"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else percent(share)
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
 
 SUMMARY_LINE = "Show a run's skill dictionary: its phrases, how they changed, its episodes in phrases, and how it behaves."
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tacit.assembly.flags import Parser
-from tacit.cli.player_flags import add_checkpoint_flag, add_shared_options, glance_method
-from tacit.core.amounts import number_of
+from tacit.cli.terminal import add_checkpoint_flag, add_shared_options, glance_method
+from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
+from tacit.core.progress import number_of
 from tacit.core.protocols import Policy
-from tacit.runs.records import read_records
-from tacit.runs.replay import recorded_steps
+from tacit.runs.trajectories import read_records, recorded_steps
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -122,8 +121,8 @@ def coloured(turn: Mapping[str, Any]) -> Text:
 def _probe(arguments: Any, said: Any) -> int:
     from dataclasses import asdict
 
-    from tacit.assembly.players import open_target
     from tacit.cli.terminal import make_console, percent, say, table
+    from tacit.config.players import open_target
     from tacit.evaluation.hints import probe, spots
 
     if arguments.tasks < 2:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from math import log, log2, sqrt
 
-from tacit.companions.dictionary.segmentation import Dictionary, Sequences
+from tacit.companions.dictionary.extraction import Dictionary, Sequences
 from tacit.core.errors import TacitError
 
 

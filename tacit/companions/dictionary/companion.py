@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tacit.companions.dictionary.bounds import normalised_loss, theorem_3
-from tacit.companions.dictionary.merging import Extraction, merge
-from tacit.companions.dictionary.segmentation import Dictionary, Phrase, check_alphabet
+from tacit.companions.dictionary.extraction import Dictionary, Extraction, Phrase, check_alphabet, merge
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
 from tacit.core.protocols import Policy
-from tacit.core.types import Group
+from tacit.core.types import Group, Moment
 from tacit.core.world import Alphabet
 from tacit.rewards.segmentation import check_horizon, success_skills
 

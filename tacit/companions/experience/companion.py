@@ -6,20 +6,31 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from tacit.companions.experience.counsel import Asked, Counsel, asked_for
-from tacit.companions.experience.critic import SCORES, Critic, Verdict, critic_reward
-from tacit.companions.experience.entries import Call, Entry, Usage
+from tacit.companions.experience.bank import Call, Entry, Usage
 from tacit.companions.experience.extractor import Sample
-from tacit.companions.experience.manager import Manager, Request
-from tacit.contexts.asking import ASKED, ENTRY, Told
+from tacit.companions.experience.manager import (
+    SCORES,
+    Asked,
+    Counsel,
+    Critic,
+    DistillRequest,
+    Manager,
+    Verdict,
+    asked_for,
+    critic_reward,
+)
+from tacit.companions.imitation import Examples, Imitating
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
+from tacit.core.method import Context
 from tacit.core.protocols import Policy
-from tacit.core.types import PLAIN, Condition, Group, Task, Trajectory
+from tacit.core.types import PLAIN, Condition, Group, Moment, Task, Trajectory
+from tacit.prompts.search_and_ask import ASKED, ENTRY, Told
+from tacit.rollout.replay import recorded, told
 
 GUIDED = "experience"
 """the condition of an episode that was given an entry"""
@@ -84,7 +95,7 @@ class Experience:
                 self.critic.saw(trajectory)
             if self.writes:
                 place = f"{trajectory.task.id}/{trajectory.seed}"
-                self.manager.submit(Request(trajectory, entry_of(trajectory.condition), moment, place))
+                self.manager.submit(DistillRequest(trajectory, entry_of(trajectory.condition), moment, place))
         questions = [step for trajectory in episodes for step in trajectory.steps if ASKED in step.signals]
         told = {"asked": float(len(questions)), "answered": float(sum(ENTRY in step.signals for step in questions))}
         if outcomes:
@@ -246,3 +257,40 @@ class Halves:
     @property
     def measured(self) -> Mapping[str, Callable[[Task], Condition]]:
         return {GUIDED: self.condition}
+
+
+# Self-distillation (§4.3): what a guided agent did well is imitated by itself without the note and without its questions.
+#
+#     B = {τ guided : score(τ) > mean score of the free half of its group}
+#     L = −E[log π_θ(a | h without m)]      over the tokens of B
+#
+# The paper adds L to the actor's loss; here it is an optimiser step of its own after the actor's, every so many iterations. Its
+# authors saw a gain early and a collapse later, and suggest such intervals.
+
+
+def internalising(context: Context, lr: float, every: int = 1) -> Imitating:
+    """Winners with a note, told as if they had had none."""
+    alone = partial(unguided, context)
+    return Imitating(lr, every, winners, alone, name="internalising", metric="experience/internalised")
+
+
+def winners(group: Group) -> list[Trajectory]:
+    """Guided members above the mean of the free ones; none where nobody was free to be compared with."""
+    free = [t.score for t in group.trajectories if t.condition.name != GUIDED]
+    if not free:
+        return []
+    return [t for t in group.trajectories if t.condition.name == GUIDED and t.score > np.mean(free)]
+
+
+def unguided(context: Context, trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
+    """(what would have been read without the note, what was written), for every turn whose completion was an action. Turns
+    that asked are not there: without an entry nobody may ask, and the world stood still."""
+    prompts, completions = [], []
+    for guided in trajectories:
+        acted = replace(guided, steps=tuple(step for step in guided.steps if ASKED not in step.signals))
+        turns = told(context, acted.task, recorded(acted), PLAIN, policy)
+        for step, turn in zip(acted.steps, turns, strict=True):
+            if step.valid:
+                prompts.append(turn.tokens)
+                completions.append(step.completion.tokens)
+    return prompts, completions

@@ -15,17 +15,20 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Generic, Literal, TypeVar
 
-from tacit.companions.experience.bank import Bank, Refused, checked
-from tacit.companions.experience.embedding import Embedding, Remembered
-from tacit.companions.experience.entries import Call, Entry, Origin
-from tacit.companions.experience.extractor import Distilled, Extractor
-from tacit.companions.experience.retrieval import Diversity, retrieve
+from tacit.companions.experience.bank import LONGEST, Bank, Call, Entry, Origin, Refused, checked
+from tacit.companions.experience.extractor import Distilled, Extractor, Style, after_thought, weighing
+from tacit.companions.experience.retrieval import Diversity, Embedding, Remembered, retrieve
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
-from tacit.core.types import Trajectory
+from tacit.core.progress import is_unicode
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.types import Moment, Task, Trajectory
+from tacit.prompts.search_and_ask import ENTRY, Told
 
 TOGETHER = 32
 """episodes distilled in one go"""
@@ -34,7 +37,7 @@ CHUNK = 5
 
 
 @dataclass(frozen=True)
-class Request:
+class DistillRequest:
     """R = (τ, g, o, m): an episode, and the entry that guided it."""
 
     trajectory: Trajectory
@@ -60,7 +63,7 @@ class Manager:
         self.counts = Counter[str]()
         self.last_refusal = ""
         self.search_seconds: list[float] = []
-        self._queue: queue.Queue[Request | None] = queue.Queue(waiting if background else 0)
+        self._queue: queue.Queue[DistillRequest | None] = queue.Queue(waiting if background else 0)
         self._bringing = threading.Lock()
         self._closed = self._leaving = False
         self._failure: BaseException | None = None
@@ -76,14 +79,14 @@ class Manager:
         self.search_seconds.append(time.perf_counter() - began)
         return found
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: DistillRequest) -> None:
         with self._bringing:  # whoever is let in stands in the queue before its end does
             if self._closed:
                 raise TacitError("the experience manager is closed: nobody would distil this episode.")
             self._queue.put(request)
 
     @property
-    def waiting(self) -> list[Request]:
+    def waiting(self) -> list[DistillRequest]:
         """What is queued, in order; only for whoever knows that nobody works on it now."""
         return [request for request in self._queue.queue if request is not None]
 
@@ -155,8 +158,8 @@ class Manager:
             return list(old)
         return [*stays.values(), *(entry.id for entry in made)]
 
-    def _take(self) -> list[Request]:
-        batch: list[Request] = []
+    def _take(self) -> list[DistillRequest]:
+        batch: list[DistillRequest] = []
         while len(batch) < TOGETHER:
             try:
                 request = self._queue.get_nowait()
@@ -181,8 +184,8 @@ class Manager:
         else:
             self._queue.task_done()
 
-    def _take_until_end(self) -> list[Request | None]:
-        batch: list[Request | None] = []
+    def _take_until_end(self) -> list[DistillRequest | None]:
+        batch: list[DistillRequest | None] = []
         while len(batch) < TOGETHER - 1 and None not in batch:
             try:
                 batch.append(self._queue.get_nowait())
@@ -190,8 +193,8 @@ class Manager:
                 break
         return batch
 
-    def _distil(self, batch: Sequence[Request]) -> None:
-        by_moment: dict[Moment, list[Request]] = {}
+    def _distil(self, batch: Sequence[DistillRequest]) -> None:
+        by_moment: dict[Moment, list[DistillRequest]] = {}
         for request in batch:
             by_moment.setdefault(request.moment, []).append(request)
         for moment, requests in by_moment.items():
@@ -204,7 +207,7 @@ class Manager:
         known = self.bank.entries.get(entry) if entry is not None else None
         return known.text if known else ""
 
-    def _apply(self, request: Request, distilled: Distilled) -> None:
+    def _apply(self, request: DistillRequest, distilled: Distilled) -> None:
         if distilled.problem:
             self.refused(distilled.problem)
             return
@@ -246,3 +249,269 @@ def merged_origin(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> 
         return Origin(step=step, operation="merge", made_from=tuple(gone))
     family = first.family if alike["family"] else ""
     return replace(first, family=family, step=step, operation="merge", made_from=tuple(gone), call=None)
+
+
+# The query desk: many ask, each for themselves; they are answered in batches (§3.2.2).
+#
+#     ask     hand in a query, get a future                                                   from any thread
+#     gather  until B queries wait, or t_max has passed since the first of them came          one worker at a time
+#     search  the batch, embedded with what is known already taken from memory                W workers beside each other
+#
+# A batch that cannot be searched tells those who asked for it, and nobody else. Closing answers whoever has asked before.
+#
+# `InOrder` is the same in one thread: queries wait until somebody wants an answer, and are then searched as they came.
+
+Answer = TypeVar("Answer")
+
+
+class Desk(Generic[Answer]):
+    """`search` answers a list of queries, in order. Defaults are the paper's: B = 16, t_max = 1 ms, W = 4."""
+
+    def __init__(
+        self,
+        search: Callable[[Sequence[str]], Sequence[Answer]],
+        size: int = 16,
+        wait_s: float = 0.001,
+        workers: int = 4,
+        waiting: int = 4096,
+    ) -> None:
+        """`waiting`: queries that may wait; whoever brings another one waits, too."""
+        self._search, self._size, self._wait_s = search, size, wait_s
+        self._queue: queue.Queue[tuple[str, Future[Answer]] | None] = queue.Queue(waiting)
+        self._asking, self._gathering = threading.Lock(), threading.Lock()
+        self._closed = False
+        self.batches: list[int] = []
+        """how many queries went together, batch by batch"""
+        self._workers = [threading.Thread(target=self._work, name=f"search-{i}", daemon=True) for i in range(workers)]
+        for worker in self._workers:
+            worker.start()
+
+    def ask(self, query: str) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        with self._asking:  # whoever is let in stands in the queue before its end does
+            if self._closed:
+                raise TacitError("the query desk is closed.")
+            self._queue.put((query, future))
+        return future
+
+    def close(self) -> None:
+        """Answer what was asked, and stop."""
+        self._end()
+        for worker in self._workers:
+            worker.join()
+
+    def abandon(self, patience_s: float = 10.0) -> None:
+        """Stop: what is being searched is waited for a while, whoever else waits is told that nobody will answer."""
+        while True:
+            try:
+                asked = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if asked is not None:
+                asked[1].cancel()
+        self._end()
+        until = time.monotonic() + patience_s
+        for worker in self._workers:
+            worker.join(max(0.0, until - time.monotonic()))
+
+    def _end(self) -> None:
+        with self._asking:
+            self._closed = True
+            self._queue.put(None)
+
+    def __enter__(self) -> Desk[Answer]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        while batch := self._gather():
+            _answer(self._search, [(query, future) for query, future in batch if future.set_running_or_notify_cancel()])
+
+    def _gather(self) -> list[tuple[str, Future[Answer]]]:
+        """The next batch; empty when the desk is closed and nobody waits any more."""
+        batch: list[tuple[str, Future[Answer]]] = []
+        with self._gathering:
+            until = None
+            while len(batch) < self._size:
+                try:
+                    asked = self._queue.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    break
+                if asked is None:
+                    self._queue.put(None)  # the others have to see it, too
+                    break
+                until = until or time.monotonic() + self._wait_s
+                batch.append(asked)
+            if batch:
+                self.batches.append(len(batch))
+        return batch
+
+
+class InOrder(Generic[Answer]):
+    """The same without a thread or a clock: who is answered together depends on the order of asking alone."""
+
+    def __init__(self, search: Callable[[Sequence[str]], Sequence[Answer]], size: int = 16) -> None:
+        self._search, self._size = search, size
+        self._waiting: list[tuple[str, Future[Answer]]] = []
+
+    def ask(self, query: str) -> Future[Answer]:
+        future = _Awaited(self)
+        self._waiting.append((query, future))
+        return future
+
+    def answer_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for first in range(0, len(waiting), self._size):
+            _answer(self._search, waiting[first : first + self._size])
+
+    def close(self) -> None:
+        self.answer_all()
+
+    def abandon(self, patience_s: float = 0.0) -> None:
+        """What nobody has waited for is not answered any more."""
+        self._waiting = []
+
+
+class _Awaited(Future[Answer]):
+    def __init__(self, desk: InOrder[Answer]) -> None:
+        super().__init__()
+        self._desk = desk
+
+    def result(self, timeout: float | None = None) -> Answer:
+        self._desk.answer_all()
+        return super().result(timeout)
+
+
+def _answer(search: Callable[[Sequence[str]], Sequence[Answer]], batch: Sequence[tuple[str, Future[Answer]]]) -> None:
+    if not batch:
+        return
+    try:
+        found = search([query for query, _ in batch])
+        for (_, future), answer in zip(batch, found, strict=True):
+            future.set_result(answer)
+    except BaseException as error:  # told to those who asked
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(error)
+
+
+# search_and_ask: the question of an agent in mid-episode, answered from the bank (§3.2.2).
+#
+#     q'  what the agent asks            ──► desk: batches of B, or whatever came within t_max
+#     m   the nearest entry, by Eq. 6    ◄── bank
+#     the answer                         ◄── π_φ(q', m): what m means for whoever asks; or m itself
+#
+# Asking leaves no trace: what was found counts once the episode is over and is trained on. So an evaluation may ask, too.
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How questions are answered. Defaults are the paper's."""
+
+    refined: bool = True
+    """by the extractor, for the one who asks; else with the entry as it stands"""
+    batch: int = 16
+    """B"""
+    wait_s: float = 0.001
+    """t_max"""
+    workers: int = 4
+    """W"""
+
+
+class Counsel:
+    """In a background of threads where the manager has one, else in order."""
+
+    def __init__(self, manager: Manager, settings: Asked) -> None:
+        self._manager, self._settings = manager, settings
+        self.step, self.seed = 1, 0
+        """the iteration that is being played, and the seed of its run"""
+        self.desk: Desk[Told] | InOrder[Told] = (
+            Desk(self._answer, settings.batch, settings.wait_s, settings.workers)
+            if manager.background
+            else InOrder(self._answer, settings.batch)
+        )
+
+    def ask(self, question: str) -> Future[Told]:
+        return self.desk.ask(question)
+
+    def _answer(self, questions: Sequence[str]) -> list[Told]:
+        manager = self._manager
+        found = retrieve(manager.bank, manager.embedding, questions, self.step, manager.diversity, count=False)
+        told = {i: Told(entry.text, entry.id) for i, entry in enumerate(found) if entry is not None}
+        if self._settings.refined and told:
+            asked = [(questions[i], each.text) for i, each in told.items()]
+            seeds = [derive(self.seed, "advice", self.step, each.entry or 0, questions[i]) for i, each in told.items()]
+            for (i, each), advice in zip(list(told.items()), manager.extractor.advise(asked, seeds), strict=True):
+                if advice:
+                    told[i] = Told(advice, each.entry)
+                else:  # the entry itself is better than nothing
+                    manager.refused("advice that says nothing")
+        return [told.get(i, Told()) for i in range(len(questions))]
+
+
+def asked_for(trajectory: Trajectory) -> list[int]:
+    """The entries that were found for its questions, in order."""
+    return [int(step.signals[ENTRY]) for step in trajectory.steps if ENTRY in step.signals]
+
+
+# Actor-critic (§B.1): the actor is asked whether an entry is to guide it, before it begins.
+#
+#     accept          the entry as it is           s_c = 1
+#     refine: …       in the actor's own words     s_c = 0.5
+#     reject          the agent plays without      s_c = 0
+#     r̃(m) = s_c(m) + r(m)                         (8)      r(m) = ±1 by the outcome; a rejected entry had no outcome: r̃ = 0
+#
+# It is told how often it has succeeded on tasks of the kind. What cannot be read leaves the entry as it is, and nobody vouches
+# for it: s_c = 0. Its answers are not trained.
+
+Verdict = Literal["accept", "refine", "reject", "unread"]
+SCORES: Mapping[Verdict, float] = {"accept": 1.0, "refine": 0.5, "reject": 0.0, "unread": 0.0}
+
+
+@dataclass
+class Critic:
+    style: Style
+    max_tokens: int = 64
+    temperature: float = 1.0
+    wins: dict[str, list[int]] = field(default_factory=dict)
+    """family -> [episodes won, episodes played] without or with an entry"""
+
+    def weigh(self, policy: Policy, task: Task, entries: Sequence[Entry], seed: int) -> list[tuple[Verdict, str]]:
+        """(verdict, the note to play by) for each entry."""
+        asked = [weighing(task.goal, entry.text, self.rate(task), self.style) for entry in entries]
+        prompts = [policy.encode_prompt(text) for text in asked]
+        fits = [i for i, prompt in enumerate(prompts) if len(prompt) + self.max_tokens <= policy.context_limit]
+        requests = [Request(prompts[i], derive(seed, "critic", i)) for i in fits]
+        answers = policy.sample(requests, Sampling(self.temperature, max_tokens=self.max_tokens)) if requests else []
+        said = dict(zip(fits, (answer.text for answer in answers), strict=True))
+        return [read_verdict(said.get(i, ""), entry.text) for i, entry in enumerate(entries)]
+
+    def rate(self, task: Task) -> float:
+        """r̄_θ: the share of this family's episodes that were won so far; 0 before the first."""
+        won, played = self.wins.get(task.family, [0, 0])
+        return won / max(1, played)
+
+    def saw(self, trajectory: Trajectory) -> None:
+        own = self.wins.setdefault(trajectory.task.family, [0, 0])
+        own[0] += int(trajectory.success)
+        own[1] += 1
+
+
+def read_verdict(answer: str, entry: str) -> tuple[Verdict, str]:
+    lines = after_thought(answer).strip().splitlines()
+    word, _, rest = (lines[0] if lines else "").partition(":")
+    match word.strip().lower():
+        case "accept":
+            return "accept", entry
+        case "refine" if rest.strip() and is_unicode(rest):
+            return "refine", rest.strip()[:LONGEST]
+        case "reject":
+            return "reject", ""
+    return "unread", entry
+
+
+def critic_reward(verdict: Verdict, won: bool) -> float:
+    """r̃(m) of one member."""
+    return 0.0 if verdict == "reject" else SCORES[verdict] + (1.0 if won else -1.0)

@@ -6,6 +6,8 @@ by a model   any policy that can be sampled: an endpoint, another local model, o
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -16,17 +18,132 @@ from typing import Protocol
 
 import numpy as np
 
-from tacit.companions.answers import Answer, Answers, key_of
-from tacit.companions.hindsight.asking import question, request
-from tacit.companions.hindsight.reading import Unusable, read_skills
+from tacit.companions.answers import Answer, Answers, about_a_record, as_line, fitted, key_of
 from tacit.core.errors import TacitError
-from tacit.core.moment import Moment
+from tacit.core.hindsight import Skills
+from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
-from tacit.core.skills import Skills
-from tacit.core.types import Trajectory
+from tacit.core.types import Moment, Trajectory
 from tacit.core.world import Environment
-from tacit.rollout.desks import open_desk
+from tacit.rollout.encoding import open_desk
+
+# What an analyzer is asked, in our words: the episode as it went, three fields to fill in, and the limits of each.
+
+LONGEST = 600
+"""characters of one observation or response: what matters is said early"""
+
+
+def question(trajectory: Trajectory, most: int, room: int) -> str:
+    """The request for one episode, whose turns take about `room` characters: where they do not fit, the middle goes."""
+    turns = fitted([_turn(t, trajectory) for t in range(len(trajectory))], room)
+    outcome = "success" if trajectory.success else "failure"
+    head = [f"Task: {as_line(trajectory.task.goal)}", f"Outcome: {outcome}"]
+    return about_a_record(request(trajectory.success, most), turns, head)
+
+
+def request(success: bool, most: int) -> str:
+    """What is wanted of any episode."""
+    wanted = (
+        "the workflow that made it work: which decisions, in which order, so that the same kind of task can be done again"
+        if success
+        else "what to avoid: the mistake that cost the episode, and the signs by which it can be noticed in time"
+    )
+    return f"""An agent has finished an episode. Look back on it and answer with one JSON object and nothing else:
+
+{{"episode_summary": "...", "episode_skill": "...", "step_skills": {{"0": "...", "3": "..."}}}}
+
+episode_summary  what happened, in a sentence or two.
+episode_skill    {wanted}.
+step_skills      advice for the steps on which the outcome turned, at most {most} of them. A key is the number of a step as
+                 below (the first is 0); its value is one short imperative sentence that the agent could have followed at that
+                 step, knowing only what it could see there. Do not retell what happened."""
+
+
+def _turn(t: int, trajectory: Trajectory) -> str:
+    step = trajectory.steps[t]
+    answered = trajectory.steps[t + 1].observation if t + 1 < len(trajectory) else trajectory.final
+    return as_line(
+        {
+            "step": t,
+            "saw": step.observation.text[:LONGEST],
+            "wrote": step.completion.text[:LONGEST],
+            "action": step.action[:LONGEST],
+            **({} if step.effective else {"refused": True}),
+            **({"then saw": answered.text[:LONGEST]} if t + 1 == len(trajectory) else {}),
+        }
+    )
+
+
+# Reading an analyzer's answer: leniently as to form, strictly as to content.
+
+_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_STEP = re.compile(r"\s*0*([0-9]{1,9})\s*")
+LONGEST_ANSWER = 40_000
+"""characters that are read of an answer, its last ones: far more than its tokens could be"""
+LONGEST_SKILL = 2000
+"""characters; what is longer is no skill"""
+
+
+class Unusable(Exception):
+    """An answer that says nothing."""
+
+
+def read_skills(answer: str, steps: int, most: int) -> Skills:
+    """The skills of an episode of so many steps; the first `most` critical steps, in their order."""
+    found = _object(answer)
+    episode = _text(found.get("episode_skill"), "episode_skill")
+    summary = found.get("episode_summary")
+    told = found.get("step_skills") or {}
+    if not isinstance(told, dict):
+        raise Unusable(f"step_skills is a {type(told).__name__}, not an object")
+    by_step: dict[int, str] = {}
+    for key, value in told.items():
+        number = _STEP.fullmatch(key)
+        if number is None or not int(number[1]) < steps:
+            raise Unusable(f"step_skills has {key[:40]!r}, and the episode the steps 0 to {steps - 1}")
+        by_step[int(number[1])] = _text(value, f"step_skills[{int(number[1])}]")
+    kept = dict(sorted(by_step.items())[:most])
+    return Skills(episode, kept, summary.strip() if isinstance(summary, str) and is_unicode(summary) else "")
+
+
+def _object(answer: str) -> dict:
+    """The last object that has a skill, whatever stands around it: a fence, a remark, a thought with drafts in it."""
+    said = answer[-LONGEST_ANSWER:]
+    if not 0 <= said.find("{") < said.rfind("}"):
+        raise Unusable(f"no JSON object in {answer[:60]!r}")
+    found = [_objects(text) for text in (said, _TRAILING_COMMA.sub(r"\1", said))]
+    for objects in found:
+        if skilled := [one for one in objects if "episode_skill" in one]:
+            return skilled[-1]
+    if not any(found):
+        raise Unusable(f"not JSON: {said[said.find('{') :][:60]!r}")
+    return next(filter(None, found))[0]
+
+
+def _objects(text: str) -> list[dict]:
+    found, place = [], text.find("{")
+    while place >= 0:
+        end = place + 1
+        try:
+            one, after = json.JSONDecoder().raw_decode(text, place)
+            found.append(one)
+            end = after if "episode_skill" in one else end  # else it may be wrapped: look inside
+        except (ValueError, RecursionError):
+            pass
+        place = text.find("{", end)
+    return found
+
+
+def _text(value: object, field: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise Unusable(f"{field} is {value!r:.40}, not a sentence")
+    if not is_unicode(value):
+        raise Unusable(f"{field} has half a character (a lone surrogate) in it")
+    if len(value) > LONGEST_SKILL:
+        raise Unusable(f"{field} has {len(value)} characters, more than {LONGEST_SKILL}")
+    return value.strip()
+
 
 ATTEMPTS = 2
 """times a model is asked about one episode; then the episode has no skill"""

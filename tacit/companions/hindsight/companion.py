@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from tacit.companions.hindsight.analyzers import Analysis, Analyzer
-from tacit.core.moment import Moment
-from tacit.core.prices import FREE, Prices
-from tacit.core.protocols import Policy
-from tacit.core.skills import Skills
-from tacit.core.types import Group, Trajectory
+from tacit.core.errors import TacitError, unknown
+from tacit.core.hindsight import Lesson, Skills
+from tacit.core.protocols import Policy, Tokenizer
+from tacit.core.tools import FREE, Prices
+from tacit.core.types import Condition, Group, Moment, Task, Trajectory
+from tacit.core.world import Environment
+from tacit.prompts.conversation import LONGEST_NOTE, teach
+from tacit.rollout.encoding import fit
 
 
 class Hindsight:
@@ -78,3 +84,141 @@ class Hindsight:
         """Nothing to come back to: answers are written down as they come."""
 
     def load(self, directory: Path) -> None: ...
+
+
+# Whose lessons: those of hindsight, routed to the steps they are for, or a handbook's.
+
+Routing = Literal["critical_first", "additive", "episode", "step"]
+
+
+def route(skills: Skills, t: int, routing: Routing) -> tuple[Lesson, ...]:
+    """What is told at step t.
+
+    critical_first   the step's skill where it has one, else the episode's     s_t = s_step,t if t ∈ C else s_ep
+    additive         the episode's, and beside it the step's: two shifts that add up
+    episode, step    one level alone
+    """
+    episode = (Lesson(task=skills.episode),) if skills.episode else ()
+    step = (Lesson(step=skills.steps[t]),) if t in skills.steps else ()
+    if routing == "critical_first":
+        return step or episode
+    return {"additive": episode + step, "episode": episode, "step": step}[routing]
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Hindsight's skills."""
+
+    hindsight: Hindsight = field(compare=False)
+    routing: Routing = "critical_first"
+
+    def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
+        skills = self.hindsight.skills(trajectory)
+        return [route(skills, t, self.routing) for t in range(len(trajectory))]
+
+    def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+        return taught_prompts(group, self.lessons, tokenizer)
+
+
+@dataclass(frozen=True)
+class Handbook:
+    """A skill for every family, the same at every step: retrieved, not looked back for."""
+
+    pages: Mapping[str, str]
+
+    def page(self, family: str) -> str:
+        """What holds for all, and what holds for this family."""
+        return "\n".join(text for name in dict.fromkeys(("", family)) if (text := self.pages.get(name, "")))
+
+    def lessons(self, trajectory: Trajectory) -> Sequence[tuple[Lesson, ...]]:
+        page = self.page(trajectory.task.family)
+        return [(Lesson(task=page),) if page else ()] * len(trajectory)
+
+    def prompts(self, group: Group, tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+        return taught_prompts(group, self.lessons, tokenizer)
+
+
+def taught_prompts(
+    group: Group, lessons: Callable[[Trajectory], Sequence[Sequence[Lesson]]], tokenizer: Tokenizer
+) -> list[list[np.ndarray]]:
+    """H(h, s) for every step: history gives way from its oldest end, the skill and the observation never. A prompt that still
+    does not fit is left out."""
+    found = []
+    for trajectory in group.trajectories:
+        for step, told in zip(trajectory.steps, lessons(trajectory), strict=True):
+            fitted = [fit(teach(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in told]
+            found.append([tokens for _, tokens, fits in fitted if fits])
+    return found
+
+
+# Handbooks: skills written by hand, one for each family of tasks. A world brings its own; a file can take its place.
+#
+# world = "alfworld"
+# general = "Look where such things usually are."
+#
+# [families]
+# clean = "Take it, clean it at a sinkbasin, then put it where it belongs."
+
+TOLD = "skill"
+"""the condition of an episode whose agent reads the handbook"""
+
+
+def handbook_of(world: Environment, file: str = "") -> Handbook:
+    if file:
+        return Handbook(read_handbook(Path(file), world))
+    if not world.handbook:
+        raise TacitError(
+            f"world {world.name!r} has no handbook: write the skills of its families into a file and name it (--handbook "
+            "FILE), or give its Environment `handbook=…`."
+        )
+    return Handbook(world.handbook)
+
+
+def read_handbook(path: Path, world: Environment) -> Mapping[str, str]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TacitError(f"cannot read the handbook {path}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TacitError(f"the handbook {path} is not TOML: {error}.") from error
+    for key in document:
+        if key not in ("world", "general", "families"):
+            raise unknown(f"entry of the handbook {path}", key, ("world", "general", "families"))
+    if document.get("world", world.name) != world.name:
+        raise TacitError(f"the handbook {path} is for world {document['world']!r}, and this is {world.name!r}.")
+    families = document.get("families", {})
+    if not isinstance(families, dict):
+        raise TacitError(f"the handbook {path} has {families!r} for families; write them as a table, [families].")
+    for family in families:
+        if family not in world.families:
+            raise unknown(f"family of world {world.name!r}, in the handbook {path},", family, world.families)
+    pages = {"": document.get("general", ""), **families}
+    for name, text in pages.items():
+        if not isinstance(text, str):
+            raise TacitError(f"the handbook {path} has {text!r} for {name or 'general'}, which is no text.")
+    pages = {name: text for name, text in pages.items() if text.strip()}
+    if not pages:
+        raise TacitError(f"the handbook {path} says nothing: write a general text, or one under [families], into it.")
+    for family in pages:
+        if (length := len(Handbook(pages).page(family))) > LONGEST_NOTE:
+            told = f"what {family or 'every family'} is told has {length} characters"
+            raise TacitError(f"the handbook {path}: {told}, and a prompt takes {LONGEST_NOTE} of them; shorten it.")
+    return pages
+
+
+@dataclass(frozen=True)
+class Told:
+    """Every member of a group reads the handbook's page for its family."""
+
+    handbook: Handbook
+
+    def assign(self, task: Task, size: int, seed: int) -> Sequence[Condition]:
+        return (self.condition(task),) * size
+
+    def condition(self, task: Task) -> Condition:
+        return Condition(TOLD, self.handbook.page(task.family), "handbook")
+
+    @property
+    def measured(self) -> Mapping[str, object]:
+        """Under what else an evaluation is made, beside the plain one."""
+        return {TOLD: self.condition}

@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from tacit.core.chat import Chat, Message
 from tacit.core.errors import TacitError
-from tacit.core.protocols import Request, Sampling
+from tacit.core.protocols import Request, Sampling, Scorer
 from tacit.core.types import Completion
-from tacit.engines.local.learning.adapters import FROZEN, MAIN, Adapters
-from tacit.engines.local.learning.update import Learning
-from tacit.engines.local.learning.weights import TrainedWeights
+from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
 from tacit.engines.local.memory import Budget, give_back, is_crowded, is_in_pieces, make_room, patiently
-from tacit.engines.local.passes.codec import codec_for
-from tacit.engines.local.passes.models import LanguageModel
-from tacit.engines.local.passes.scoring import ModelScorer
-from tacit.engines.local.sampling.desk import LocalDesk
-from tacit.engines.local.sampling.sampler import LocalSampler
+from tacit.engines.local.model import LanguageModel
+from tacit.engines.local.scheduler import LocalDesk, LocalSampler
+from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
+from tacit.engines.local.tokenizer import TextCodec, codec_for
+from tacit.engines.local.update import Learning, TrainedWeights
 
 DEFAULT_BUDGET = {"cpu": 2048, "cuda": 65_536}
 """on a CPU the activations of a micro-batch should stay in the cache; on a GPU they should fill it"""
@@ -213,3 +213,44 @@ class LocalEngine:
                     hash_into(total, n, tensor_name, tensor)
             self._hashed[name, masters] = state, total.hexdigest()
         return self._hashed[name, masters][1]
+
+
+# The side of a policy that its codec and its scorer have alone, wherever its weights are.
+
+
+class Speaking:
+    codec: TextCodec
+    _scorer: Scorer
+
+    @property
+    def context_limit(self) -> int:
+        return self.codec.context_limit
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        return self.codec.encode_prompt(text)
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode_prompt` of each, on several CPUs where there are several."""
+        return self.codec.encode_prompts(texts)
+
+    def encode_completion(self, text: str) -> np.ndarray:
+        return self.codec.encode_completion(text)
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return self.codec.encode_chat(chat)
+
+    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
+        return self.codec.encode_answer(chat, answer)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return self.codec.decode(tokens)
+
+    def logprobs(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
+    ) -> list[np.ndarray]:
+        return self._scorer.logprobs(prompts, completions, temperature)
+
+    def distributions(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        return self._scorer.distributions(prompts, completions, top_k)

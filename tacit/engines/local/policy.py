@@ -8,20 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from tacit.core.batch import Batch
+from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Desk, LossTerm, Request, Sampling, Scorer
 from tacit.core.types import Completion
-from tacit.engines.local.engine import LocalEngine
-from tacit.engines.local.learning import saving
-from tacit.engines.local.learning.adapters import FROZEN, MAIN
-from tacit.engines.local.learning.planning import planned_budget
+from tacit.engines.local import checkpoint
+from tacit.engines.local.adapters import FROZEN, MAIN
+from tacit.engines.local.capacity import check_room
+from tacit.engines.local.engine import LocalEngine, Speaking
 from tacit.engines.local.memory import patiently
-from tacit.engines.local.passes.models import LanguageModel, keep_order, load_pretrained, resolve_device, set_threads
-from tacit.engines.local.passes.scoring import ModelScorer
-from tacit.engines.local.room import check_room
+from tacit.engines.local.model import LanguageModel, keep_order, load_pretrained, resolve_device, set_threads
+from tacit.engines.local.scoring import ModelScorer
 from tacit.engines.local.settings import EngineSettings
-from tacit.engines.local.speaking import Speaking
+from tacit.engines.local.update import planned_budget
 from tacit.engines.models.sources import Texts, find_checkpoint
 from tacit.engines.models.tiny import TinySettings
 
@@ -154,16 +153,16 @@ class LocalPolicy(Speaking):
         engine = self.engine
 
         def saved() -> None:
-            saving.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
+            checkpoint.save(engine, engine.digest(masters=optimizer), Path(directory), optimizer)
 
         patiently(saved, engine.device, "saving a checkpoint")
 
     def load_adapter(self, directory: Path) -> None:
         """Take over the adapter of a peft directory, to play with it: what training the present one had is forgotten."""
-        saving.load_adapter(self.engine, self.name, Path(directory))
+        checkpoint.load_adapter(self.engine, self.name, Path(directory))
 
     def load(self, directory: Path) -> None:
-        loaded = partial(saving.load, self.engine, Path(directory))
+        loaded = partial(checkpoint.load, self.engine, Path(directory))
         expected = patiently(loaded, self.engine.device, "loading a checkpoint")
         if self.engine.digest() != expected:
             raise TacitError(f"checkpoint {directory} is damaged: its weights do not match the digest saved with them.")

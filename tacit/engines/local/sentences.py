@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tacit.core.errors import TacitError
-from tacit.engines.models.quiet import no_progress_bars
 from tacit.engines.models.sources import find_pretrained
+from tacit.engines.models.tiny import no_progress_bars
 
 BATCH = 64
 

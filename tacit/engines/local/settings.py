@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tacit.core.errors import TacitError
+from tacit.core.protocols import CAPABILITIES, VALUES, Engine, ModelSource, Policy
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -64,3 +65,30 @@ class EngineSettings:
         for name, choices in (("device", ("auto", "cpu", "cuda")), ("dtype", ("auto", "float32", "bfloat16"))):
             if getattr(self, name) not in choices:
                 raise TacitError(f"engine setting {name} = {getattr(self, name)!r} must be one of {', '.join(choices)}.")
+
+
+# The local engine, as it is found by name. No torch is imported here.
+
+
+def _load(model: ModelSource, settings: EngineSettings) -> Policy:
+    from tacit.engines.local.policy import load_policy
+
+    return load_policy(model.name, settings, model.seed, world_texts=model.texts, tiny=model.sizes)
+
+
+def with_value_head(settings: EngineSettings, needs: frozenset[str]) -> tuple[EngineSettings, tuple[str, ...]]:
+    """A method that learns a value needs a head for it."""
+    if VALUES not in needs or settings.value_head:
+        return settings, ()
+    return replace(settings, value_head=True), ("the method learns a value, so engine.value_head = true",)
+
+
+ENGINE = Engine(
+    name="local",
+    summary="transformers and peft in this process, on CPU or one GPU",
+    capabilities=frozenset(CAPABILITIES),
+    settings=EngineSettings,
+    load=_load,
+    fit=with_value_head,
+    can_hold=lambda settings: False,
+)

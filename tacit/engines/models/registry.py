@@ -25,8 +25,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from tacit.core.errors import TacitError, install
-from tacit.core.waiting import Bar, said_while
-from tacit.engines.models.quiet import no_progress_bars
+from tacit.core.progress import Bar, said_while
+from tacit.engines.models.tiny import no_progress_bars
 
 GB = 1e9
 

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tacit.core.errors import TacitError, unknown
 from tacit.engines.models.bases import BASES, base_path
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings, tiny_checkpoint
+
+if TYPE_CHECKING:
+    from tacit.engines.local.tokenizer import TextCodec
 
 Texts = Sequence[str] | Callable[[], Sequence[str]]
 
@@ -52,3 +56,18 @@ def find_pretrained(model: str) -> str:
         there = f" Models in {path.parent}: {', '.join(near)}." if near else ""
         raise TacitError(f"no model at {model!r}: the directory does not exist.{there}")
     raise unknown("model", model, [*BASES, *TINY_SIZES, "path/to/checkpoint", "owner/name"])
+
+
+# How a checkpoint is spoken to, without its weights: for whoever only counts tokens.
+
+
+def codec_in(checkpoint: str) -> TextCodec:
+    from transformers import AutoConfig, AutoTokenizer
+
+    from tacit.engines.local.tokenizer import codec_for
+
+    try:
+        return codec_for(AutoTokenizer.from_pretrained(checkpoint), AutoConfig.from_pretrained(checkpoint))
+    except (OSError, ValueError) as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TacitError(f"cannot read the tokenizer of {checkpoint!r}: {first_line}") from error

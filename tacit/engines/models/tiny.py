@@ -11,13 +11,29 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.core.errors import TacitError
-from tacit.engines.models.quiet import no_progress_bars
+
+# Keep transformers' progress bars out of our own output.
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
 
 END, PAD = "<|end|>", "<|pad|>"
 FORMAT = 2

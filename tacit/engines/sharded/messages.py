@@ -14,11 +14,13 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
 from tacit.core.errors import NonFiniteLoss, TacitError, install
+from tacit.core.protocols import Sampling
 
 try:
     from cloudpickle import dumps as _dumps
@@ -134,3 +136,47 @@ def done(own: Any, what: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
 def told(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+
+
+# What the driver and a server say to each other. Light: nothing heavy is imported, and nothing but plain data travels, since
+# a server may run in another interpreter.
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a server is told first."""
+
+    checkpoint: str
+    device: str
+    dtype: str
+    context: int
+    """longest prompt plus completion, in tokens"""
+    max_batch: int
+    end_tokens: tuple[int, ...]
+    lora_rank: int
+    """of adapters; 0: all parameters are trained, and the weights themselves are handed over"""
+    memory: float
+    """share of the GPU's memory that it may take"""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One completion to be written."""
+
+    ticket: int
+    member: str
+    prompt: tuple[int, ...]
+    seed: int
+    max_tokens: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A completion that was written, by one version of the weights from its first token to its last."""
+
+    ticket: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stopped: bool
+    version: int

@@ -4,28 +4,255 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from tacit.core.batch import Batch
-from tacit.core.engine import ModelSource
-from tacit.core.errors import TacitError
-from tacit.core.protocols import LossTerm, Request, Sampling, Scorer, sample_at
+from tacit.core.credit import Batch
+from tacit.core.errors import NonFiniteLoss, TacitError
+from tacit.core.protocols import DURING_UPDATES, LossTerm, ModelSource, Request, Sampling, Scorer, TokenView, sample_at
 from tacit.core.seeds import derive
-from tacit.core.types import Completion
-from tacit.engines.local.learning.adapters import MAIN
-from tacit.engines.local.learning.saving import check_members
-from tacit.engines.local.passes.codec import TextCodec
-from tacit.engines.local.speaking import Speaking
-from tacit.engines.tinker.connection import answer, check_proportions, context_limit, gradient_norm, new_adapter
-from tacit.engines.tinker.learning import gradient
-from tacit.engines.tinker.sampling import TinkerDesk
-from tacit.engines.tinker.scoring import TinkerReference, TinkerScorer
+from tacit.core.types import Completion, Finish
+from tacit.engines.local.adapters import MAIN
+from tacit.engines.local.checkpoint import check_members
+from tacit.engines.local.engine import Speaking
+from tacit.engines.local.tokenizer import TextCodec
+from tacit.engines.local.update import Tally
+from tacit.engines.tinker.service import (
+    answer,
+    check_proportions,
+    completion_part,
+    context_limit,
+    gradient_datum,
+    gradient_norm,
+    new_adapter,
+    scored_datum,
+    whole_input,
+)
 from tacit.engines.tinker.settings import TinkerSettings
+
+# Sampling at the service: every request is under way at once, and each is fetched when it is finished.
+
+
+class TinkerDesk:
+    """Requests that are drawn alike, from the weights as they are when each is handed in."""
+
+    def __init__(
+        self, client: Callable[[], tuple[Any, int]], codec: TextCodec, sampling: Sampling, settings: TinkerSettings
+    ) -> None:
+        """`client` gives who samples from the newest weights, and their version."""
+        check_sampling(sampling)
+        self._client, self._codec, self._sampling, self._settings = client, codec, sampling, settings
+        self._under_way: dict[Future[Any], tuple[int, int]] = {}
+        self._tickets = 0
+
+    def submit(self, request: Request) -> int:
+        import tinker
+
+        most = request.max_tokens or self._sampling.max_tokens
+        if len(request.prompt) + 1 > self._codec.context_limit:
+            raise TacitError(
+                f"a prompt of {len(request.prompt)} tokens leaves no room in this model's {self._codec.context_limit}; "
+                "shorten it."
+            )
+        client, version = self._client()
+        params = tinker.SamplingParams(
+            max_tokens=min(most, self._codec.context_limit - len(request.prompt)),
+            seed=int(request.seed) % 2**31,
+            stop=[*self._sampling.stop, self._codec.tokenizer.eos_token] if self._sampling.stop else None,
+            temperature=self._sampling.temperature,
+            top_k=self._sampling.top_k or -1,
+            top_p=self._sampling.top_p,
+        )
+        future = client.sample(prompt=whole_input(request.prompt), num_samples=1, sampling_params=params)
+        ticket, self._tickets = self._tickets, self._tickets + 1
+        self._under_way[future] = (ticket, version)
+        return ticket
+
+    def wait(self) -> list[tuple[int, Completion]]:
+        if not self._under_way:
+            return []
+        done, _ = wait(self._under_way, timeout=self._settings.timeout_s, return_when=FIRST_COMPLETED)
+        if not done:
+            raise TacitError(
+                f"none of {len(self._under_way)} requests was answered within {self._settings.timeout_s:g} s; raise "
+                "--engine.timeout-s, or look at the service's queue."
+            )
+        found = []
+        for future in done:
+            ticket, version = self._under_way.pop(future)
+            response = answer(future, self._settings, "a sample")
+            found.append((ticket, self._completion(response.sequences[0], version)))
+        return sorted(found, key=lambda pair: pair[0])
+
+    def close(self) -> None:
+        for future in self._under_way:
+            future.cancel()
+        self._under_way.clear()
+
+    def _completion(self, sequence: Any, version: int) -> Completion:
+        tokens = np.asarray(sequence.tokens, np.int64)
+        if sequence.logprobs is None:
+            raise TacitError(
+                "the service gave a sample without its log-probabilities; nothing can be learned from such samples."
+            )
+        finish: Finish = "stop" if str(getattr(sequence.stop_reason, "value", sequence.stop_reason)) == "stop" else "length"
+        logprobs = np.asarray(sequence.logprobs, np.float32)
+        return Completion(tokens, logprobs, self._codec.decode(tokens), finish, version=version)
+
+
+def check_sampling(sampling: Sampling) -> None:
+    if sampling.temperature < 0:
+        raise TacitError(f"temperature = {sampling.temperature} must not be negative; 0 is greedy.")
+
+
+# An update at a service that knows none of our losses.
+#
+#     1  forward             log π of every completion token, as the service has it
+#     2  our losses, here    on a `TokenView` of the whole batch; g = ∂L / ∂log π, one number per token
+#     3  forward_backward    Σ g · ∇log π, by `importance_sampling` with advantages −g
+#     4  optim_step          AdamW there, with our settings
+#
+# By the chain rule ∇L = Σ (∂L / ∂log π) · ∇log π: exact for every loss that reads log-probabilities alone, whatever it does
+# with them.
+
+WORDS = {
+    "values": "a value head",
+    "entropy": "the entropy of the distribution",
+    "logits": "all logits",
+    "teacher": "distributions under another prompt",
+}
+
+
+def check_losses(losses: Sequence[LossTerm]) -> None:
+    asked = sorted(frozenset().union(*(loss.needs for loss in losses)) & DURING_UPDATES)
+    if asked:
+        wanted = " and ".join(WORDS[need] for need in asked)
+        raise TacitError(
+            f"this method's loss needs {wanted} ({', '.join(asked)}), which the Tinker API does not give; use --engine local, "
+            "sharded, or another method."
+        )
+
+
+def check_temperature(temperature: float, what: str) -> None:
+    if temperature != 1.0:
+        raise TacitError(
+            f"{what} at temperature {temperature:g}: the Tinker API computes log-probabilities at temperature 1 only; use "
+            "--temperature 1, or --engine local."
+        )
+
+
+def gradient(
+    batch: Batch,
+    losses: Sequence[LossTerm],
+    score: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]],
+) -> tuple[list[Any], dict[str, float]]:
+    """(what to send, metrics): the losses' gradient with regard to the log-probability of every completion token."""
+    check_losses(losses)
+    check_temperature(batch.temperature, "an update")
+    rows = [i for i, completion in enumerate(batch.completions) if len(completion)]
+    if not rows:
+        return [], {"loss": 0.0, "tokens": 0.0, "rows": 0.0}
+    logprobs = score([batch.prompts[r] for r in rows], [batch.completions[r] for r in rows])
+    logprobs_T = torch.from_numpy(np.concatenate(logprobs)).requires_grad_(True)
+    tally = Tally(losses, batch.total_tokens)
+    loss = tally.add(_view(batch, rows, logprobs_T), batch.sampled)
+    if loss.requires_grad:
+        loss.backward()
+    by_token = np.zeros(len(logprobs_T)) if logprobs_T.grad is None else logprobs_T.grad.numpy().astype(np.float64)
+    metrics = tally.metrics(tally.read(torch.zeros(())))
+    del metrics["grad_norm"]  # of the weights, which only the service knows
+    if not (math.isfinite(metrics["loss"]) and np.isfinite(by_token).all()):
+        failure = NonFiniteLoss(
+            f"the loss is {metrics['loss']}, or its gradient is not finite; nothing was sent and no weight has been changed. "
+            "Lower the learning rate, or look for extreme advantages and log-probabilities in the batch."
+        )
+        failure.batch = batch
+        raise failure
+    ends = np.cumsum([len(own) for own in logprobs])
+    parts = np.split(by_token, ends[:-1])
+    data = [
+        gradient_datum(batch.prompts[r], batch.completions[r], own, part)
+        for r, own, part in zip(rows, logprobs, parts, strict=True)
+    ]
+    return data, {**metrics, "tokens": float(batch.total_tokens), "rows": float(len(rows))}
+
+
+def _view(batch: Batch, rows: Sequence[int], logprobs_T: torch.Tensor) -> TokenView:
+    lengths = [len(batch.completions[r]) for r in rows]
+
+    def per_token(column: Sequence[np.ndarray]) -> torch.Tensor:
+        return _tensor(np.concatenate([np.asarray(column[r]) for r in rows]))
+
+    return TokenView(
+        logprobs_T=logprobs_T,
+        behaviour_T=per_token(batch.behaviour).float(),
+        advantages_T=per_token(batch.advantages).float(),
+        row_T=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths)),
+        lengths_R=torch.tensor(lengths),
+        total_tokens=batch.total_tokens,
+        total_rows=len(rows),
+        tokens={name: per_token(column) for name, column in batch.tokens.items()},
+        rows={name: _tensor(np.asarray(column)[list(rows)]) for name, column in batch.rows.items()},
+    )
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.float32) if np.issubdtype(values.dtype, np.floating) else values)
+
+
+# Log-probabilities from a service: of the weights that are trained there, and of frozen ones.
+
+
+class _Scoring(ABC):
+    """What is asked of weights that are elsewhere: rows without a completion are not sent."""
+
+    def __init__(self, client: Callable[[], Any], settings: TinkerSettings) -> None:
+        self._client, self._settings = client, settings
+
+    def logprobs(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], temperature: float = 1.0
+    ) -> list[np.ndarray]:
+        check_temperature(temperature, "scoring")
+        asked = {r: (prompts[r], completions[r]) for r in range(len(prompts)) if len(completions[r])}
+        found = dict(zip(asked, self._scored(list(asked.values())), strict=True)) if asked else {}
+        return [found.get(r, np.zeros(0, np.float32)) for r in range(len(prompts))]
+
+    @abstractmethod
+    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+        """Of each prompt and its completion."""
+
+    def distributions(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], top_k: int | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        raise TacitError("whole distributions cannot be had of the Tinker API; use --engine local.")
+
+
+class TinkerScorer(_Scoring):
+    """Log-probabilities from the weights that are trained."""
+
+    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+        data = [scored_datum(prompt, completion) for prompt, completion in rows]
+        outputs = answer(self._client().forward(data, "cross_entropy"), self._settings, "scoring").loss_fn_outputs
+        return [completion_part(*row, output) for row, output in zip(rows, outputs, strict=True)]
+
+
+class TinkerReference(_Scoring):
+    """Log-probabilities from weights that are not trained any more."""
+
+    def _scored(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+        client = self._client()
+        asked = [client.compute_logprobs(whole_input(np.concatenate(row))) for row in rows]
+        whole = [answer(future, self._settings, "the reference's scoring") for future in asked]
+        return [np.array(scored[len(prompt) :], np.float32) for (prompt, _), scored in zip(rows, whole, strict=True)]
+
 
 MANIFEST = "policy.json"
 FORMAT = "tinker-1"

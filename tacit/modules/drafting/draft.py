@@ -5,25 +5,187 @@ Nothing of a draft is run before `agreed` was asked, and it is asked of every dr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tacit.companions.answers import Answer, Answers, key_of
+from tacit.core.chat import Conversation, split_thought
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Request, Sampling
 from tacit.core.types import Prompt
-from tacit.modules.drafting.asking import as_conversation, draft_in
-from tacit.modules.drafting.checks import Examination, Failure, examine
+from tacit.modules.drafting.checks import Draft, Examination, Failure, examine
 from tacit.modules.drafting.fence import read_only
-from tacit.modules.drafting.following import Draft
-from tacit.modules.drafting.rewarded import Fields
-from tacit.rollout.desks import open_desk
+from tacit.modules.drafting.tracker import Fields
+from tacit.rollout.encoding import encode, fit, open_desk
 from tacit.rollout.episodes import SamplingPolicy
-from tacit.rollout.fitting import encode, fit
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Recording
+
+# What a model is asked for a tracker, or for its rewards, and what is taken from its answer.
+#
+# The paper has a strong model draft its reward rules once, from the task and the state block, and then uses them as fixed
+# rules (§7.5): progress where a field comes nearer to done, errors for what is invalid, repeated, premature, misdirected or
+# undone, each computed from the state before, the action, the observation and the state after. The same is asked here in our
+# words, of functions that can be run, and of the tracker that keeps the state.
+
+LONGEST_TEXT = 1200
+"""characters of an observation that is shown"""
+MOST_ACTIONS = 60
+_CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+
+_ROLE = """You write a small Python program that follows an agent at work. It keeps a state that says how far the agent has
+come, and a fixed set of rules that reward progress and penalise mistakes. The agent will see the state as a few lines of text
+before every action. The program is run as it is, thousands of times: no model is asked then."""
+
+_TRACKER_RULES = """BOUND = number
+    The most characters that render ever returns, at most 800.
+start(goal, observation) -> dict
+    The state at the beginning, from the text of the goal and the first observation. Plain JSON: text keys, lists, numbers.
+update(state, action, observation) -> dict
+    The state after an action and what was then seen. Never raises, whatever the text.
+render(state) -> str
+    The state block: `field: value`, one on a line, with the subgoal that comes next. However long the episode, no longer than
+    BOUND: lists are cut to their latest entries.
+done(state) -> bool
+    True exactly when the task is achieved: never earlier, never in an episode that was lost. It is read off the texts; nothing
+    else tells you. Do not count turns, and do not recognise single episodes: it is checked against many that you do not see."""
+
+_REWARD_RULES = """
+REWARDS = {"progress": {rule: amount}, "error": {rule: amount}}
+    Every amount is positive; errors are taken off. Progress: fields of the state that come nearer to done, above all a rule for
+    each step from one subgoal to the next. Errors: actions that are refused or change nothing, repeating what did not help,
+    doing a later step too early, going to the wrong place, undoing what was achieved.
+CLAIMS = {rule: total}
+    For at least one rule of progress: what it adds up to in EVERY won episode, and never more in any. So reward a subgoal once
+    only, also where the agent falls back and does it again.
+events(before, action, observation, after) -> list of rule names
+    The rules that came up on this step, from the state before the action, the action, what was then seen, and the state after.
+    Nothing but these may be used. A rule may stand in the list twice."""
+
+_OWN_STATES = """The tracker is there and stays as it is; its state block is shown with every turn. A state is a dict with the
+lines of the block as text, by their names: {names}. A line that is not in the block is not in the dict (use .get), and "block"
+is all of it. before["came_up"] is a dict with how often each of your rules has come up earlier in the episode: use it to reward
+a subgoal once."""
+
+_LIMITS = """It may import from collections, copy, dataclasses, enum, functools, itertools, json, math, re, string and typing.
+It opens no file, asks nobody, uses no random numbers and no names that begin with an underscore, and has none of eval, exec,
+open, getattr, type. Calls must be quick. The same texts must always give the same result."""
+
+
+def ask_for_tracker(
+    family: str, shown: Sequence[Recording], actions: Sequence[str], before: str = "", failed: str = ""
+) -> Prompt:
+    """`before` and `failed`: the last draft, and what was wrong with it."""
+    wanted = f"Write one Python file with exactly this in it:\n\n{_TRACKER_RULES}{_REWARD_RULES}\n\n{_LIMITS}"
+    return _prompt(family, actions, shown, wanted, before, failed)
+
+
+def ask_for_rewards(
+    family: str, shown: Sequence[Recording], actions: Sequence[str], tracker: str, before: str = "", failed: str = ""
+) -> Prompt:
+    """For the drafted tracker whose text is given."""
+    there = f"The tracker is there:\n```python\n{tracker}\n```\nLeave it as it is, and write over its states."
+    wanted = f"{there}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
+    return _prompt(family, actions, shown, wanted, before, failed)
+
+
+def ask_for_rewards_of(
+    family: str,
+    shown: Sequence[Recording],
+    actions: Sequence[str],
+    blocks: Mapping[Recording, Sequence[Fields]],
+    before: str = "",
+    failed: str = "",
+) -> Prompt:
+    """For the state blocks of a world's own tracker: the episodes are shown with them."""
+    names = ", ".join(dict.fromkeys(name for each in blocks.values() for told in each for name in told if name != "block"))
+    wanted = f"{_OWN_STATES.format(names=names)}\nWrite one Python file with exactly this in it:\n{_REWARD_RULES}\n\n{_LIMITS}"
+    return _prompt(family, actions, shown, wanted, before, failed, blocks)
+
+
+def _prompt(
+    family: str,
+    actions: Sequence[str],
+    shown: Sequence[Recording],
+    wanted: str,
+    before: str,
+    failed: str,
+    blocks: Mapping[Recording, Sequence[Fields]] | None = None,
+) -> Prompt:
+    again = (
+        f"\n\nYour last draft:\n```python\n{before}\n```\nChecked against all episodes, it failed:\n{failed}\nWrite it anew."
+        if before
+        else ""
+    )
+    return Prompt(
+        task=f"{_ROLE}\n\nThe kind of work: {family}\nActions that were done in it: {'; '.join(actions[:MOST_ACTIONS])}",
+        history=tuple(_episode(number, told, (blocks or {}).get(told, ())) for number, told in enumerate(shown, start=1)),
+        now="",
+        request=f"{wanted}{again}\n\nAnswer with the file in one ```python block.",
+        separator="\n\n",
+    )
+
+
+def as_conversation(prompt: Prompt) -> Prompt:
+    """The same for a model with a template: all of it is one message."""
+    return Prompt(task="", now=prompt.text, conversation=Conversation())
+
+
+def _episode(number: int, recording: Recording, blocks: Sequence[Fields]) -> str:
+    lines = [f"Episode {number}. Goal: {recording.goal}"]
+    for turn, (saw, action) in enumerate(zip(recording.seen, recording.actions, strict=False), start=1):
+        state = f"[{turn}] state block:\n{blocks[turn - 1]['block']}\n" if blocks else ""
+        lines.append(f"[{turn}] saw: {_cut(saw)}\n{state}[{turn}] did: {action}")
+    if blocks:
+        lines.append(f"At the end the state block is:\n{blocks[-1]['block']}")
+    if len(recording.seen) > len(recording.actions):
+        lines.append(f"At the end it saw: {_cut(recording.seen[-1])}")
+    lines.append("It was won." if recording.success else "It was lost.")
+    return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} …"
+
+
+def action_kinds(episodes: Sequence[Recording]) -> list[str]:
+    """One action of each kind, by its first word and how many it has; the commonest first."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for action in (action for episode in episodes for action in episode.actions):
+        words = action.split()
+        if words:
+            found.setdefault((words[0], len(words)), []).append(action)
+    return [alike[0] for alike in sorted(found.values(), key=len, reverse=True)]
+
+
+def choose_shown(episodes: Sequence[Recording], count: int) -> list[Recording]:
+    """A handful: the shortest won and lost ones of different goals, lost ones a third where there are any."""
+    ordered = sorted(episodes, key=lambda episode: sum(map(len, episode.seen)))
+    lost = _different([e for e in ordered if not e.success])[: count // 3]
+    won = _different([e for e in ordered if e.success])[: count - len(lost)]
+    return [*won, *lost]
+
+
+def _different(episodes: Sequence[Recording]) -> list[Recording]:
+    """The first of each goal, then the others."""
+    met: set[str] = set()
+    first: list[Recording] = []
+    others: list[Recording] = []
+    for episode in episodes:
+        (others if episode.goal in met else first).append(episode)
+        met.add(episode.goal)
+    return [*first, *others]
+
+
+def draft_in(answer: str) -> str:
+    """The Python of an answer: its longest block of code, or all of it where it has none."""
+    said = split_thought(answer)[1]
+    blocks = _CODE.findall(said)
+    return (max(blocks, key=len) if blocks else said).strip() + "\n"
+
 
 TOLD = 12
 """failures that a model is told of"""
@@ -116,6 +278,6 @@ def keep(out: Path, name: str, kind: str, drafted: Drafted, world: str = "", tra
     write_text(
         work,
         f'"""Work with a drafted tracker: --world {work.name}:ENVIRONMENT."""\n\n'
-        f"from tacit.modules.work import work_of\n\nENVIRONMENT = work_of({more})\n",
+        f"from tacit.modules.logs import work_of\n\nENVIRONMENT = work_of({more})\n",
     )
     return [place, work, report]

@@ -1,0 +1,147 @@
+"""Keyword arguments as what flags say: `kl=0.0`, `groups=16`, `sft={"steps": 200}`, `engine={"device": "cpu"}`."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tacit.config.checks import differing
+from tacit.config.flags import ELSEWHERE, method_options, methods_with, section_options, train_options
+from tacit.config.values import to_data
+from tacit.core.errors import TacitError
+from tacit.core.registry import NOWHERE, Registry
+from tacit.core.world import Environment
+from tacit.methods import REGISTRY as METHODS
+from tacit.worlds import REGISTRY as WORLDS
+
+SECTIONS = ("schedule", *section_options())
+NAMED = ("world", "method", "model", "out", "config", "resume", "callbacks", "quiet")
+"""of `tacit.train` itself"""
+WHOLE = ("worlds", "policies")
+"""tables that hold tables by name"""
+
+
+def said_by(settings: Mapping[str, Any], method: str) -> dict[tuple[str, ...], Any]:
+    """Place in a settings document -> value, for every keyword; one that no setting has is refused."""
+    places = {option.place[-1]: option.place for option in (*method_options(method), *train_options())}
+    said: dict[tuple[str, ...], Any] = {}
+    for key, value in settings.items():
+        if key in WHOLE:
+            said[key,] = _table(key, value)
+        elif key == "engine" and isinstance(value, str):
+            said["engine", "name"] = value
+        elif key in SECTIONS:
+            said.update({(key, name): setting for name, setting in _table(key, value).items()})
+        elif key in places:
+            said[places[key]] = value
+        else:
+            raise _unknown(key, method, [*places, *SECTIONS, *WHOLE, *NAMED])
+    return said
+
+
+def _table(key: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TacitError(f"{key} = {value!r} must be a dict of settings, such as {key}={{…}}.")
+    return value
+
+
+def _unknown(key: str, method: str, known: list[str]) -> TacitError:
+    owners = methods_with(f"--{key.replace('_', '-')}")
+    near = [ELSEWHERE[key]] if ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    inside = [section for section, options in section_options().items() if any(o.place[-1] == key for o in options)]
+    if owners:
+        hint = f"It belongs to {', '.join(owners)}: method={owners[0]!r}."
+    elif inside:
+        hint = f"Write {inside[0]}={{{key!r}: …}}."
+    else:
+        hint = f"Did you mean {near[0]!r}?" if near else "`tacit train --help` shows what there is."
+    return TacitError(f"unknown setting {key!r} of a run with method {method!r}. {hint}")
+
+
+# Names for objects: a run is written down in words, so a world or a method that a program hands in gets a name that finds it
+# again.
+#
+#     the house's own, or an installed package's     alfworld
+#     in a module of a package                       my_package.world:GUESS
+#     in a file, the running script among them       /home/me/guess.py:GUESS
+#     anywhere else (a notebook, a function)         <python>:guess     only whoever has the object can open such a run
+#
+# In this process the name stands for the very object that was handed in.
+
+World = str | Environment
+Worlds = World | Sequence[World | tuple[World, float]] | Mapping[str, float]
+"""one, several, or several with their shares"""
+Method = str | type[Any] | Any
+"""a name, a settings class, or an instance of one"""
+
+
+def name_worlds(worlds: Worlds) -> str:
+    """`alfworld`, or several as a recipe has them: `alfworld=0.75,countdown=0.25`."""
+    if isinstance(worlds, str | Environment):
+        return _name_world(worlds)
+    if isinstance(worlds, Mapping):
+        worlds = list(worlds.items())
+    if isinstance(worlds, Sequence):
+        shared = [part if isinstance(part, tuple) else (part, None) for part in worlds]
+        return ",".join(_name_world(world) + ("" if share is None else f"={to_data(share)!r}") for world, share in shared)
+    if hasattr(worlds, "reset") and hasattr(worlds, "step"):
+        raise TacitError(
+            f"world = {worlds!r} is what plays one episode; what is trained in is an Environment with make={_called(worlds)}, "
+            "its tasks and its wording (docs/extending.md)."
+        )
+    raise TacitError(f"world = {worlds!r} must be a name, an Environment, several of them, or several with their shares.")
+
+
+def name_method(method: Method | Sequence[Method]) -> tuple[str, dict[str, Any]]:
+    """(name, the settings that an instance has beside its class's own)"""
+    if isinstance(method, str):
+        return method, {}
+    if isinstance(method, Sequence):
+        named = [name_method(part) for part in method]
+        return "+".join(name for name, _ in named), {key: value for _, own in named for key, value in own.items()}
+    cls = method if isinstance(method, type) else type(method)
+    METHODS.check(cls)
+    own = {} if method is cls else differing(to_data(method), to_data(cls()))
+    parts = getattr(cls, "made_of", None)
+    return ("+".join(parts) if parts else _name_object(METHODS, cls, cls.__name__)), own
+
+
+def _called(thing: Any) -> str:
+    return getattr(thing, "__name__", type(thing).__name__)
+
+
+def _name_world(world: World) -> str:
+    return world if isinstance(world, str) else _name_object(WORLDS, world, getattr(world, "name", ""))
+
+
+def _name_object(registry: Registry, found: Any, plain: str) -> str:
+    own = getattr(found, "name", plain)
+    if own in registry.names and registry.get(own) is found:
+        return own
+    name = next(_places(found), None) or f"{NOWHERE}:{plain}"
+    registry.lend(name, found)
+    return name
+
+
+def _places(found: Any) -> Iterator[str]:
+    """Where it can be imported from: the module it is of first, then any that has it, the running script last."""
+    home = found.__module__ if isinstance(found, type) else getattr(getattr(found, "make", None), "__module__", "")
+    others = sorted(sys.modules.copy().items(), key=lambda item: item[0] == "__main__")
+    for module in (sys.modules.get(home), *(module for _, module in others)):
+        if not isinstance(module, ModuleType) or module.__name__.startswith("tacit.api"):
+            continue
+        for attribute, value in list(vars(module).items()):
+            if value is found and (place := _place_of(module)):
+                yield f"{place}:{attribute}"
+
+
+def _place_of(module: ModuleType) -> str:
+    """`package.module`; a module that is no package's by its file, so that it is found from any directory."""
+    if module.__name__ != "__main__" and module.__package__:
+        return module.__name__
+    file = getattr(module, "__file__", None)
+    return str(Path(file).resolve()) if file and file.endswith(".py") else ""

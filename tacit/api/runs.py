@@ -1,0 +1,448 @@
+"""`tacit.train`: a run from Python. The same recipe, the same refusals, the same run directory as `tacit train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from tacit.api.arguments import Method, World, Worlds, name_method, name_worlds, said_by
+from tacit.config.checks import check_new_run, is_finished, open_world, prepare
+from tacit.config.measuring import Measured, Sitting, run_of, with_panel
+from tacit.config.players import READER, READS, Endpoint, Target, open_endpoint, open_loaded, open_target
+from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe, Said, method_name, override, read_document, run_recipe
+from tacit.config.running import carry_out
+from tacit.core.errors import TacitError, install, unknown
+from tacit.core.progress import after, number_of
+from tacit.core.tools import Prices
+from tacit.core.types import Task, Trajectory
+from tacit.core.world import Environment, Expert
+from tacit.evaluation.scores import PanelScore, final_and_peak
+from tacit.modules.router import open_player
+from tacit.rollout.episodes import NOBODY, Onlooker, SamplingPolicy
+from tacit.runs.directory import SETTINGS, find_summary, read_settings, saved_checkpoints
+from tacit.runs.metrics import read_metrics
+from tacit.runs.trajectories import read_records, recorded_steps, replay, trajectory_record
+from tacit.training.practice import Course
+from tacit.training.reporting import Callback, PlainReporter, Reporter
+
+if TYPE_CHECKING:
+    import pandas
+
+# What a run has recorded, as rows; and rows as a pandas table, where pandas is installed.
+
+EPISODE = ("task", "family", "success", "score", "stop", "condition")
+"""of the episode, in every row of one of its turns"""
+
+
+def turn_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One row for each turn of each recorded episode; signals are columns of their own (`signals.progress`)."""
+    for episode, record in enumerate(records):
+        about = {"stage": stage, "step": step, "episode": episode, **{name: record.get(name) for name in EPISODE}}
+        for number, turn in enumerate(record["turns"], start=1):
+            own = {name: value for name, value in turn.items() if name != "signals"}
+            signals = {f"signals.{name}": value for name, value in turn.get("signals", {}).items()}
+            yield {**about, "turn": number, **own, **signals}
+
+
+def episode_rows(stage: str, step: int, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One row for each recorded episode."""
+    for episode, record in enumerate(records):
+        own = {name: value for name, value in record.items() if name not in ("turns", "saw")}
+        tokens = sum(turn["tokens"] for turn in record["turns"])
+        yield {"stage": stage, "step": step, "episode": episode, **own, "turns": len(record["turns"]), "tokens": tokens}
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError as error:
+        raise TacitError(
+            f"tables are pandas', which is not installed: {install('tables')}; `rows=True` does without."
+        ) from error
+    return pandas.DataFrame(list(rows))
+
+
+# `tacit.open_run`: a run directory as an object. Nothing is loaded until it is asked for.
+
+
+def open_run(path: str | Path, *, world: World | None = None, method: Method | None = None) -> OpenRun:
+    """The run at this place. `world` and `method` are for objects of a program's own that have no place to be found at."""
+    if world is not None:
+        name_worlds(world)
+    if method is not None:
+        name_method(method)
+    return OpenRun(Path(path).expanduser())
+
+
+class OpenRun:
+    """A run that has begun: what it was told, what it recorded, and the policy it made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings  # noqa: B018  one that is no run is refused here
+
+    def __repr__(self) -> str:
+        return f"OpenRun({str(self.path)!r}, {'finished' if self.finished else 'unfinished'})"
+
+    def __str__(self) -> str:
+        """How it ended, in a line: `runs/mine: success 62.5% [54.0, 70.4] of 128 episodes after rl 20 on countdown/test/128;
+        before: untrained 0.0%, after sft 200 41.4%; peak 64.1% after rl 15`."""
+        measured = self.summary.get("evaluations")
+        if not measured:
+            return f"{self.path}: {'nothing was measured' if self.finished else 'not finished'}"
+        final, peak = final_and_peak(measured)
+        low, high = final["interval"]
+        told = f"{final['success']:.1%} [{100 * low:.1f}, {100 * high:.1f}] of {number_of(final['episodes'], 'episode')}"
+        earlier = {e["stage"]: f"{after(e)} {e['success']:.1%}" for e in measured if e["stage"] != final["stage"]}
+        before = f"; before: {', '.join(earlier.values())}" if earlier else ""
+        best = f"; peak {peak['success']:.1%} {after(peak)}" if peak["success"] > final["success"] else ""
+        return f"{self.path}: success {told} {after(final)} on {final['panel']}{before}{best}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything it was told, as settings.json has it."""
+        return read_settings(self.path)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What came out; empty until it is finished or stopped by a callback."""
+        return find_summary(self.path) or {}
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.summary) and self.summary.get("stopped") != "callback"
+
+    @property
+    def success(self) -> float | None:
+        """On the panel, at the end; None until there is a summary."""
+        final = self.summary.get("final")
+        return final["success"] if final else None
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Names, oldest first."""
+        return [checkpoint.path.name for checkpoint in saved_checkpoints(self.path).all()]
+
+    def metrics(self, stage: str | None = None, rows: bool = False) -> Any:
+        """One row per step: of `sft`, of `rl`, or of both. A pandas table, or with `rows` plain dicts."""
+        found = [r for r in read_metrics(self.path / "metrics.jsonl") if stage in (None, r["stage"])]
+        return found if rows else table(found)
+
+    def turns(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
+        """One row per recorded turn of the episodes of `rl`, or of an evaluation (`eval-untrained`, `eval-sft`, `eval-rl`): of
+        one step, or of all. The fields are those of docs/trajectories.md."""
+        found = self._rows(stage, step, turn_rows)
+        return list(found) if rows else table(found)
+
+    def episodes(self, stage: str = "rl", step: int | None = None, rows: bool = False) -> Any:
+        """One row per recorded episode; `stage` and `step` as in `turns`."""
+        found = self._rows(stage, step, episode_rows)
+        return list(found) if rows else table(found)
+
+    def trajectories(self, stage: str = "rl", step: int | None = None) -> list[Trajectory]:
+        """The recorded episodes as objects: what was seen, done and achieved; of tokens only how many."""
+        tasks = self._tasks()
+        return [trajectory for _, file in self._files(stage, step) for trajectory in replay(file, tasks)]
+
+    def policy(self, checkpoint: str = "newest", world: str | None = None) -> SamplingPolicy:
+        """Loaded: it can be sampled from, scored with, and trained further."""
+        said: Said = {("world",): world} if world else {}
+        return open_target(str(self.path), said, checkpoint).policy
+
+    def evaluate(self, **options: Any) -> Evaluation:
+        """`tacit.evaluate` of this run: `run.evaluate(checkpoint="best", tasks=64)`."""
+
+        return evaluate(self.path, **options)
+
+    def resume(self, *, callbacks: Callback | Sequence[Callback] = (), quiet: bool = False, **settings: Any) -> OpenRun:
+        """Go on where it stopped; `settings` are the few that a resumed run may change, such as `iterations`."""
+
+        go_on(self.path, settings, callbacks, quiet)
+        return self
+
+    def _rows(self, stage: str, step: int | None, rows_of: Any) -> Iterator[dict[str, Any]]:
+        for number, file in self._files(stage, step):
+            yield from rows_of(stage, number, read_records(file))
+
+    def _files(self, stage: str, step: int | None) -> Iterable[tuple[int, Path]]:
+        found = recorded_steps(self.path, stage)
+        if not found:
+            files = (file.name.removesuffix(".jsonl.gz").rpartition("-")[0] for file in self._recorded())
+            raise unknown(f"stage of the run {str(self.path)!r}", stage, set(files))
+        if step is not None and step not in found:
+            raise TacitError(f"{self.path} has no recorded episodes of {stage} {step}; there are {', '.join(map(str, found))}.")
+        return [(number, file) for number, file in found.items() if step in (None, number)]
+
+    def _recorded(self) -> list[Path]:
+        files = sorted((self.path / "trajectories").glob("*.jsonl.gz"))
+        if not files:
+            raise TacitError(f"{self.path} has recorded no episodes (yet, or its setting `trajectories` is off).")
+        return files
+
+    def _tasks(self) -> list[Task]:
+        """All that its episodes may be of."""
+        recipe, found = Recipe.from_json(self.settings), []
+        for place in recipe.places:
+            course = Course.of(open_world(place.world), place.train)
+            found += [*course.tasks, *course.panel.tasks, *(task for panel in course.further for task in panel.tasks)]
+        known: dict[str, str] = {}
+        for task in found:
+            if known.setdefault(task.id, task.world) != task.world:
+                raise TacitError(
+                    f"records name a task by its id, and {task.id!r} is one of {known[task.id]!r} and one of {task.world!r}; "
+                    "take `turns` or `episodes`, which need no tasks."
+                )
+        return found
+
+    @property
+    def worlds(self) -> Mapping[str, Environment]:
+        """By the name they have in the settings."""
+        return {place.world: open_world(place.world) for place in Recipe.from_json(self.settings).places}
+
+
+def train(
+    world: Worlds | None = None,
+    method: Method | Sequence[Method] | None = None,
+    model: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Callback | Sequence[Callback] = (),
+    quiet: bool = False,
+    **settings: Any,
+) -> OpenRun:
+    """Train a policy and return its run.
+
+    world, method   by name or as objects: an `Environment`; a method's settings class, or an instance of it. Several worlds as
+                    a list, with their shares as [(world, share), …]; several methods as a list.
+    model           as `--model` takes it
+    config          a settings file or a packaged recipe by name; what is said here wins over it
+    out             the run directory, which must not hold a run yet; with `resume` one that does is continued, so that a script
+                    that was killed is simply started again
+    callbacks       functions that are told of every `Event`; one that returns True stops the run
+    settings        any of `tacit train --help`: `kl=0.0`, `iterations=20`, `sft={"steps": 200}`, `engine={"device": "cpu"}`
+    """
+    document = read_document(run_recipe(str(config))) if config is not None else {}
+    recipe = Recipe.from_json(_told(document, world, method, model, out, settings))
+    begun = (recipe.out / SETTINGS).exists()
+    if begun and not resume:
+        raise TacitError(
+            f"{recipe.out} already holds a run. Go on with it (resume=True, or tacit.open_run({str(recipe.out)!r}).resume()), "
+            "or name another `out`."
+        )
+    prepared = prepare(recipe)
+    if begun:
+        stored = Recipe.from_json(read_settings(recipe.out))
+        if is_finished(recipe.out, stored, prepared.recipe):
+            return OpenRun(recipe.out)
+    else:
+        check_new_run(recipe.out)
+    carry_out(prepared, begun, reporter_for(quiet), listed(callbacks))
+    return OpenRun(recipe.out)
+
+
+def go_on(path: Path, said: Mapping[str, Any], callbacks: Callback | Sequence[Callback], quiet: bool) -> None:
+    """What is left of the run at this place; `said` may change what a resumed run may change."""
+    stored = read_settings(path)
+    before, after = Recipe.from_json(stored), Recipe.from_json(override(stored, said_by(said, method_name(stored))))
+    if not is_finished(path, before, after):
+        carry_out(prepare(replace(after, out=path)), True, reporter_for(quiet), listed(callbacks))
+
+
+def _told(
+    document: Document,
+    world: Worlds | None,
+    method: Method | Sequence[Method] | None,
+    model: str | Path | None,
+    out: str | Path | None,
+    settings: Mapping[str, Any],
+) -> Document:
+    said: dict[tuple[str, ...], Any] = {}
+    if world is not None:
+        said["world",] = name_worlds(world)
+    name = method_name(document) if document else DEFAULT_METHOD
+    if method is not None:
+        name, own = name_method(method)
+        schedule = own.pop("schedule", {})
+        said["method", "name"] = name
+        said |= {("method", key): value for key, value in own.items()}
+        said |= {("schedule", key): value for key, value in schedule.items()}
+    if model is not None:
+        said["model",] = str(model)
+    if out is not None:
+        said["out",] = str(out)
+    return override(document, {**said, **said_by(settings, name)})
+
+
+def listed(callbacks: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
+    found = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
+    for callback in found:
+        if not callable(callback):
+            raise TacitError(f"callbacks = {callback!r} must be functions that take an Event.")
+    return found
+
+
+def reporter_for(quiet: bool) -> Callable[[], Reporter]:
+    return Silence if quiet else PlainReporter
+
+
+class Silence:
+    """Says nothing."""
+
+    def stage(self, name: str, total: int, done: int) -> None: ...
+
+    def step(self, step: int, metrics: dict[str, float]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def now(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+# `tacit.evaluate`: whoever plays, measured on a fixed panel from Python, as `tacit eval` does it.
+
+PANEL_SETTINGS = ("split", "tasks", "repeats", "temperature", "top_p", "top_k", "max_steps")
+"""settings of [evaluation] that need no section here, as in `tacit eval`"""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came out. `str` of it is the line that a run prints."""
+
+    measured: Measured
+    kept: Path | None
+    """the file the result is kept in"""
+
+    def __str__(self) -> str:
+        return f"success {self.score} on {self.score.panel}"
+
+    @property
+    def score(self) -> PanelScore:
+        return self.measured.score
+
+    @property
+    def success(self) -> float:
+        return self.score.success
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Everything, as `tacit eval --json` has it."""
+        return self.measured.result
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return self.measured.played
+
+    def turns(self, rows: bool = False) -> Any:
+        """One row per turn: a pandas table, or with `rows` plain dicts."""
+        found = list(turn_rows("evaluation", 0, self._records))
+        return found if rows else table(found)
+
+    def episodes(self, rows: bool = False) -> Any:
+        found = list(episode_rows("evaluation", 0, self._records))
+        return found if rows else table(found)
+
+    @cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        return [trajectory_record(trajectory) for trajectory in self.trajectories]
+
+
+def evaluate(
+    who: str | Path | OpenRun | SamplingPolicy | Callable[[Task], Expert],
+    world: World | None = None,
+    method: Method | None = None,
+    *,
+    checkpoint: str = "",
+    like: OpenRun | str | Path | None = None,
+    panel: str = "",
+    endpoint: str | None = None,
+    key_variable: str = "OPENAI_API_KEY",
+    concurrency: int = 16,
+    timeout_s: float = 120.0,
+    ks: Sequence[int] = (),
+    prices: Prices | None = None,
+    batch: int = 256,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    progress: Callable[[int], None] | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Play a panel and say how it went.
+
+    who         a run (object, directory, or one of its checkpoints), skill modules, a model, `expert`, `reader`; a policy that
+                is loaded; a class of yours with `act`, made anew for each task; or the name of a model at `endpoint`
+    like        the run whose world, method and settings a loaded policy is measured with
+    world       by name or as an object; a run has its own
+    panel       as `tacit list panels` names it, or a file of tasks; else `split`, `tasks` and `families` describe it
+    out, fresh  where episodes and result are kept, and whether to play what was played before
+    progress    is told how many episodes are over
+    settings    of the panel and the sampling (`split`, `tasks`, `repeats`, `temperature`, …), and any that `tacit train` has
+    """
+    if hasattr(who, "sample") and hasattr(who, "encode_prompt"):
+        if checkpoint or endpoint:
+            raise TacitError("a loaded policy has its weights already: leave `checkpoint` and `endpoint` out.")
+        run = str(like.path if isinstance(like, OpenRun) else like or "")
+        meant = with_panel(_said(run, world, method, settings), panel, run)
+        target = open_loaded(cast(SamplingPolicy, who), meant, run)
+    else:
+        if hasattr(who, "act") and not callable(who):
+            raise TacitError(f"{who!r} plays one episode; give {type(who).__name__} itself, which is made anew for each task.")
+        if like is not None:
+            raise TacitError(f"like = {like}: only a loaded policy can be measured as another run is, and {who!r} is none.")
+        actor = cast(Callable[[Task], Expert], who) if callable(who) else None
+        name = getattr(who, "__name__", "actor") if actor else str(who.path if isinstance(who, OpenRun) else who)
+        meant = with_panel(_said(name, world, method, settings), panel, "" if endpoint else name)
+        target = _open(name, meant, checkpoint, actor, endpoint, key_variable, concurrency, timeout_s)
+    sitting = Sitting(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)
+    measured = sitting.play(batch, _Counting(progress) if progress else NOBODY)
+    return Evaluation(measured, sitting.keep(measured))
+
+
+class _Counting(Onlooker):
+    """Says how many episodes are over."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self._progress, self._over = progress, 0
+
+    def over(self, place: int, trajectory: Trajectory) -> None:
+        self._over += 1
+        self._progress(self._over)
+
+
+def _said(name: str, world: World | None, method: Method | None, settings: dict[str, Any]) -> Said:
+    own: dict[str, Any] = {}
+    run = run_of(name) if name else None
+    known = READS["name"] if name == READER else method_name(read_settings(run)) if run else DEFAULT_METHOD
+    said: dict[tuple[str, ...], Any] = {}
+    if method is not None:
+        known, own = name_method(method)
+        own.pop("schedule", None)
+        said["method", "name"] = known
+    picked = {key: settings.pop(key) for key in PANEL_SETTINGS if key in settings}
+    said |= {("method", key): value for key, value in own.items()} | said_by(settings, known)
+    said |= {("evaluation", key): value for key, value in picked.items()}
+    if world is not None:
+        said["world",] = name_worlds(world)
+    return said
+
+
+def _open(
+    name: str,
+    said: Said,
+    checkpoint: str,
+    actor: Callable[[Task], Expert] | None,
+    endpoint: str | None,
+    key_variable: str,
+    concurrency: int,
+    timeout_s: float,
+) -> Target:
+    if endpoint is None:
+        return open_player(name, said, checkpoint, actor)
+    if checkpoint:
+        raise TacitError(f"checkpoint = {checkpoint!r} is for runs; an endpoint serves what it serves.")
+    return open_endpoint(Endpoint(endpoint, name, key_variable, concurrency, timeout_s), said)

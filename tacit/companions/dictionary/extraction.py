@@ -1,0 +1,250 @@
+"""A code of phrases over an alphabet of skills, and what it takes to write behaviour down in it (ReuseRL §3.1–3.2).
+
+    seg(s, C)      fewest phrases of C that spell s exactly                       (dynamic programme)
+    L_dict(C)    = Σ_p (|p| log₂ K + log₂ L)                                      Eq. 2
+    L_BDL(B, C)  = L_dict(C) / |B| + mean over B of seg(s, C) · log₂ |C|          Eq. 3
+
+K is the size of the alphabet, used or not; L the longest phrase allowed; |C| counts single skills too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+from math import log2
+
+from tacit.core.errors import TacitError, unknown
+
+Phrase = tuple[str, ...]
+Sequences = Sequence[Phrase]
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """C: every single skill, and the phrases merged from them. Immutable; equal where the phrases and their order are."""
+
+    skills: tuple[str, ...]
+    """Σ"""
+    merged: tuple[Phrase, ...] = ()
+    """the phrases of two or more skills, in the order they were merged"""
+    max_phrase: int = 4
+    """L"""
+
+    def __post_init__(self) -> None:
+        check_alphabet(self.skills, self.max_phrase)
+        for phrase in self.merged:
+            self.check_known(phrase)
+            if not 2 <= len(phrase) <= self.max_phrase:
+                raise TacitError(
+                    f"the phrase {spell(phrase)!r} must have 2 to {self.max_phrase} skills, and has {len(phrase)}."
+                )
+        if len(self._phrases) < len(self.merged):
+            raise TacitError("a dictionary holds each phrase once, and one of these is there twice.")
+
+    def __len__(self) -> int:
+        """|C|"""
+        return len(self.skills) + len(self.merged)
+
+    @property
+    def phrases(self) -> tuple[Phrase, ...]:
+        return (*((skill,) for skill in self.skills), *self.merged)
+
+    def __contains__(self, phrase: Phrase) -> bool:
+        return phrase in self._phrases or (len(phrase) == 1 and phrase[0] in self._known)
+
+    @property
+    def bits(self) -> float:
+        """L_dict(C), Eq. 2."""
+        return sum(phrase_bits(len(p), len(self.skills), self.max_phrase) for p in self.phrases)
+
+    def seg(self, sequence: Sequence[str]) -> int:
+        """Fewest phrases that spell the sequence; 0 for the empty one."""
+        return len(self.segment(sequence))
+
+    def segment(self, sequence: Sequence[str]) -> tuple[Phrase, ...]:
+        """A minimum segmentation: of several, the one with the longest last phrase, then the longest before it, …"""
+        sequence = tuple(sequence)
+        self.check_known(sequence)
+        ways = [
+            [n for n in self._lengths.get(skill, ()) if n <= end and sequence[end - n : end] in self._phrases]
+            for end, skill in enumerate(sequence, 1)
+        ]
+        return tuple(sequence[a:b] for a, b in pairwise(minimum_cut(ways)))
+
+    def description_length(self, corpus: Sequences) -> float:
+        """L_BDL(B, C), Eq. 3: bits per sequence."""
+        if not corpus:
+            raise TacitError("a description length is a mean over successes, and there are none.")
+        return (self.bits + sum(map(self.seg, corpus)) * log2(len(self))) / len(corpus)
+
+    def check_known(self, sequence: Collection[str]) -> None:
+        if not self._known.issuperset(sequence):
+            raise unknown("skill", str(next(s for s in sequence if s not in self._known)), self.skills)
+
+    @cached_property
+    def _phrases(self) -> frozenset[Phrase]:
+        return frozenset(self.merged)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.skills)
+
+    @cached_property
+    def _lengths(self) -> dict[str, tuple[int, ...]]:
+        """By last skill, the lengths of the merged phrases, shortest first: nothing else is worth looking up."""
+        lengths: dict[str, set[int]] = {}
+        for phrase in self.merged:
+            lengths.setdefault(phrase[-1], set()).add(len(phrase))
+        return {skill: tuple(sorted(found)) for skill, found in lengths.items()}
+
+
+def minimum_cut(ways_T: Sequence[Sequence[int]]) -> list[int]:
+    """Where a minimum segmentation of T skills cuts them, 0 and T included. `ways_T` has, for each skill, the lengths of the
+    phrases of two or more that end with it, shortest first; a single skill is always a phrase.
+
+    fewest[t] = 1 + min over those lengths n, and 1, of fewest[t − n]; of equals the longest
+    """
+    fewest, last, best = [0], [1] * (len(ways_T) + 1), 0
+    for end, ways in enumerate(ways_T, 1):
+        for longer in ways:
+            if fewest[end - longer] <= best:
+                best, last[end] = fewest[end - longer], longer
+        best += 1
+        fewest.append(best)
+    cuts = [len(ways_T)]
+    while cuts[-1]:
+        cuts.append(cuts[-1] - last[cuts[-1]])
+    return cuts[::-1]
+
+
+def phrase_bits(length: int, alphabet: int, max_phrase: int) -> float:
+    """|p| log₂ K + log₂ L: the skills of a phrase, and how many they are."""
+    return length * log2(alphabet) + log2(max_phrase)
+
+
+def spell(phrase: Iterable[str]) -> str:
+    return " ".join(phrase)
+
+
+def check_alphabet(skills: Sequence[str], max_phrase: int) -> None:
+    if not skills:
+        raise TacitError("an alphabet needs at least one skill.")
+    nameless = [skill for skill in skills if not isinstance(skill, str) or not skill.strip()]
+    if nameless:
+        raise TacitError(f"the alphabet has {nameless[0]!r} in it, and skills are called by a name: some text, such as 'TAKE'.")
+    if len(set(skills)) < len(skills):
+        twice = next(skill for skill, count in Counter(skills).items() if count > 1)
+        raise TacitError(f"the alphabet has the skill {twice!r} twice.")
+    if max_phrase < 1:
+        raise TacitError(f"max_phrase = {max_phrase}: phrases have at least one skill, so L must be 1 or more.")
+
+
+# The E-step: a dictionary by greedy merging, as ReuseRL §3.7 and docs/methods/reuserl.md say, exactly.
+#
+#     C ← single skills
+#     repeat: cut every sequence by its minimum segmentation under C, count the adjacent pairs of phrases,
+#             go through them by count, ties by the pair's text, and add the first p = a∘b that fits L, is not in C and
+#             strictly lowers L_BDL; until none does
+#
+# A skill is written as one letter here: a sequence is a word, and a phrase is a piece of it that is quickly found. Words
+# without
+# p stay cut as they are. And most pairs need not be tried: each use of p can be undone at the price of one more phrase, so it
+# saves at most as many as it has occurrences.
+
+STRICTLY = 1e-9
+"""bits a merge must save: less is rounding, and would differ between machines"""
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A dictionary, and what the corpus it came from looks like in it."""
+
+    dictionary: Dictionary
+    sequences: int
+    """|B|"""
+    segments: int
+    """Σ seg(s, C) over the corpus"""
+    skills: int
+    """Σ |s|"""
+    uses: Mapping[Phrase, int]
+    """how often each phrase stands in the segmented corpus"""
+
+    @property
+    def description_length(self) -> float:
+        """L_BDL, Eq. 3."""
+        return (self.dictionary.bits + self.segments * log2(len(self.dictionary))) / self.sequences
+
+
+def merge(corpus: Sequences, skills: Sequence[str], max_phrase: int = 4) -> Extraction:
+    """The dictionary of a corpus. Equal sequences are cut once, however many there are."""
+    if not corpus:
+        raise TacitError("a dictionary is extracted from successes, and there are none.")
+    Dictionary(tuple(skills), (), max_phrase).check_known(set().union(*corpus))
+    letters = {skill: chr(i) for i, skill in enumerate(skills)}
+    words = ["".join(letters[skill] for skill in sequence) for sequence in corpus]
+    occurrences = Counter(w[i : i + n] for w in words for n in range(2, max_phrase + 1) for i in range(len(w) - n + 1))
+    times, cuts, merged = Counter(words), {word: Cut.into_letters(word) for word in words}, list[str]()
+
+    def in_skills(phrase: str) -> Phrase:
+        return tuple(skills[ord(letter)] for letter in phrase)
+
+    def rank(pair: tuple[str, str]) -> tuple[int, str, str, Phrase, Phrase]:
+        a, b = map(in_skills, pair)
+        return -pairs[pair], spell(a), spell(b), a, b  # skills may have spaces in their names, and then two pairs read alike
+
+    while True:
+        segments, size = sum(times[w] * len(cut.phrases) for w, cut in cuts.items()), len(skills) + len(merged)
+        least = [least_saving(segments, size, phrase_bits(n, len(skills), max_phrase)) for n in range(max_phrase + 1)]
+        pairs = Counter(chain.from_iterable(pairwise(cuts[word].phrases) for word in words))
+        could_pay = [(a, b) for a, b in pairs if len(p := a + b) <= max_phrase and occurrences[p] >= least[len(p)]]
+        for a, b in sorted((pair for pair in could_pay if "".join(pair) not in merged), key=rank):
+            p = a + b
+            fresh = {word: cut.with_phrase(p) for word, cut in cuts.items() if p in word}
+            saved = sum(times[w] * (len(cuts[w].phrases) - len(cut.phrases)) for w, cut in fresh.items())
+            if saved >= least[len(p)]:
+                merged.append(p)
+                cuts |= fresh
+                break
+        else:
+            code = Dictionary(tuple(skills), tuple(map(in_skills, merged)), max_phrase)
+            uses = Counter(chain.from_iterable(cuts[word].phrases for word in words))
+            told = {in_skills(phrase): count for phrase, count in uses.items()}
+            return Extraction(code, len(corpus), segments, sum(map(len, corpus)), told)
+
+
+def gain(segments: int, size: int, saved: int, bits: float) -> float:
+    """−|B| Δ_BDL: what a phrase of so many bits gains a code of `size` phrases if it saves `saved` of the corpus's segments."""
+    after = (segments - saved) * log2(size + 1) + bits
+    return segments * log2(size) - after
+
+
+def least_saving(segments: int, size: int, bits: float) -> int:
+    """The fewest segments such a phrase must save to pay; more than there are where it never would."""
+    return bisect_left(range(segments + 1), True, key=lambda saved: gain(segments, size, saved, bits) > STRICTLY)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A word under a code."""
+
+    word: str
+    ways: list[tuple[int, ...]]
+    """for each letter, the lengths of the phrases of two or more that end with it, shortest first"""
+    phrases: list[str]
+    """the minimum segmentation"""
+
+    @classmethod
+    def into_letters(cls, word: str) -> Cut:
+        return cls(word, [()] * len(word), list(word))
+
+    def with_phrase(self, phrase: str) -> Cut:
+        ways, start = self.ways.copy(), self.word.find(phrase)
+        while start >= 0:
+            end = start + len(phrase) - 1
+            ways[end] = tuple(sorted((*ways[end], len(phrase))))
+            start = self.word.find(phrase, start + 1)
+        return Cut(self.word, ways, [self.word[a:b] for a, b in pairwise(minimum_cut(ways))])

@@ -1,0 +1,78 @@
+"""What some of a group did well is imitated, in an optimiser step of its own after the actor's.
+
+    B = {τ : score(τ) > mean score of its group}
+    L = −E[log π_θ(a | h)]      over the tokens of B
+
+Whom it imitates, and what they are taken to have read, can be said otherwise: self-distillation imitates those who had a note,
+as if there had been none (experience/companion.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tacit.core.credit import Batch
+from tacit.core.protocols import Policy
+from tacit.core.types import Group, Moment, Trajectory
+from tacit.losses.regularizers import Imitation
+
+Choice = Callable[[Group], list[Trajectory]]
+Examples = tuple[list[np.ndarray], list[np.ndarray]]
+"""what was read, and what was written, turn by turn"""
+Telling = Callable[[Sequence[Trajectory], Policy], Examples]
+
+
+def above_their_group(group: Group, share: float = 1.0, quickest: bool = False) -> list[Trajectory]:
+    """Nobody where all are alike. `share`: of the members that may be chosen, the first so many. `quickest`: only those who
+    took the fewest turns."""
+    mean, members = np.mean([trajectory.score for trajectory in group.trajectories]), group.trajectories
+    better = [trajectory for trajectory in members[: round(share * len(members))] if trajectory.score > mean]
+    fewest = min(map(len, better), default=0)
+    return [trajectory for trajectory in better if not quickest or len(trajectory) == fewest]
+
+
+def as_it_was(trajectories: Sequence[Trajectory], policy: Policy) -> Examples:
+    """Every turn whose completion was an action."""
+    turns = [step for trajectory in trajectories for step in trajectory.steps if step.valid]
+    return [turn.prompt_tokens for turn in turns], [turn.completion.tokens for turn in turns]
+
+
+class Imitating:
+    """Learns from the batch before it, and remembers nothing."""
+
+    remembers = False
+    read_in_play = False
+
+    def __init__(
+        self,
+        lr: float,
+        every: int = 1,
+        chosen: Choice = above_their_group,
+        told: Telling = as_it_was,
+        name: str = "imitating",
+        metric: str = "self_imitation/imitated",
+    ) -> None:
+        self.lr, self.every, self.chosen, self.told = lr, every, chosen, told
+        self.name, self.metric = name, metric
+
+    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+        return {}
+
+    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+        if moment.iteration % self.every:
+            return {}
+        chosen = [trajectory for group in groups for trajectory in self.chosen(group)]
+        prompts, completions = self.told(chosen, policy)
+        if not prompts:
+            return {self.metric: 0.0}
+        metrics = policy.update(Batch.imitation(prompts, completions), (Imitation(),), self.lr)
+        return {self.metric: float(len(chosen)), f"{self.metric}_loss": metrics["loss"]}
+
+    def save(self, directory: Path) -> None:
+        pass
+
+    def load(self, directory: Path) -> None:
+        pass

@@ -1,0 +1,143 @@
+"""A judge: a model that grades every episode by a rubric, and its grade as reward.
+
+    r_T ← r_T + w · grade / 10              grade in 0 … 10, by a policy that is only asked
+
+It is asked in `observe`, once for each different episode, and every answer is in a file before the next: a killed run asks
+nothing twice, and goes on with the same grades. An answer without a grade counts as the mean of the group's others, so that it
+favours nobody. What was read and written is counted, and priced where prices are said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from tacit.companions.answers import Answer, Answers, key_of
+from tacit.core.credit import Rewards
+from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.seeds import derive
+from tacit.core.tools import FREE, Prices
+from tacit.core.types import Group, Moment, Prompt, Trajectory
+from tacit.rollout.encoding import fit, open_desk
+
+BEST = 10.0
+REQUEST = """Grade the agent by the rubric, from 0 (worst) to 10 (best). Give your reasons in a sentence or two, then end with
+grade: N"""
+_GRADE = re.compile(r"\bgrade\b[^\w\n-]{0,6}(\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+@dataclass
+class EpisodeJudge:
+    """A companion and a reward term in one."""
+
+    rubric: str
+    ask: Callable[[], Policy] = field(compare=False)
+    """the way to the model that judges"""
+    place: Path = field(compare=False)
+    """where answers are kept"""
+    weight: float = 1.0
+    tokens: int = 256
+    """longest answer"""
+    prices: Prices = FREE
+    name: ClassVar[str] = "judge"
+    read_in_play: ClassVar[bool] = False
+    _grades: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """by the identity of the trajectory, of this iteration's"""
+    _answers: Answers | None = field(default=None, init=False, compare=False, repr=False)
+
+    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+        if self._answers is None:
+            self._answers = Answers(self.place)
+        judged = [trajectory for group in groups for trajectory in group.trajectories]
+        before, found = len(self._answers), self._ask(judged, moment)
+        fresh = self._answers.since(before)
+        self._grades = {}
+        for group in groups:
+            read = {id(t): grade for t in group.trajectories if (grade := grade_of(found[id(t)].text)) is not None}
+            usual = float(np.mean(list(read.values()))) if read else 0.0
+            self._grades |= {id(t): read.get(id(t), usual) for t in group.trajectories}
+        unread = sum(grade_of(found[id(t)].text) is None for t in judged)
+        return {
+            "judge_grade": float(np.mean(list(self._grades.values()))) if self._grades else 0.0,
+            "judge_unread": unread / len(judged) if judged else 0.0,
+            "judge_asked": float(len(fresh)),
+            "judge_prompt_tokens": float(sum(a.read for a in fresh)),
+            "judge_completion_tokens": float(sum(a.written for a in fresh)),
+            "judge_cost": self._cost(fresh),
+            "judge_cost_so_far": self._cost(self._answers.since(0)),
+        }
+
+    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+        return [
+            Rewards.at_the_end(g, self.weight / BEST * np.array([self._grades[id(t)] for t in g.trajectories])) for g in groups
+        ]
+
+    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment | None = None) -> dict[str, float]:
+        return {}
+
+    def save(self, directory: Path) -> None:
+        """The answers have a file of their own."""
+
+    def load(self, directory: Path) -> None:
+        pass
+
+    def _cost(self, answers: Sequence[Answer]) -> float:
+        return self.prices.of(sum(a.read for a in answers), sum(a.written for a in answers))
+
+    def _ask(self, judged: Sequence[Trajectory], moment: Moment) -> dict[int, Answer]:
+        """The answer about each episode, by its identity."""
+        assert self._answers is not None
+        judge = self.ask()
+        who = getattr(judge, "identity", None) or judge.digest()
+        sampling = Sampling(temperature=0.0, max_tokens=self.tokens)
+        keys: dict[int, str] = {}
+        waiting: dict[int, tuple[str, int]] = {}
+        """ticket -> key and tokens of the question"""
+        with contextlib.closing(open_desk(judge, sampling, None)) as desk:
+            for trajectory in judged:
+                prompt = question(self.rubric, trajectory)
+                key = key_of(who, self.tokens, prompt.text)
+                if key not in self._answers and key not in keys.values():
+                    _, tokens, _ = fit(prompt, judge, self.tokens)
+                    request = Request(tokens, derive(moment.seed, "judge", key))
+                    waiting[desk.submit(request)] = (key, len(tokens))
+                keys[id(trajectory)] = key
+            while waiting:
+                for ticket, completion in desk.wait():
+                    key, read = waiting.pop(ticket)
+                    if completion.finish != "unusable":  # what never came is asked for again another time
+                        self._answers.add(key, Answer(completion.text, completion.read or read, len(completion.tokens)))
+        return {place: self._answers.get(key) or Answer("", 0, 0) for place, key in keys.items()}
+
+
+def question(rubric: str, trajectory: Trajectory) -> Prompt:
+    """What the judge reads: a long episode loses its oldest turns, as any prompt does."""
+    turns = tuple(
+        f"Turn {number}. It saw: {step.observation.text}\nIt did: {step.action}"
+        for number, step in enumerate(trajectory.steps, start=1)
+    )
+    ended = "It succeeded." if trajectory.success else f"It did not succeed ({trajectory.stop.value})."
+    return Prompt(
+        task=f"You judge what an agent did.\nRubric: {rubric.strip()}\nIts task: {trajectory.task.goal}",
+        history=turns,
+        now=f"In the end it saw: {trajectory.final.text}\n{ended}",
+        request=REQUEST,
+        separator="\n\n",
+    )
+
+
+def grade_of(text: str) -> float | None:
+    """The last grade that is said, if it is one.
+
+    >>> grade_of("Slow but right.\\ngrade: 7")
+    7.0
+    """
+    found = _GRADE.findall(text)
+    grade = float(found[-1]) if found else -1.0
+    return grade if 0 <= grade <= BEST else None

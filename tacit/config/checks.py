@@ -1,0 +1,369 @@
+"""What cannot work is refused with the reason before anything heavy is loaded: no torch is imported here."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tacit.config.recipe import Document, Place, Recipe
+from tacit.config.toolbox import Toolbox, known_base, naming_policy
+from tacit.config.values import to_data
+from tacit.core.bounds import check_bounds
+from tacit.core.errors import TacitError, install, unknown
+from tacit.core.method import Method
+from tacit.core.world import Environment
+from tacit.engines import all_engines, get_engine
+from tacit.engines.models.bases import BASES, base_named, is_small
+from tacit.engines.models.tiny import TINY_SIZES
+from tacit.runs.directory import SETTINGS, find_summary, saved_checkpoints
+from tacit.training.demonstrations import check_adviser
+from tacit.training.loop import check_overlap
+from tacit.training.practice import Practice, completion_limit
+from tacit.training.settings import TrainSettings
+from tacit.worlds import get_environment
+
+# What is said before a run that will hardly learn.
+
+SMALL_POLICY_LR = 1e-5
+"""below this the weights of a policy of a million parameters hardly move in as many iterations as a run has"""
+LANGUAGE_MODEL_SFT_LR = 3e-4
+"""above this imitation may undo the pretraining of a language model"""
+
+
+def doubts(recipe: Recipe) -> tuple[str, ...]:
+    """Nothing is refused: whoever tries it on purpose may."""
+    schedule, imitates = recipe.schedule, recipe.train.sft.all_steps > 0
+    small = recipe.model in TINY_SIZES or is_small(recipe.model)
+    found = []
+    if imitates and recipe.train.sft.lr > LANGUAGE_MODEL_SFT_LR and not small:
+        found.append(
+            f"sft.lr = {recipe.train.sft.lr:g} is meant for policies of a million parameters; a language model may lose what "
+            "it knows by it; try --sft.lr 1e-4"
+        )
+    if imitates and recipe.train.sft.entries:
+        found += recipe.settings.doubts_of_entries(frozenset(recipe.policies))
+    if not schedule.iterations:
+        return tuple(found)
+    if (recipe.model in TINY_SIZES or base_named(recipe.model)) and not imitates:
+        begins = "begins as noise" if recipe.model in TINY_SIZES else "has never been shown what to do"
+        found.append(
+            f"{recipe.model} {begins} and imitates nobody first: hardly an episode will succeed, and practice will have "
+            "nothing to learn from; add --sft.steps 300"
+        )
+    if schedule.lr < SMALL_POLICY_LR and small:
+        found.append(
+            f"lr = {schedule.lr:g} is meant for language models, and {recipe.model} will hardly move by it; try --lr 3e-4"
+        )
+    return tuple(found)
+
+
+EXPERT, READER = AGENTS = ("expert", "reader")
+"""models that are none: the world's expert, and its rule that reads what a policy reads. They are measured and learn nothing"""
+
+
+def open_world(name: str) -> Environment:
+    """A world that can be played here, or why not: its name is unknown, or what it needs is not installed."""
+    world = find_world(name)
+    world.check_ready()
+    return world
+
+
+def find_world(name: str) -> Environment:
+    """The world, ready or not."""
+    try:
+        return get_environment(name)
+    except ImportError as error:
+        raise TacitError(f"world {name!r} needs {error.name or error}, which cannot be imported here.") from error
+
+
+def open_worlds(recipe: Recipe) -> tuple[Environment, ...]:
+    """Every world of a run."""
+    return tuple(open_world(place.world) for place in recipe.places)
+
+
+def check_values(recipe: Recipe) -> None:
+    """Every number within the bounds that its field says make sense of it."""
+    for prefix, settings in _sections(recipe):
+        check_bounds(settings, prefix)
+
+
+def check_sampling(recipe: Recipe, world: Environment) -> Recipe:
+    """What playing a panel needs, trained or not. Returns the recipe with its split said."""
+    check_values(recipe)
+    check_model(recipe.model)
+    _check_texts(recipe, (world,))
+    return with_split(recipe, world)
+
+
+def _check_texts(recipe: Recipe, worlds: Sequence[Environment]) -> None:
+    if recipe.model in TINY_SIZES and all(world.example_texts is None for world in worlds):
+        raise TacitError(
+            f"model {recipe.model!r} trains its tokenizer on the world's text, and world {worlds[0].name!r} offers none; "
+            "give its Environment `example_texts`, or a packaged base, a checkpoint or a hub id as --model."
+        )
+
+
+def with_split(recipe: Recipe, world: Environment) -> Recipe:
+    """The recipe with the split it is measured on said, and how many tasks of it, also where that is the world's own: what is
+    written down must not change its meaning with the world. Refused where a split does not exist."""
+    return replace(recipe, train=_with_split(recipe.train, world))
+
+
+def _with_split(train: TrainSettings, world: Environment) -> TrainSettings:
+    measured = train.evaluation
+    if not world.playable:
+        return train
+    world.check_families(train.family_names)
+    for split, _, _ in measured.further_panels:
+        world.split_to_measure(split)
+    if measured.panel and not measured.split:
+        return train  # tasks of the user's own: no split is asked
+    split = world.split_to_measure(measured.split)
+    return replace(train, evaluation=replace(measured, split=split, tasks=measured.tasks or world.panel_size(split)))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can begin: nothing heavy is loaded yet."""
+
+    recipe: Recipe
+    """as it will be written down: what was left open is decided"""
+    worlds: tuple[Environment, ...]
+    methods: tuple[Method, ...]
+    """one for each world"""
+    toolbox: Toolbox
+
+    @property
+    def method(self) -> Method:
+        return self.methods[0]
+
+    def practices(self) -> tuple[Practice, ...]:
+        """Found before anything is written, so that a world without its data costs nothing."""
+        return tuple(
+            Practice.of(world, method, place.train, place.share)
+            for world, method, place in zip(self.worlds, self.methods, self.recipe.places, strict=True)
+        )
+
+
+def prepare(recipe: Recipe, worlds: Sequence[Environment] = ()) -> Prepared:
+    """Everything about a training run that can be refused before torch is loaded. `worlds`: where they are at hand already."""
+    worlds = tuple(worlds) or open_worlds(recipe)
+    names = [world.name for world in worlds]
+    if len(set(names)) < len(names):
+        raise TacitError(f"world = {recipe.world!r} names one world twice: {', '.join(names)}.")
+    check_values(recipe)
+    check_model(recipe.model)
+    for name, policy in recipe.policies.items():
+        if not get_engine(policy.engine_name).elsewhere:
+            with naming_policy(name):
+                check_model(policy.model)
+    _check_texts(recipe, worlds)
+    train, schedule = recipe.train, recipe.schedule
+    if recipe.model in AGENTS:
+        _check_agent(recipe, worlds)
+    elif not train.sft.all_steps and not schedule.iterations:
+        raise TacitError("sft.steps and iterations are both 0, so nothing would be trained; to measure only, use `tacit eval`.")
+    for world in worlds:
+        if not world.playable and (schedule.iterations or train.sft.rounds or not train.sft.from_ or len(worlds) > 1):
+            raise TacitError(
+                f"world {world.name!r} is {world.summary}: it is taught by recorded episodes (--sft.from FILE), alone and "
+                "without practice (--iterations 0, --sft.rounds 0)."
+            )
+    if train.wandb and importlib.util.find_spec("wandb") is None:
+        raise TacitError(f"wandb is not installed; {install('wandb')}, or leave --wandb out.")
+    recipe = _decided(recipe, worlds)
+    toolbox = Toolbox(recipe, worlds)
+    methods = []
+    for world, place in zip(worlds, recipe.places, strict=True):
+        _check_place(place, world)
+        methods.append(place.settings.build(world, toolbox))
+        _check_context(recipe, place, methods[-1], world)
+    if any(method.losses != methods[0].losses or method.schedule != methods[0].schedule for method in methods):
+        raise TacitError("the worlds of a run share one update, and [worlds.…] gives them different losses or schedules.")
+    if schedule.iterations and schedule.group_size < 2 and any(method.compares_episodes for method in methods):
+        raise TacitError(
+            f"group_size = {schedule.group_size} gives {recipe.method!r} nothing to compare an episode with, so every "
+            "advantage would be 0; use at least 2, or a method with its own baseline (ppo, reinforce_pp)."
+        )
+    engine = get_engine(recipe.engine_name)
+    needs = frozenset().union(*(method.needs for method in methods))
+    engine.refuse_unless_able(recipe.method, needs, all_engines())
+    settings, notes = engine.fit(recipe.engine, needs) if engine.fit else (recipe.engine, ())
+    check_overlap(train, methods, engine.can_hold is None or engine.can_hold(settings))
+    recipe = replace(recipe, engine=settings, notes=(*recipe.notes, *notes, *doubts(recipe)))
+    toolbox.recipe = recipe
+    toolbox.check_policies()
+    return Prepared(recipe, worlds, tuple(methods), toolbox)
+
+
+def _check_agent(recipe: Recipe, worlds: Sequence[Environment]) -> None:
+    if recipe.train.sft.all_steps or recipe.schedule.iterations:
+        raise TacitError(f"the {recipe.model} learns nothing: --sft.steps 0 --iterations 0 measures it as a run is measured.")
+    if len(worlds) > 1:
+        raise TacitError(f"the {recipe.model} of one world knows no other; measure it in one of {recipe.world} at a time.")
+    if not recipe.train.evaluation.untrained:
+        raise TacitError(f"evaluation.untrained = false, and nothing else of the {recipe.model} would be measured.")
+    if recipe.model == READER and worlds[0].reader is None:
+        raise TacitError(f"world {worlds[0].name!r} has no reader; its expert plays without reading (--model {EXPERT}).")
+
+
+def _decided(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
+    """What was left open, decided for each world: the split to measure on, and what the method fits to the model."""
+    several = len(worlds) > 1
+    for world, place in zip(worlds, recipe.places, strict=True):
+        here = recipe.at(place.world) if several else recipe
+        own_words = recipe.worlds.get(place.world, {}).get("method", {})
+        said = recipe.said | {name.replace("-", "_") for name in own_words}
+        settings, notes = here.settings.fitted(known_base(here, world), said)
+        train = _with_split(place.train, world)
+        if not several:
+            recipe = replace(recipe, settings=settings, train=train)
+        else:
+            own = differing(to_data(settings), to_data(recipe.settings))
+            table = {**differing(to_data(train), to_data(recipe.train)), **({"method": own} if own else {})}
+            recipe = replace(recipe, worlds={**recipe.worlds, place.world: table})
+        recipe = replace(recipe, notes=tuple(dict.fromkeys((*recipe.notes, *notes))))
+    return recipe
+
+
+def differing(own: Document, common: Document) -> Document:
+    """The part of a document that is not as in the common one."""
+    found: Document = {}
+    for name, value in own.items():
+        if isinstance(value, dict) and isinstance(common.get(name), dict):
+            inner = differing(value, common[name])
+            found |= {name: inner} if inner else {}
+        elif name not in common or value != common[name]:
+            found[name] = value
+    return found
+
+
+def _check_place(place: Place, world: Environment) -> None:
+    train, schedule = place.train, place.settings.schedule
+    if world.playable and train.split not in world.splits:
+        raise unknown(f"split of world {world.name!r}", train.split, world.splits)
+    if train.sft.all_steps and not train.sft.from_:
+        world.expert(train.sft.expert or None)
+    elif train.sft.all_steps and not Path(train.sft.from_).expanduser().is_file():
+        raise TacitError(f"sft.from = {train.sft.from_!r}: there is no such file of recorded episodes.")
+    if train.sft.rounds:
+        check_adviser(world, train.sft.expert)
+    if (most := math.ceil(schedule.groups * place.share)) > train.tasks:
+        raise TacitError(f"groups = {most} different tasks cannot be drawn from a pool of tasks = {train.tasks}.")
+
+
+def check_new_run(out: Path) -> None:
+    if (out / SETTINGS).exists():
+        raise TacitError(f"{out} already holds a run. Continue it with `tacit train --resume {out}`, or name another --out.")
+    if out.exists() and not out.is_dir():
+        raise TacitError(f"--out {out} is a file, not a directory; name another.")
+    place = next((p for p in (out, *out.absolute().parents) if p.exists()), Path("/"))
+    if not place.is_dir():
+        raise TacitError(f"cannot make the run directory {out}: {place} is a file. Name another --out.")
+    if not os.access(place, os.W_OK):
+        raise TacitError(f"cannot make the run directory {out}: {place} is not writable. Name another --out.")
+
+
+def check_model(model: str) -> None:
+    """Refuse a model that cannot exist, before anything heavy is imported. A hub id is only looked up when it is loaded."""
+    path = Path(model).expanduser()
+    if model in TINY_SIZES or model in BASES or model in AGENTS:
+        return
+    if path.is_dir():
+        if (path / "settings.json").exists():
+            raise TacitError(f"{model!r} is a run; to start from its weights give {path}/checkpoints/NAME/policy.")
+        if not any((p / "config.json").is_file() for p in (path, path / "model")):
+            raise TacitError(f"{model!r} is a directory without config.json; give the directory of a saved transformers model.")
+        return
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        remedy = "give that of a saved transformers model, or owner/name on the hub."
+        raise TacitError(f"no model at {model!r}: there is no such directory; {remedy}")
+    if model.count("/") != 1:
+        if model.lower().startswith("smol"):
+            raise TacitError(f"unknown model {model!r}. Make it with `tacit prepare smollm2 DIR`, then give --model DIR.")
+        raise unknown("model", model, [*BASES, *TINY_SIZES, "path/to/checkpoint", "owner/name"])
+
+
+def _sections(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """(how its settings are named, the settings)"""
+    for place in recipe.places:
+        yield "", place.settings
+        yield "", place.settings.schedule
+        yield "", place.train
+        yield "sft.", place.train.sft
+        yield "evaluation.", place.train.evaluation
+
+
+def _check_context(recipe: Recipe, place: Place, method: Method, world: Environment) -> None:
+    """A tiny policy's context is known before it is built."""
+    limit = completion_limit(place.train, method.context, world)
+    if recipe.tiny is not None and limit >= recipe.tiny.context:
+        raise TacitError(
+            f"completions of up to {limit} tokens leave no room for a prompt in {recipe.model!r}'s context of "
+            f"{recipe.tiny.context}; lower --max-tokens, raise --tiny.context, or use --style bare."
+        )
+
+
+# A run that is already there: what may change when it goes on, and whether anything is left to do.
+
+ON_RESUME = (
+    "schedule.iterations", "evaluation.patience", "keep", "checkpoint_every", "workers", "workers_at", "world_timeout_s",
+    "trajectories", "wandb",
+)  # fmt: skip
+"""settings that may differ when a run is continued, also where they are said of one world: none changes what was done"""
+KeyPath = tuple[str, ...]
+"""keys of a document, from outside in"""
+MAY_CHANGE = (
+    "iterations, evaluation.patience, keep, checkpoint_every, workers, workers_at, world_timeout_s, trajectories and wandb"
+)
+
+
+def fixed_differences(before: Document, after: Document) -> list[str]:
+    """`sft.lr=0.002`, `worlds.countdown.max_steps=5` for each setting that is not what it was and may not change."""
+    found = _differences(before, after)
+    return [f"{'.'.join(place)}={value}" for place, value in found if ".".join(_in_a_world(place)) not in ON_RESUME]
+
+
+def is_finished(path: Path, before: Recipe, after: Recipe) -> bool:
+    """Whether a run that was told `before` has nothing left to do when told `after`; an error where it cannot go on so."""
+    # A run may have been moved since: where it lies now is where it is.
+    refused = fixed_differences(replace(before, out=path).to_json(), replace(after, out=path).to_json())
+    if refused:
+        raise TacitError(
+            f"a resumed run keeps its settings, and {', '.join(refused)} is not what {path / SETTINGS} says. "
+            f"Only {MAY_CHANGE} may change; for anything else start a new run."
+        )
+    if (summary := find_summary(path)) is not None and summary.get("iterations") == after.schedule.iterations:
+        # One that was stopped by hand goes on; one that lost patience only with more of it.
+        impatient = before.train.evaluation.patience == after.train.evaluation.patience
+        if not (stopped := summary.get("stopped", "")) or (stopped == "patience" and impatient):
+            return True
+    newest = saved_checkpoints(path).newest()
+    if newest is not None and newest.stage == "rl" and newest.step > after.schedule.iterations:
+        raise TacitError(
+            f"iterations = {after.schedule.iterations}, but {path} has already done {newest.step}; "
+            f"evaluate an earlier checkpoint with `tacit eval {path} --checkpoint NAME` instead."
+        )
+    return False
+
+
+def _differences(before: Document, after: Document, place: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
+    """Where the two differ, and what is there now. A table that only one of them has is compared with an empty one."""
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old or new, dict):
+            found += _differences(old or {}, new or {}, (*place, key))
+        elif old != new:
+            found.append(((*place, key), new))
+    return found
+
+
+def _in_a_world(place: KeyPath) -> KeyPath:
+    """A setting as it is called in the world it is said of: the name of a world may have dots in it."""
+    return place[2:] if place[0] == "worlds" else place

@@ -1,0 +1,178 @@
+"""What `tacit inspect credit` and benchmarks/credit_quality.py put together: a run, its estimators, and what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.calibration.probe import late_layer
+from tacit.companions.hindsight.analyzers import ByRule
+from tacit.companions.hindsight.companion import Hindsight, Routed
+from tacit.companions.radius import AdaptiveRadius
+from tacit.config.players import Target
+from tacit.core.credit import Rewards
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+from tacit.core.types import Group, Moment
+from tacit.credit.skill_shift import SkillShift
+from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
+from tacit.evaluation.evaluate import Ground
+from tacit.methods import get_method
+from tacit.runs.checkpoints import COMPANIONS
+from tacit.runs.directory import saved_checkpoints
+from tacit.training.loop import Loop, total
+from tacit.training.practice import Playground, completion_limit, make_worlds
+
+# The practice ground of whoever was opened: a run's checkpoint, or a model that has not been trained.
+
+
+def ground_of(target: Target, groups: int = 0, group_size: int = 0) -> Ground:
+    """As the run's own settings have it; so many groups and episodes of each where a number is given.
+
+    Its next iteration is the very one that training would play from here: seeds are functions of the iteration's number.
+    """
+    policy: Any = target.policy
+    if not hasattr(policy, "hidden_states"):
+        raise TacitError(f"{target.label} has no hidden states to look at; name a run, or a model that is loaded here.")
+    recipe, world = target.recipe, target.world
+    train = recipe.train
+    method = recipe.settings.build(world)
+    chosen = method.schedule
+    schedule = replace(chosen, groups=groups or chosen.groups, group_size=group_size or chosen.group_size)
+    tasks = world.tasks_of(train.split, train.tasks, train.seed, train.family_names)
+    if not tasks:
+        raise TacitError(f"split {train.split!r} of world {world.name!r} has no tasks here.")
+    worlds, max_steps = make_worlds(world, train), train.max_steps or world.max_steps
+    max_tokens = completion_limit(train, method.context, world)
+    # Whoever wants hidden states asks for those of a layer, which need not be the one that this method asks the sampler for.
+    method = replace(method, schedule=schedule, hidden_layer=None)
+    playground = Playground(method, tasks, worlds, max_tokens, max_steps)
+
+    def collect(number: int) -> Sequence[Group]:
+        behind = {playground.name: (number - 1) * schedule.groups}
+        return Loop([playground], policy, target.seed, schedule.iterations, behind).collect(number).groups[0]
+
+    practised = target.checkpoint.step if target.checkpoint is not None and target.checkpoint.stage == "rl" else 0
+    return Ground(
+        world=world,
+        worlds=worlds,
+        context=method.context,
+        policy=policy,
+        tasks=tasks,
+        sampling=Sampling(temperature=schedule.temperature, top_p=schedule.top_p, max_tokens=max_tokens),
+        max_steps=max_steps,
+        group_size=schedule.group_size,
+        seed=target.seed,
+        iteration=practised + 1,
+        collect=collect,
+        run=target.run,
+    )
+
+
+class LearnedBefore(TacitError):
+    """Credit that rests on more than some groups and the policy."""
+
+
+def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -> list[np.ndarray]:
+    """[N] for each group: what the run's own method gives these steps, or another method as it is published; rewards are the
+    method's. A radius that the run found on its first iteration is in its checkpoints; before that it is found on these groups.
+    `LearnedBefore` where something else learns beside the policy."""
+    settings = get_method(name)() if name else target.recipe.settings
+    method = settings.build(target.world)
+    for companion in method.companions:
+        if getattr(companion, "remembers", True) and not isinstance(companion, AdaptiveRadius):
+            raise LearnedBefore(f"its {companion.name} learns from all that came before, and these groups do not say what.")
+    for companion in method.companions:
+        if isinstance(companion, AdaptiveRadius) and not name and (kept := _kept(target, companion.name)):
+            companion.load(kept)
+        companion.observe(groups, target.policy, Moment())
+    rewards = total(term(groups, Moment()) for term in method.rewards)
+    return credit_per_step(method.credits, groups, target.policy, rewards)
+
+
+def _kept(target: Target, companion: str) -> Path | None:
+    """Where the run last saved a companion; a run in several worlds has one for each."""
+    saved = saved_checkpoints(target.run).all() if target.run else []
+    names = (companion, f"{target.world.name}/{companion}")
+    places = [checkpoint.path / COMPANIONS / name for checkpoint in saved if checkpoint.stage == "rl" for name in names]
+    return next((place for place in reversed(places) if place.is_dir()), None)
+
+
+def geometries_of(target: Target) -> list[Geometry]:
+    """The run's own, where its method has one, and the same layer with a searched radius; else a late layer's last token, and
+    the mean over its prompt."""
+    settings, policy = target.recipe.settings, target.policy
+    late = late_layer(policy.engine.model.layers)  # type: ignore[attr-defined]
+    layer, pooling = getattr(settings, "layer", None), getattr(settings, "pooling", None)
+    if layer is None:
+        return [Geometry(late, "last"), Geometry(late, "mean")]
+    searched = Geometry(layer, pooling or "last")
+    epsilon = getattr(settings, "epsilon", None)
+    return [searched] if epsilon is None else [Geometry(layer, pooling or "last", epsilon), searched]
+
+
+def credited_groups(
+    target: Target, groups: Sequence[Group], geometries: Sequence[Geometry], gamma: float, methods: Sequence[str] = ()
+) -> tuple[list[Credited], dict[str, float], dict[str, str]]:
+    """(the standard estimators over these groups, what the run itself would have given them, and further methods by name;
+    the radii that were searched on these groups; what is left out, and why)"""
+    policy: Any = target.policy
+    history = getattr(target.recipe.settings, "history", 2)
+    parts, radii = partitions(groups, policy, geometries)
+    others: dict[str, list[np.ndarray]] = {}
+    left_out: dict[str, str] = {}
+    asked = {f"as trained: {target.recipe.method}": "", **{f"{name}, as published": name for name in methods}}
+    for name, method in asked.items():
+        try:
+            others[name] = credit_as_trained(target, groups, method)
+        except LearnedBefore as error:
+            left_out[name] = str(error)
+    if target.world.hindsight is not None:
+        others["skill shift, by rule"] = skill_shift(target, groups)
+    estimators = standard(parts, gamma, None if history < 0 else history)
+    return credit_groups(groups, policy, estimators, parts, others), radii, left_out
+
+
+def rule_of(target: Target) -> ByRule:
+    """The world's own analyzer, with as many critical steps as the run's method has, or else the world's."""
+    return ByRule.of(target.world, getattr(target.recipe.settings, "critical_steps", None) or target.world.critical_steps)
+
+
+def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
+    """OPID's dense signal by itself, without the episode's advantage beside it; skills by the world's own rule."""
+    policy: Any = target.policy
+    hindsight = Hindsight(rule_of(target))
+    hindsight.observe(groups, policy, Moment())
+    return credit_per_step((SkillShift(Routed(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
+
+
+def circumstances(
+    target: Target,
+    ground: Ground,
+    radii: Mapping[str, float],
+    left_out: Mapping[str, str],
+    rollouts: int,
+    gamma: float,
+) -> dict[str, Any]:
+    """Under what a measurement was made."""
+    return {
+        "of": target.label,
+        "world": target.world.name,
+        "model": target.recipe.model,
+        "method": target.recipe.method,
+        "fingerprint": target.fingerprint,
+        "reads": target.reads,
+        "seed": ground.seed,
+        "iteration": ground.iteration,
+        "group_size": ground.group_size,
+        "max_steps": ground.max_steps,
+        "temperature": ground.sampling.temperature,
+        "rollouts": rollouts,
+        "gamma": gamma,
+        "radii": dict(radii),
+        "left_out": dict(left_out),
+    }

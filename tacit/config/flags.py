@@ -1,0 +1,280 @@
+"""Settings dataclasses as command-line flags: each leaf field is a flag, the string under it its help, said once.
+
+`--kl 0.01`, `--sft.steps 100`, `--engine.lora-targets q_proj,v_proj`, `--engine.value-head` / `--no-engine.value-head`
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import difflib
+import inspect
+import textwrap
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+
+from tacit.config.recipe import DEFAULT_ENGINE, DEFAULT_METHOD, DEFAULT_MODEL
+from tacit.config.values import field_types, from_text, is_optional, spelled
+from tacit.core.errors import TacitError
+from tacit.engines import get_engine
+from tacit.engines.models.tiny import TINY_SIZES, TinySettings
+from tacit.methods import REGISTRY, get_method
+from tacit.training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class Option:
+    """One flag, and the place in a settings document that it sets."""
+
+    name: str
+    """as typed, without the dashes: `group-size`, `sft.steps`"""
+    place: tuple[str, ...]
+    """keys in the document: ("schedule", "group_size")"""
+    kind: Any
+    """the field's type"""
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+
+def options_of(
+    settings: type[Any] | Any, place: tuple[str, ...] = (), prefix: str = "", only: Iterable[str] | None = None
+) -> list[Option]:
+    """The options of a settings class, or of an instance whose values are then the defaults.
+
+    A field that is itself a settings class becomes a section of its own: its flags are prefixed with its name.
+    """
+    cls: Any = _class_of(settings)
+    docs, kinds = field_docs(cls), field_types(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        if only is not None and field.name not in only:
+            continue
+        default = _default(field) if isinstance(settings, type) else getattr(settings, field.name)
+        if dataclasses.is_dataclass(kinds[field.name]):
+            inner = kinds[field.name] if default is dataclasses.MISSING else default
+            found += options_of(inner, (*place, field.name), f"{prefix}{field.name}.")
+            continue
+        name = f"{prefix}{spelled(field.name)}".replace("_", "-")
+        found.append(Option(name, (*place, spelled(field.name)), kinds[field.name], default, docs.get(field.name, "")))
+    return found
+
+
+@cache
+def field_docs(cls: type[Any]) -> Mapping[str, str]:
+    """The string literal under each field, inherited ones included; a subclass that says it again is heard."""
+    docs: dict[str, str] = {}
+    for part in getattr(cls, "made_of", {}).values():  # a class put together from others has no source of its own
+        docs = {**field_docs(part), **docs}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            docs |= dict(_docs_in_source(base))
+    return docs
+
+
+def _docs_in_source(cls: type[Any]) -> Iterator[tuple[str, str]]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError):  # no source file: defined in a prompt, or shipped without
+        return
+    body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
+    for node, below in pairwise(body):
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            yield node.target.id, " ".join(below.value.value.split())
+
+
+def _class_of(settings: type[Any] | Any) -> type[Any]:
+    cls = settings if isinstance(settings, type) else type(settings)
+    if not dataclasses.is_dataclass(cls):
+        raise TacitError(f"{cls.__name__} has no settings to read: it must be a dataclass.")
+    return cls
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+ELSEWHERE = {
+    "learning_rate": "lr",
+    "num_generations": "group_size",
+    "rollouts": "group_size",
+    "batch_size": "groups",
+    "train_batch_size": "groups",
+    "num_steps": "iterations",
+    "total_steps": "iterations",
+    "num_train_epochs": "iterations",
+    "max_new_tokens": "max_tokens",
+    "max_completion_length": "max_tokens",
+    "max_turns": "max_steps",
+    "beta": "kl",
+    "kl_coef": "kl",
+    "kl_beta": "kl",
+    "entropy_coef": "entropy",
+    "output_dir": "out",
+    "env": "world",
+}
+"""what other libraries call a setting -> what it is called here"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are TacitErrors, with the nearest flag named, and where `_` and `-` are the same."""
+
+    def __init__(self, command: str, summary: str, **more: Any) -> None:
+        super().__init__(prog=f"tacit {command}", description=summary, allow_abbrev=False, **more)
+        self._command = command
+        self._options: dict[str, Option] = {}
+
+    def add_options(self, title: str, options: Sequence[Option], description: str = "") -> None:
+        group = self.add_argument_group(title, description or None)
+        for option in options:
+            if option.name in self._options or option.flag in self._option_string_actions:
+                raise TacitError(f"two settings share the flag {option.flag}: {'.'.join(option.place)} is one of them.")
+            self._options[option.name] = option
+            _add(group, option)
+
+    def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[tuple[str, ...], Any]]:
+        """(the arguments of the command itself, what was said about settings: place -> value)"""
+        arguments, left = self.parse_known_args([_dashes(word) for word in argv])
+        if left:
+            self._refuse(left)
+        said: dict[tuple[str, ...], Any] = {}
+        for name, option in self._options.items():
+            if hasattr(arguments, name):
+                said[option.place] = getattr(arguments, name)
+                delattr(arguments, name)
+        return arguments, said
+
+    def error(self, message: str) -> NoReturn:
+        raise TacitError(f"{message}. See `tacit {self._command} --help`.")
+
+    def nearest(self, flag: str) -> str | None:
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        # `--steps` is closer to `--sft.steps` than any edit distance knows.
+        tails = [name for name in known if name.split(".")[-1] == flag.lstrip("-")]
+        close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
+        meant = "--" + ELSEWHERE.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
+        return next(iter([*tails, *([meant] if meant in known else []), *close]), None)
+
+    def explain(self, flag: str) -> str:
+        """What else to say about a flag this command does not have; commands with methods know more."""
+        return ""
+
+    def _refuse(self, left: Sequence[str]) -> NoReturn:
+        flag = next((word.partition("=")[0] for word in left if word.startswith("-")), None)
+        if flag is None:
+            told = f"`tacit {self._command}` does not know what to do with {left[0]!r}"
+            raise TacitError(f"{told}; settings go by flags: see `tacit {self._command} --help`.")
+        near = self.nearest(flag)
+        hint = self.explain(flag) or (f"Did you mean {near}?" if near else f"See `tacit {self._command} --help`.")
+        raise TacitError(f"unknown flag {flag}. {hint}")
+
+
+def _dashes(word: str) -> str:
+    """`--group_size=4` as `--group-size=4`; values are left alone."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def _add(group: Any, option: Option) -> None:
+    help = (option.help + _shown_default(option.default)).strip().replace("%", "%%")
+    common = {"dest": option.name, "default": argparse.SUPPRESS, "help": help}
+    if option.kind is bool:
+        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **common)
+        return
+
+    group.add_argument(
+        option.flag, type=lambda text: from_text(option.kind, text, option.flag), metavar=_metavar(option.kind), **common
+    )
+
+
+def _shown_default(default: Any) -> str:
+    if default is dataclasses.MISSING:
+        return ""
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default))
+    if isinstance(default, bool):
+        default = "on" if default else "off"
+    return f" (default: {default if default not in ('', None) else 'none'})"
+
+
+def _metavar(kind: Any) -> str:
+    if is_optional(kind):
+        return _metavar(next(k for k in get_args(kind) if k is not type(None)))
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, get_args(kind))) + "}"
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        return f"{_metavar(inner[0])},…" if len(inner) == 2 and inner[1] is ... else ",".join(map(_metavar, inner))
+    if get_origin(kind) in (Union, types.UnionType):
+        return "VALUE"
+    return {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}.get(kind, "VALUE")
+
+
+def check_at_least_one(arguments: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if (value := getattr(arguments, name)) < 1:
+            raise TacitError(f"--{name.replace('_', '-')} {value} must be at least 1.")
+
+
+# Every setting of a run as a flag, by where it stands in a recipe.
+
+TOP_OPTIONS = (
+    Option("world", ("world",), str, dataclasses.MISSING, "what to play: a name of `tacit list worlds`, or your own as "
+           "package.module:OBJECT or path/to/file.py:OBJECT; several with their shares: alfworld=0.75,countdown=0.25"),
+    Option("method", ("method", "name"), str, DEFAULT_METHOD, "how to learn: a name of `tacit list methods`, several as a+b, "
+           "or your own as package.module:Class or path/to/file.py:Class"),
+    Option("model", ("model",), str, DEFAULT_MODEL, "who plays: tiny-base (pretrained, packaged), tiny (made from "
+           "scratch), the directory of a checkpoint, or a hub id (owner/name)"),
+    Option("engine", ("engine", "name"), str, DEFAULT_ENGINE, "where the model is held, trained and sampled: a name of "
+           "`tacit list engines`, or your own as package.module:OBJECT or path/to/file.py:OBJECT"),
+)  # fmt: skip
+RUN_OPTION = Option("out", ("out",), Path, "runs/WORLD-METHOD-SEED", "run directory, which must not hold a run yet")
+
+
+def method_options(name: str) -> list[Option]:
+    """The flags of a method: its own fields without a prefix, its schedule without one either."""
+    cls = get_method(name)
+    if not dataclasses.is_dataclass(cls):
+        raise TacitError(f"method {name!r} has no settings to read: its class must be a dataclass.")
+    own = options_of(cls, ("method",))
+    schedule = [o for o in own if o.place[:2] == ("method", "schedule")]
+    bare = [replace(o, name=o.place[-1].replace("_", "-"), place=o.place[1:]) for o in schedule]
+    return [o for o in own if o not in schedule] + bare
+
+
+def methods_with(flag: str) -> list[str]:
+    """The registered methods that have a flag, for saying where it belongs."""
+    return [name for name in REGISTRY.own if any(o.flag == flag for o in method_options(name))]
+
+
+def train_options() -> list[Option]:
+    """Fields of TrainSettings that have no section of their own."""
+    return [option for option in options_of(TrainSettings) if len(option.place) == 1]
+
+
+def section_options(model: str = DEFAULT_MODEL, engine: str = DEFAULT_ENGINE) -> dict[str, list[Option]]:
+    """Flags with a prefix, by section; the sizes shown are those of the model where it is a tiny one."""
+    nested = [option for option in options_of(TrainSettings) if len(option.place) > 1]
+    return {
+        "sft": [o for o in nested if o.place[0] == "sft"],
+        "evaluation": [o for o in nested if o.place[0] == "evaluation"],
+        "engine": options_of(get_engine(engine).settings, ("engine",), "engine."),
+        "tiny": options_of(TINY_SIZES.get(model, TinySettings), ("tiny",), "tiny."),
+    }

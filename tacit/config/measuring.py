@@ -1,0 +1,281 @@
+"""A player measured on a panel: what was played before is not played again, and the result says all it was measured with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tacit.config.checks import EXPERT, READER, open_world
+from tacit.config.players import UNTRAINED, Target
+from tacit.config.recipe import Recipe, Said
+from tacit.core.errors import TacitError, unknown
+from tacit.core.protocols import Scorer
+from tacit.core.seeds import derive
+from tacit.core.tools import Prices
+from tacit.core.types import Trajectory
+from tacit.evaluation.behaviour import Behaviour, behaviour
+from tacit.evaluation.evaluate import play_panel
+from tacit.evaluation.journal import Journal, Measurement
+from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel, is_panel_file, read_panel
+from tacit.evaluation.scores import PanelScore, in_world, score_panel
+from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, plot_tokens, react_contexts
+from tacit.rollout.episodes import NOBODY, EpisodePlan, Onlooker
+from tacit.rollout.worlds import refuse_if_all_crashed
+from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
+from tacit.runs.files import write_json
+from tacit.training.practice import make_worlds
+
+# Which panel: one by name, one that the settings describe, or a file of the user's own.
+
+PANEL = ("evaluation", "panel")
+SPLIT, TASKS = ("evaluation", "split"), ("evaluation", "tasks")
+PICKS = (SPLIT, TASKS, ("families",))
+"""settings that say which tasks of a split"""
+
+
+def with_panel(said: Said, name: str, target: str) -> Said:
+    """What was said, with the panel `name` (`countdown/test/128`, or a file) as the settings it stands for. Without a name,
+    tasks picked from a split are not those of the file that a run was measured on."""
+    if name:
+        return {**said, **_settings_of(name, target, said)}
+    return {**said, PANEL: ""} if any(place in said for place in PICKS) else said
+
+
+def open_panel(target: Target, said: Said) -> Panel:
+    """The panel that the settings describe. A published split that is named without a number is meant as a whole, however many
+    tasks a run was measured on elsewhere."""
+    train = target.recipe.train
+    chosen = train.evaluation
+    whole = SPLIT in said and TASKS not in said
+    count = target.world.panel_size(chosen.split, chosen.tasks) if whole else chosen.tasks
+    return choose_panel(target.world, chosen.split, count, train.family_names, chosen.panel)
+
+
+def run_of(word: str) -> Path | None:
+    """The run that a target names: itself, or the one its checkpoint lies in."""
+    path = Path(word).expanduser()
+    places = (path, path.parent.parent) if path.parent.name == "checkpoints" else (path,)
+    return next((place for place in places if (place / SETTINGS).exists()), None)
+
+
+def _settings_of(name: str, target: str, said: Said) -> dict[tuple[str, ...], Any]:
+    run = run_of(target) if target else None
+    played = said.get(("world",)) or (read_settings(run)["world"] if run else None)
+    if is_panel_file(name):
+        picked = next((place[-1] for place in PICKS if place in said), None)
+        if picked:
+            raise TacitError(f"--{picked} picks from a split; take what you do not want out of {name} instead.")
+        named: dict[tuple[str, ...], Any] = {PANEL: name}
+        return named if played else {**named, ("world",): read_panel(Path(name).expanduser()).tasks[0].world}
+    place, _, count = name.rpartition("/")
+    world, _, split = place.rpartition("/")
+    if not world or not split or not count.isdigit():
+        raise TacitError(
+            f"--panel {name!r} is no panel name; one reads WORLD/SPLIT/TASKS, such as countdown/test/128, or is a .json or "
+            ".jsonl file of tasks."
+        )
+    splits = open_world(world).splits
+    if split not in splits:
+        raise unknown("panel", name, [f"{world}/{s}/{count}" for s in splits])
+    if played and played != world:
+        raise TacitError(f"panel {name!r} belongs to world {world!r}, but {target!r} plays {played!r}.")
+    return {("world",): world, SPLIT: split, TASKS: int(count), PANEL: ""}
+
+
+KEPT_IN = Path("evaluations")
+"""where episodes of what is no run are kept"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out."""
+
+    played: list[Trajectory]
+    score: PanelScore
+    behaviour: Behaviour
+    earlier: dict[str, Any] | None
+    """the run's own evaluation of this checkpoint, where it played the same episodes in the same way"""
+    result: dict[str, Any]
+    """as it is kept"""
+
+
+class Sitting:
+    """A player before a panel. What cannot be measured is refused here, before anything is played."""
+
+    def __init__(
+        self,
+        target: Target,
+        ks: Sequence[int] = (),
+        prices: Prices | None = None,
+        out: Path | None = None,
+        fresh: bool = False,
+        said: Said | None = None,
+    ) -> None:
+        self.target, self.rules, self.ks, self.prices = target, target.rules, ks, prices
+        self.panel = open_panel(target, said or {})
+        if ks and (most := max(ks)) > self.rules.repeats:
+            raise TacitError(
+                f"--k {most} needs {most} episodes per task, and --repeats is {self.rules.repeats}: add --repeats {most}."
+            )
+        self.measurement = Measurement.of(
+            self.panel, self.rules, target.label, target.fingerprint, target.reads, target.numbers, code_version()
+        )
+        self.directory = out or _directory_for(target)
+        self.journal = Journal(self.directory, self.measurement) if self.directory else None
+        if self.journal and fresh:
+            self.journal.start_afresh()
+
+    @property
+    def episodes(self) -> int:
+        return len(self.panel.tasks) * self.rules.repeats
+
+    def play(self, batch: int, onlooker: Onlooker = NOBODY, begun: Callable[[int], None] | None = None) -> Measured:
+        target, worlds = self.target, make_worlds(self.target.world, self.target.recipe.train)
+        try:
+            played = play_panel(
+                self.panel, self.rules, worlds, target.route, batch=batch, journal=self.journal, begun=begun,
+                onlooker=onlooker, settle=target.settle,
+            )  # fmt: skip
+        finally:
+            worlds.close()
+        _refuse_silence(target, played)
+        refuse_if_all_crashed(played, "There is nothing to measure, and nothing was kept.")
+        score = score_panel(self.panel, played, self.rules, self.ks, self.prices)
+        how = behaviour(played, target.world.alphabet, target.world.failure, target.world.place)
+        earlier, measured = _own_evaluation(target, score), self.measurement
+        result = {
+            "target": target.label,
+            "world": target.world.name,
+            "checkpoint": target.checkpoint.path.name if target.checkpoint else None,
+            **score.to_json(),
+            "run_success": earlier["success"] if earlier else None,
+            "equals_run": _same_episodes(score, earlier) if earlier else None,
+            "fingerprint": measured.fingerprint,
+            "settings_hash": measured.settings_hash,
+            "code": measured.code,
+            "max_steps": measured.max_steps,
+            "reads": measured.reads,
+            "numbers": measured.numbers,
+            "prices": asdict(self.prices) if self.prices else None,
+            "panel_differs": self.panel.difference(),
+            "behaviour": how.to_json(),
+            "episodes_file": self.journal.path.name if self.journal else None,
+        }
+        return Measured(played, score, how, earlier, result)
+
+    def account(self, measured: Measured) -> tuple[list[TokenUse], Path | None]:
+        """Count what ReAct would have read on the same episodes: in the result from now on, and drawn beside it."""
+        uses = _token_uses(self.target, measured.played)
+        measured.result["tokens"] = [use.to_json() for use in uses]
+        if self.directory is None:
+            return uses, None
+        picture = (self.directory / _result_name(measured.result)).with_suffix(".tokens.png")
+        plot_tokens(picture, f"{self.target.label}: what is read at each turn", uses)
+        return uses, picture
+
+    def keep(self, measured: Measured) -> Path | None:
+        """The result beside the episodes, under a name of its own for each way of measuring."""
+        if self.directory is None:
+            return None
+        place = self.directory / _result_name(measured.result)
+        write_json(place, measured.result)
+        return place
+
+
+def _refuse_silence(target: Target, played: Sequence[Trajectory]) -> None:
+    """A player that never said anything has not been measured."""
+    turns = sum(len(t) for t in played)
+    if turns and sum(t.unusable for t in played) == turns:
+        reason = next(iter(getattr(target.policy, "broken", ())), "nothing came back")
+        raise TacitError(f"none of the {turns} answers of {target.label} could be used; nothing was kept. The first: {reason}")
+
+
+def episode_at(target: Target, number: int) -> EpisodePlan:
+    """The episode that an evaluation with the target's seed plays at this place of its split's panel."""
+    train = target.recipe.train
+    panel = Panel.of(target.world, train.evaluation.split, number + 1, train.family_names)
+    if len(panel.tasks) <= number:
+        raise TacitError(f"--task {number}: this split has {len(panel.tasks)} tasks, counted from 0.")
+    return EpisodePlan(panel.tasks[number], derive(PANEL_SEED, target.seed, number, 0))
+
+
+def check_tokens(target: Target) -> None:
+    """Refused before anything is played: experts and readers have no tokens, and an endpoint keeps its tokenizer to itself."""
+    if not isinstance(target.policy, Scorer):
+        raise TacitError(
+            f"--tokens counts with a policy's own tokenizer, and {target.label!r} has none here; give a run or a model."
+        )
+
+
+def _token_uses(target: Target, played: Sequence[Trajectory]) -> list[TokenUse]:
+    """The target's own context, then ReAct-1step and ReAct-full in the same wording, with and without the list of actions, on
+    the episodes just played.
+
+    Those that were read back from a recording are played again in the world, for the actions it listed. Where skill modules
+    share the work, each one's episodes are told to its own context.
+    """
+    live = target.world.make()
+    try:
+        whole = [t if any(s.observation.actions for s in t.steps) else as_played(t, live) for t in played if not t.stop.crashed]
+    finally:
+        live.close()
+    shares: dict[str, list[Trajectory]] = {}
+    for trajectory in whole:
+        shares.setdefault(target.route.name(trajectory.task), []).append(trajectory)
+    parts = []
+    for name, share in shares.items():
+        context, policy = target.route.player(name)
+        wording = getattr(context, "wording", None) or target.world.wording(target.recipe.settings.wording)
+        parts.append(count_tokens(share, {"own context": context, **react_contexts(wording)}, policy))
+    return [joined(uses) for uses in zip(*parts, strict=True)]
+
+
+def _own_evaluation(target: Target, score: PanelScore) -> dict[str, Any] | None:
+    if target.run is None:
+        return None
+    own, world = Recipe.from_json(read_settings(target.run)), target.recipe.world
+    if world not in [place.world for place in own.places]:
+        return None
+    there = own.at(world)
+    steps = there.train.evaluation.max_steps or target.world.max_steps
+    if (there.settings, steps) != (target.recipe.settings, target.rules.max_steps):
+        return None
+    said = find_summary(target.run) or (target.checkpoint.state() if target.checkpoint else {"evaluations": []})
+    stage, step = (target.checkpoint.stage, target.checkpoint.step) if target.checkpoint else (UNTRAINED, 0)
+    now = {"stage": stage, "step": step, **json.loads(json.dumps(score.to_json()))}
+    alike = ("stage", "step", "panel_hash", "episodes", "sampling", "seed")
+    measured = (in_world(e, world) for e in said["evaluations"])
+    return next((e for e in measured if all(e.get(name) == now[name] for name in alike)), None)
+
+
+def _same_episodes(score: PanelScore, earlier: dict[str, Any]) -> bool:
+    """Not only as many successes: the same turns and the same tokens, to the last digit."""
+    counted = ("successes", "score", "steps", "invalid", "prompt_tokens", "completion_tokens")
+    return all(earlier[name] == getattr(score, name) for name in counted)
+
+
+def _directory_for(target: Target) -> Path | None:
+    """Where the episodes are kept. An expert's or a reader's cost nothing to play again, so they are kept only where --out
+    says."""
+    if target.run is not None:
+        return target.run / "evaluations"
+    return None if target.label in (EXPERT, READER) else KEPT_IN / _plain(target.label)
+
+
+def _result_name(result: dict[str, Any]) -> str:
+    """In words, then as its episodes' file is named: none is written over."""
+    sampling = result["sampling"]
+    parts = [result["checkpoint"] or _plain(result["target"]) or "untrained", result["panel"]]
+    parts += [f"x{result['repeats']}", f"t{sampling['temperature']:g}"]
+    parts += [f"p{sampling['top_p']:g}"] if sampling["top_p"] != 1 else []
+    parts += [f"k{sampling['top_k']}"] if sampling["top_k"] else []
+    parts += [f"seed{result['seed']}", f"{result['panel_hash']}-{result['settings_hash']}"]
+    return _plain("_".join(parts)) + ".json"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")

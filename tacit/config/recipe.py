@@ -1,0 +1,440 @@
+"""A recipe: everything a run is told, in one frozen object. Files and flags become one; `settings.json` is its other form.
+
+    world = "countdown", model = "tiny", seed = 0      whatever has no section of its own
+    [method]      name = "grpo", kl = 0.0              or only  method = "grpo", or several: "reuserl+bipace"
+    [schedule]    groups = 16, lr = 1e-4
+    [sft]         steps = 300
+    [evaluation]  tasks = 256
+    [engine]      name = "local", device = "cpu"       or only  engine = "local"
+    [tiny]        layers = 2                           sizes, where the model is a tiny one
+
+A flag says the same and wins: `--kl 0.0`, `--groups 16`, `--sft.steps 300`, `--engine.device cpu`.
+
+Several worlds in one run: `world = "alfworld=0.75,countdown=0.25"`, and where one of them is to be different
+
+    [worlds.countdown]    max_steps = 12, evaluation.tasks = 64, method.history = 2
+
+Further policies, where the method asks for them by name: `[policies.extractor]  model = "tiny-base", engine.device = "cpu"`.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import tacit
+from tacit.config.values import build, to_data
+from tacit.core.errors import TacitError, unknown
+from tacit.core.method import Schedule
+from tacit.core.tools import Base
+from tacit.engines import get_engine
+from tacit.engines.models.bases import BASES, is_small
+from tacit.engines.models.tiny import TINY_SIZES, TinySettings
+from tacit.methods import get_method
+from tacit.training.settings import TrainSettings
+
+# Recipes travel in the package and go by name: `quickstart`, `comparisons/step-credit`, or `step-credit` alone.
+#
+# Each begins with comments: a line that says what it is, and the command that runs it. `tacit list recipes` shows both.
+
+FOLDER = Path(tacit.__file__).parent / "recipes"
+Kind = Literal["run", "comparison", "script"]
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A recipe of the package."""
+
+    name: str
+    """its place under the folder of recipes, without the ending"""
+    path: Path
+    kind: Kind
+    summary: str
+    """its first comment line"""
+    command: str
+    """what runs it, as its own comments say"""
+
+
+def find_recipe(name: str, kind: Kind | None = None) -> Path:
+    """The file that `name` means: a path where there is such a file, else a recipe of the package (of the kind, where one is
+    asked for), with or without its folder and its ending."""
+    if Path(name).is_file():
+        return Path(name)
+    wanted = name.removesuffix(".toml").removesuffix(".sh")
+    found = [recipe for recipe in packaged() if wanted in (recipe.name, recipe.path.stem)]
+    for recipe in found:
+        if kind in (recipe.kind, None):
+            return recipe.path
+    if found:
+        raise TacitError(f"{found[0].name} is a {found[0].kind}: it is run with `{found[0].command}`.")
+    known = [recipe.name if "/" in wanted else recipe.path.stem for recipe in packaged() if kind in (recipe.kind, None)]
+    raise TacitError(f"{unknown('recipe', wanted, known)} A file of your own goes by its path, and there is none at {name}.")
+
+
+def run_recipe(name: str) -> Path:
+    """A file for `tacit train` and `tacit modules train`."""
+    return find_recipe(name, "run")
+
+
+def comparison_recipe(name: str) -> Path:
+    """A file for `tacit compare`."""
+    return find_recipe(name, "comparison")
+
+
+@cache
+def packaged() -> tuple[Packaged, ...]:
+    """All there are, those of the top folder first."""
+    files = [path for path in FOLDER.rglob("*") if path.suffix in (".toml", ".sh")]
+    if not files:
+        raise TacitError(f"there are no recipes in {FOLDER}: this installation is incomplete.")
+    return tuple(_read(path) for path in sorted(files, key=lambda path: (len(path.relative_to(FOLDER).parts), path)))
+
+
+def _read(path: Path) -> Packaged:
+    text = path.read_text(encoding="utf-8")
+    kind: Kind = "script" if path.suffix == ".sh" else "comparison" if "methods" in tomllib.loads(text) else "run"
+    comments = [line.removeprefix("#") for line in text.replace("\\\n#", "").splitlines() if line.startswith("# ")]
+    commands = [" ".join(line.split()) for line in comments if line.startswith("     ")]
+    command = next(line for line in commands if path.stem in line)
+    return Packaged(path.relative_to(FOLDER).with_suffix("").as_posix(), path, kind, comments[0].strip(), command)
+
+
+# Worlds and their shares, as they are written: `alfworld`, `alfworld,countdown`, `alfworld=0.75,countdown=0.25`.
+
+EXAMPLE = "alfworld=0.75,countdown=0.25"
+
+
+def read_mixture(text: str) -> Mapping[str, float]:
+    """World -> its share of the groups of every iteration. Where none is said all are equal; where some are, all must be, and
+    they must add up to 1.
+
+    >>> read_mixture("alfworld=0.75,countdown=0.25")
+    {'alfworld': 0.75, 'countdown': 0.25}
+    """
+    shares: dict[str, float | None] = {}
+    for part in text.split(","):
+        name, equals, number = part.strip().partition("=")
+        name = name.strip()
+        if not name:
+            raise TacitError(f"world = {text!r} has an empty name in it; write for example {EXAMPLE}.")
+        if name in shares:
+            raise TacitError(f"world = {text!r} names {name!r} twice.")
+        shares[name] = _share(number, text) if equals else None
+    said = [share for share in shares.values() if share is not None]
+    if not said:
+        return {name: 1 / len(shares) for name in shares}
+    if len(said) < len(shares):
+        silent = ", ".join(name for name, share in shares.items() if share is None)
+        raise TacitError(f"world = {text!r} says shares, but none for {silent}; give every world one, or none.")
+    if abs(sum(said) - 1) > 1e-6:
+        raise TacitError(f"the shares of world = {text!r} add up to {sum(said):g}, not to 1; write for example {EXAMPLE}.")
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+def _share(number: str, text: str) -> float:
+    try:
+        share = float(number)
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 1:
+        raise TacitError(f"world = {text!r}: {number!r} is no share; it must be above 0 and at most 1, as in {EXAMPLE}.")
+    return share
+
+
+# Names of the user's own files as they are written down: with their whole path, so that a run is found again from anywhere.
+
+Document = dict[str, Any]
+
+
+def anchored(document: Document) -> Document:
+    """A run's settings in which every file or directory that is there has its whole path: worlds, methods and engines of the
+    user's own, models, recorded episodes, panels. Other names are left as they are."""
+    whole = dict(document)
+    whole["world"] = ",".join(anchored_name(part.strip()) for part in document["world"].split(","))
+    whole["model"] = _model(document["model"])
+    method, engine = document["method"], document["engine"]
+    whole["method"] = method | {"name": "+".join(map(anchored_name, method["name"].split("+")))}
+    whole["engine"] = engine | {"name": anchored_name(engine["name"])}
+    whole |= _files(document)
+    if "worlds" in document:
+        whole["worlds"] = {anchored_name(name): {**own, **_files(own)} for name, own in document["worlds"].items()}
+    if "policies" in document:
+        whole["policies"] = {
+            name: {**own, **({"model": _model(own["model"])} if "model" in own else {})}
+            for name, own in document["policies"].items()
+        }
+    return whole
+
+
+def anchored_name(name: str) -> str:
+    """`guess.py:GUESS` (`=0.5` behind it, where it has a share) as `/home/me/guess.py:GUESS`."""
+    file, colon, own = name.partition(".py:")
+    return f"{anchored_path(f'{file}.py')}:{own}" if colon else name
+
+
+def anchored_path(text: str) -> str:
+    path = Path(text).expanduser()
+    return str(path.absolute()) if text and path.exists() else text
+
+
+def _model(name: str) -> str:
+    return name if name in (*TINY_SIZES, *BASES) else anchored_path(name)
+
+
+def _files(settings: Mapping[str, Any]) -> Document:
+    """The tables that name files, where they are there."""
+    found = {}
+    for table, key in (("sft", "from"), ("evaluation", "panel")):
+        own = settings.get(table)
+        if isinstance(own, Mapping) and isinstance(own.get(key), str):
+            found[table] = {**own, key: anchored_path(own[key])}
+    return found
+
+
+Said = Mapping[tuple[str, ...], Any]
+"""what flags say: place in the document -> value"""
+
+DEFAULT_METHOD, DEFAULT_MODEL, DEFAULT_ENGINE = "grpo", "tiny", "local"
+OUTSIDE_TRAINING = ("world", "worlds", "model", "out", "method", "schedule", "engine", "tiny", "policies")
+"""keys of a document that are not fields of TrainSettings"""
+OF_THE_RUN: Mapping[str, tuple[str, ...]] = {
+    "": ("seed", "checkpoint_every", "keep", "trajectories", "wandb"),
+    "sft": ("steps", "batch", "lr", "warmup", "rounds", "round_steps", "round_share"),
+    "evaluation": ("every", "untrained"),
+}
+"""section -> settings that its worlds share: there is one update after another, and one checkpoint for all"""
+
+
+@dataclass(frozen=True)
+class PolicyRecipe:
+    """A policy beside the trained one."""
+
+    model: str
+    engine_name: str
+    engine: Any
+    tiny: TinySettings | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a run is told about one of its worlds."""
+
+    world: str
+    share: float
+    settings: Any
+    """the method's"""
+    train: TrainSettings
+
+
+@dataclass(frozen=True)
+class Recipe:
+    world: str
+    """one, or several with their shares: `alfworld=0.75,countdown=0.25`"""
+    method: str
+    model: str
+    out: Path
+    settings: Any
+    """the method's own settings, with its schedule"""
+    engine: Any
+    """the engine's own settings"""
+    train: TrainSettings
+    tiny: TinySettings | None = None
+    """sizes, where the model is built from scratch"""
+    engine_name: str = DEFAULT_ENGINE
+    worlds: Mapping[str, Document] = field(default_factory=dict)
+    """what was said of single worlds, where there are several"""
+    policies: Mapping[str, PolicyRecipe] = field(default_factory=dict)
+    """by name: those beside the trained one"""
+    said: frozenset[str] = field(default=frozenset(), compare=False)
+    """the method's settings that somebody named"""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """what was decided on the user's behalf, to be shown"""
+
+    @classmethod
+    def resolve(cls, file: Path | None, said: Said) -> Recipe:
+        """From a file (TOML, or the settings.json of a run) and flags, which win. Nothing heavy is imported."""
+        return cls.from_json(override(read_document(file) if file else {}, said))
+
+    @classmethod
+    def from_json(cls, document: Document) -> Recipe:
+        document = {key.replace("-", "_"): value for key, value in document.items()}
+        method, own = _named_table(document, "method", DEFAULT_METHOD)
+        if "schedule" in own:
+            raise TacitError("the schedule has a table of its own: write [schedule], not [method.schedule].")
+        settings = build(get_method(method), {**own, "schedule": document.get("schedule", {})}, "method")
+        outside = {key: document.pop(key) for key in OUTSIDE_TRAINING if key in document}
+        train = build(TrainSettings, document, "", also=OUTSIDE_TRAINING)
+        main = _policy(outside, "")
+        world = _text(outside, "world", "")
+        if not world:
+            where = "Give --world NAME (see `tacit list worlds`), `world = ...` in the file, or world=… from Python"
+            raise TacitError(f"no world was named. {where}.")
+        mixture = read_mixture(world)
+        worlds = _world_tables(outside.get("worlds", {}), mixture)
+        policies = {
+            name: _policy(_inheriting(main, table), f"policies.{name}") for name, table in outside.get("policies", {}).items()
+        }
+        out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
+        said = frozenset(own)
+        settings, notes = settings.fitted(Base(main.model, small=main.tiny is not None or is_small(main.model)), said)
+        return cls(
+            world, method, main.model, Path(out), settings, main.engine, train, main.tiny, main.engine_name, worlds, policies,
+            said, notes,
+        )  # fmt: skip
+
+    def to_json(self) -> Document:
+        """The document that `from_json` reads back exactly, from whatever directory: the same layout as a TOML file, with every
+        field said and every file with its whole path."""
+        method = to_data(self.settings)
+        schedule = method.pop("schedule")
+        document = {"world": self.world, "model": self.model, "out": str(self.out), **to_data(self.train)}
+        engine = {"name": self.engine_name, **to_data(self.engine)}
+        document |= {"method": {"name": self.method, **method}, "schedule": schedule, "engine": engine}
+        document |= {"tiny": to_data(self.tiny)} if self.tiny else {}
+        document |= {"worlds": dict(self.worlds)} if self.worlds else {}
+        beside = {name: _whole(policy) for name, policy in self.policies.items()}
+        return anchored(document | ({"policies": beside} if beside else {}))
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The run's worlds, each with the settings that hold there."""
+        found = []
+        for name, share in read_mixture(self.world).items():
+            own = dict(self.worlds.get(name, {}))
+            method = own.pop("method", {})
+            train = build(TrainSettings, own, f"worlds.{name}", self.train) if own else self.train
+            settings = build(type(self.settings), method, f"worlds.{name}.method", self.settings) if method else self.settings
+            found.append(Place(name, share, settings, train))
+        return tuple(found)
+
+    def at(self, world: str) -> Recipe:
+        """The same in one of its worlds alone."""
+        for place in self.places:
+            if place.world == world:
+                return replace(self, world=world, worlds={}, settings=place.settings, train=place.train)
+        raise TacitError(f"this run was in {self.world}, not in {world!r}.")
+
+    def alone(self, world: str = "") -> Recipe:
+        """The same in the world that is meant: the one named, or the only one there is."""
+        if not world and len(self.places) > 1:
+            raise TacitError(f"{self.out} was trained in several worlds ({self.world}); say which one is meant (--world).")
+        return self.at(world or self.places[0].world)
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.settings.schedule
+
+
+def read_document(file: Path) -> Document:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read the settings file {file}: {getattr(error, 'strerror', None) or error}.") from error
+    try:
+        document = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        raise TacitError(f"the settings file {file} is not valid {file.suffix.lstrip('.') or 'toml'}: {error}.") from error
+    if not isinstance(document, dict):
+        raise TacitError(f"the settings file {file} must hold a table of settings.")
+    return document
+
+
+def override(document: Document, said: Said) -> Document:
+    """The document with what flags say put in place."""
+    document = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
+    for place, value in said.items():
+        table = document
+        for key in place[:-1]:
+            inner = table.get(key, {})
+            # `method = "grpo"` in the file is short for a table that only has a name.
+            table[key] = {"name": inner} if isinstance(inner, str) else dict(inner)
+            table = table[key]
+        # The file may spell a key with dashes; said twice, the flag's is the one that holds.
+        table.pop(place[-1].replace("_", "-"), None)
+        table[place[-1]] = to_data(value)
+    return document
+
+
+def method_name(document: Document) -> str:
+    return _named_table(document, "method", DEFAULT_METHOD)[0]
+
+
+def engine_name(document: Document) -> str:
+    return _named_table(document, "engine", DEFAULT_ENGINE)[0]
+
+
+def _named_table(document: Document, key: str, usual: str) -> tuple[str, Document]:
+    """(name, settings) of what is named in a document: `method = "grpo"`, or a table with a `name`."""
+    table = document.get(key, usual)
+    table = {"name": table} if isinstance(table, str) else table
+    if not isinstance(table, Mapping):
+        raise TacitError(f"{key} must be a name or a table with one, not {table!r}.")
+    own = {name.replace("-", "_"): value for name, value in table.items()}
+    return _text(own, "name", usual), {name: value for name, value in own.items() if name != "name"}
+
+
+def _policy(table: Mapping[str, Any], where: str) -> PolicyRecipe:
+    """Model, engine and sizes as a table says them."""
+    prefix = f"{where}." if where else ""
+    if where:
+        for key in table:
+            if key not in ("model", "engine", "tiny"):
+                raise TacitError(f"unknown setting {key!r} in [{where}]. Known there: engine, model, tiny.")
+    model = _text(table, "model", DEFAULT_MODEL)
+    name, own = _named_table(dict(table), "engine", DEFAULT_ENGINE)
+    engine = build(get_engine(name).settings, own, f"{prefix}engine")
+    if model not in TINY_SIZES and table.get("tiny"):
+        raise TacitError(f"[{prefix}tiny] has sizes, but the model is {model!r}; they are for {', '.join(TINY_SIZES)}.")
+    tiny = build(TinySettings, table.get("tiny", {}), f"{prefix}tiny", TINY_SIZES[model]) if model in TINY_SIZES else None
+    return PolicyRecipe(model, name, engine, tiny)
+
+
+def _whole(policy: PolicyRecipe) -> Document:
+    """What another policy is where nothing else is said: the same model in the same engine."""
+    engine = {"name": policy.engine_name, **to_data(policy.engine)}
+    return {"model": policy.model, "engine": engine, **({"tiny": to_data(policy.tiny)} if policy.tiny else {})}
+
+
+def _inheriting(main: PolicyRecipe, table: Mapping[str, Any]) -> Document:
+    """A policy's table with what it leaves open taken from the main one: sizes where it is the same model, settings of the
+    engine where it is the same engine."""
+    whole, own = _whole(main), dict(table)
+    if own.get("model", main.model) != main.model:
+        whole.pop("tiny", None)
+    name, engine = _named_table(own, "engine", main.engine_name)
+    own["engine"] = {**(whole["engine"] if name == main.engine_name else {}), "name": name, **engine}
+    return {**whole, **own}
+
+
+def _world_tables(tables: Any, mixture: Mapping[str, float]) -> Mapping[str, Document]:
+    if not isinstance(tables, Mapping):
+        raise TacitError(f"[worlds] must hold a table for each world, not {tables!r}.")
+    for name in tables:
+        if name not in mixture:
+            raise TacitError(f"[worlds.{name}] is about a world the run is not in; it is in {', '.join(mixture)}.")
+        for section, shared in OF_THE_RUN.items():
+            own = tables[name].get(section, {}) if section else tables[name]
+            for key in own if isinstance(own, Mapping) else ():
+                if key.replace("-", "_") in shared:
+                    said = f"{section}.{key}" if section else key
+                    raise TacitError(
+                        f"[worlds.{name}] says {said!r}, which the worlds of a run share: say it outside [worlds]."
+                    )
+    return {name: dict(table) for name, table in tables.items()}
+
+
+def _text(table: Mapping[str, Any], key: str, default: str) -> str:
+    value = table.get(key, default)
+    if not isinstance(value, str):
+        raise TacitError(f"{key} must be text, not {value!r}.")
+    return value
+
+
+def _plain(name: str) -> str:
+    """A name as part of a directory's: `package.module:OBJECT` becomes `OBJECT`."""
+    return name.rpartition(":")[2]

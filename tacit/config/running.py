@@ -1,0 +1,99 @@
+"""A prepared run, carried out: the one way there is, whoever asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tacit.config.checks import AGENTS, Prepared, prepare
+from tacit.config.players import seated
+from tacit.config.recipe import Recipe
+from tacit.core.errors import EngineLost
+from tacit.core.progress import duration, reminded
+from tacit.core.protocols import Policy
+from tacit.rollout.encoding import check_talk
+from tacit.runs.directory import SETTINGS, Run, read_settings, saved_checkpoints
+from tacit.runs.files import write_json
+from tacit.training.loop import check_held
+from tacit.training.practice import Practice
+from tacit.training.reporting import Callback, Reporter
+from tacit.training.train import Trainer
+
+REBUILT = 3
+"""how often in a row the processes of a policy may be lost without a new checkpoint in between"""
+
+
+def carry_out(
+    prepared: Prepared,
+    resume: bool,
+    make_reporter: Callable[[], Reporter],
+    callbacks: Sequence[Callback] = (),
+    begun: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Everything that is left of a run; returns its summary. `begun` is told once there is a run directory to come back to:
+    until then whatever goes wrong has cost nothing. Where the processes of its policy are lost, they are started again, and it
+    goes on from the last checkpoint as a run that is resumed does."""
+    out, worlds = prepared.recipe.out, prepared.worlds
+    losses: list[str] = []
+    while True:
+        try:
+            return _carry_out(prepared, resume, make_reporter, callbacks, begun)
+        except EngineLost as lost:
+            settings = lost.settings
+            newest = saved_checkpoints(out).newest() if (out / SETTINGS).exists() else None
+            losses.append(newest.path.name if newest else "")
+            if not (out / SETTINGS).exists() or losses[-REBUILT - 1 :].count(losses[-1]) > REBUILT:
+                raise
+        recipe = replace(Recipe.from_json(read_settings(out)), out=out)
+        prepared, resume = prepare(replace(recipe, engine=replace(recipe.engine, **settings)), worlds), True
+
+
+def _carry_out(
+    prepared: Prepared,
+    resume: bool,
+    make_reporter: Callable[[], Reporter],
+    callbacks: Sequence[Callback],
+    begun: Callable[[], None],
+) -> dict[str, Any]:
+    recipe, reporter = prepared.recipe, make_reporter()
+    try:
+        with reminded(reporter.now, lambda spent: f"loading {recipe.model}, {duration(spent)}"):
+            policy, practices = _opened(prepared)
+        keep, wandb = recipe.train.keep, recipe.train.wandb
+        run = Run(recipe.out, keep, wandb) if resume else Run.create(recipe.out, recipe.to_json(), keep, wandb)
+        begun()
+        try:
+            if resume:
+                write_json(recipe.out / SETTINGS, recipe.to_json())
+            toolbox = prepared.toolbox
+            trainer = Trainer(run, policy, practices, recipe.train, reporter, toolbox.policies, callbacks, toolbox.alike)
+            return trainer.train()
+        except EngineLost as lost:
+            less = ", ".join(f"{name} = {value}" for name, value in lost.settings.items())
+            reporter.say(f"warning: {lost} This run tries by itself{f' with {less}' if less else ''}.")
+            for held in (policy, *prepared.toolbox.policies.values()):
+                if (close := getattr(held, "close", None)) is not None:
+                    close()
+            raise
+        finally:
+            run.close()
+    finally:
+        reporter.close()
+
+
+def _opened(prepared: Prepared) -> tuple[Policy, Sequence[Practice]]:
+    """Who is trained, loaded, and what it practises; refused where the two do not fit."""
+    recipe, practices = prepared.recipe, prepared.practices()
+    if recipe.model in AGENTS:
+        policy, practice = seated(recipe.model, practices[0])
+        practices = (practice,)
+    else:
+        policy = prepared.toolbox.open()
+    for practice in practices:
+        check_talk(practice.method.context, policy)
+        for companion in practice.method.companions:
+            if (check := getattr(companion, "check", None)) is not None:
+                check(policy)
+    check_held(recipe.train, policy)
+    return policy, practices

@@ -1,0 +1,255 @@
+"""The tools of a run: asked for while a method is built, opened once before anything is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.calibration.calibrate import place_of, read_calibration
+from tacit.companions.experience.retrieval import served_model
+from tacit.config.recipe import PolicyRecipe, Recipe
+from tacit.config.values import to_data
+from tacit.core.errors import TacitError
+from tacit.core.method import Context
+from tacit.core.protocols import LEARNING, ModelSource, Policy
+from tacit.core.seeds import derive
+from tacit.core.tools import Base, Encode, Thing
+from tacit.core.world import Environment
+from tacit.engines import get_engine
+from tacit.engines.models.bases import FOLDER, base_named, is_small
+from tacit.engines.models.sources import TEXTS_SEED
+from tacit.engines.models.tiny import cache_root
+
+# What is known of a recipe's model before it is loaded: how large it is, how deep, and what was calibrated for it.
+
+GLANCE = 1 << 16
+"""bytes read at either end of a file of weights"""
+
+
+def known_base(recipe: Recipe, world: Environment) -> Base:
+    small = recipe.tiny is not None or is_small(recipe.model)
+    return Base(recipe.model, small, _layers(recipe), read_calibration(calibration_place(recipe, world)))
+
+
+def calibration_place(recipe: Recipe, world: Environment) -> Path:
+    """A calibration belongs to a model in a world and a context: another prompt gives other hidden states."""
+    base = base_named(recipe.model)
+    path = Path(base or recipe.model).expanduser()
+    config = None if base else _config(path)
+    model: Any = base or recipe.model if config is None else config  # a directory may be moved and stays the same model
+    identity = {
+        "model": model,
+        "weights": "" if base else _digest(path),
+        "tiny": to_data(recipe.tiny) if recipe.tiny else None,
+        "world": world.name,
+        "context": _identity(recipe.settings.context(world)),
+    }
+    return place_of(cache_root(), f"{path.name}-{world.name}", identity)
+
+
+def _digest(path: Path) -> str:
+    """Of a checkpoint of ours, which says it beside its weights, or a glance at the weights of any other directory: two models
+    of one size are two models."""
+    for file in (path / "policy.json", path.parent / "policy.json"):
+        if file.is_file():
+            try:
+                return str(json.loads(file.read_text(encoding="utf-8")).get("digest", ""))
+            except (OSError, ValueError, AttributeError):
+                return ""
+    return _glance(path)
+
+
+def _glance(path: Path) -> str:
+    """A hash of where each file of weights begins and ends: gigabytes are not read to look a calibration up."""
+    seen = hashlib.sha256()
+    files = sorted([*path.glob("*.safetensors"), *path.glob("*.bin")]) if path.is_dir() else []
+    for file in files:
+        with file.open("rb") as opened:
+            size = file.stat().st_size
+            seen.update(f"{file.name} {size}".encode() + opened.read(GLANCE))
+            opened.seek(max(0, size - GLANCE))
+            seen.update(opened.read(GLANCE))
+    return seen.hexdigest()[:16] if files else ""
+
+
+def _identity(context: Context) -> dict[str, Any]:
+    """What decides the words of a prompt: the kind of context, its settings, and which wording and tracker write it."""
+    own: dict[str, Any] = {"kind": type(context).__name__}
+    for name, value in vars(context).items():
+        plain = value is None or isinstance(value, bool | int | float | str)
+        own[name] = value if plain else [type(value).__name__, getattr(value, "version", "")]
+    return own
+
+
+def _layers(recipe: Recipe) -> int | None:
+    """How deep the model is, where that is known without loading it."""
+    if recipe.tiny is not None:
+        return recipe.tiny.layers
+    base = base_named(recipe.model)
+    config = _config(FOLDER / base if base else Path(recipe.model).expanduser())
+    if config is None:
+        return None
+    layers = config.get("num_hidden_layers") or (config.get("text_config") or {}).get("num_hidden_layers")
+    return int(layers) if layers else None
+
+
+def _config(path: Path) -> dict[str, Any] | None:
+    for file in (path / "config.json", path / "model" / "config.json"):
+        if file.is_file():
+            try:
+                return json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                return None
+    return None
+
+
+# Sentence encoders: held here, or behind an endpoint.
+
+ADDRESS = "OPENAI_BASE_URL"
+"""environment variable with the endpoint of a bank that was made by one: a bank keeps the model's name, not where it was"""
+
+
+def load_encoder(name: str, url: str = "", key_variable: str = "OPENAI_API_KEY") -> Encode:
+    """With a `url` the model of that name there, else a directory or a hub id."""
+    if url:
+        from tacit.engines.endpoint.client import EmbeddingClient
+
+        return EmbeddingClient(url, name, key_variable)
+    from tacit.engines.local.sentences import SentenceModel
+
+    return SentenceModel(name)
+
+
+def encoder_of_bank(embedder: str) -> Encode:
+    """What a bank says its vectors were made with."""
+    model = served_model(embedder)
+    if model is None:
+        return load_encoder(embedder)
+    url = os.environ.get(ADDRESS, "")
+    if not url:
+        raise TacitError(
+            f"the bank was made with {model!r} behind an endpoint: say where it is, {ADDRESS}=http://HOST:PORT/v1."
+        )
+    return load_encoder(model, url)
+
+
+class Toolbox:
+    def __init__(self, recipe: Recipe, worlds: Sequence[Environment]) -> None:
+        self.recipe, self._worlds = recipe, worlds
+        self._encoders: dict[tuple[str, ...], Any] = {}
+        """by model, or by model, address and where the key is"""
+        self._layers: set[int] = set()
+        self._asked: dict[str, None] = {}
+        self._helping: dict[str, Policy | None] = {}
+        self._shared: dict[str, tuple[Hashable, Any]] = {}
+        self.policies: dict[str, Policy] = {}
+        """those beside the trained one, by name; here once `open` has loaded them"""
+
+    def sentences(self, model: str) -> Encode:
+        return self._encoder((model,))
+
+    def served_sentences(self, model: str, url: str, key_variable: str) -> Encode:
+        return self._encoder((model, url, key_variable))
+
+    def _encoder(self, place: tuple[str, ...]) -> Encode:
+        self._encoders.setdefault(place, None)
+
+        def encode(texts: Sequence[str]) -> np.ndarray:
+            return self._encoders[place](texts)
+
+        return encode
+
+    def policy(self, name: str) -> Callable[[], Policy]:
+        self._asked[name] = None
+        return lambda: self.policies[name]
+
+    def helper(self, name: str) -> Callable[[], Policy]:
+        self._helping.setdefault(name, None)
+
+        def help() -> Policy:
+            found = self._helping[name]
+            assert found is not None, "asked before it was opened"
+            return found
+
+        return help
+
+    def directory(self, name: str) -> Path:
+        return self.recipe.out / name
+
+    def shared(self, name: str, like: Hashable, make: Callable[[], Thing]) -> Thing:
+        if name not in self._shared:
+            self._shared[name] = (like, make())
+        known, thing = self._shared[name]
+        if known != like:
+            raise TacitError(
+                f"the worlds of a run share its {name}, and [worlds.…] would have it made differently: say those settings "
+                "outside [worlds]."
+            )
+        return thing
+
+    @property
+    def alike(self) -> frozenset[str]:
+        """Policies beside the trained one that begin as it does: nobody said otherwise."""
+        return frozenset(self._asked.keys() - self.recipe.policies.keys())
+
+    def check_learns(self, name: str, remedy: str) -> None:
+        beside = self.recipe.policies.get(name)
+        if beside is not None and LEARNING not in get_engine(beside.engine_name).capabilities:
+            raise TacitError(f"[policies.{name}]: engine {beside.engine_name!r} cannot learn. {remedy}")
+
+    def check_layer(self, layer: int) -> None:
+        self._layers.add(layer)
+
+    def check_policies(self) -> None:
+        """Refuse a policy that the built methods did not ask for, before anything is loaded."""
+        for name in self.recipe.policies:
+            known = [*self._asked, *self._helping]
+            if name not in known:
+                asked = f"it asks for {', '.join(known)}" if known else "it asks for none"
+                method = self.recipe.method
+                raise TacitError(f"[policies.{name}]: method {method!r} does not use a policy of that name; {asked}.")
+
+    def open(self) -> Policy:
+        """Load the trained policy and everything that was asked for. What cannot be had is found out here."""
+        recipe = self.recipe
+        main = PolicyRecipe(recipe.model, recipe.engine_name, recipe.engine, recipe.tiny)
+        policy = load_policy(main, recipe.train.seed, self._worlds)
+        for layer in self._layers:
+            policy.check_layer(layer)
+        for name in self._asked:
+            self.policies[name] = self._load(name, recipe.policies.get(name, main))
+        for name in self._helping:
+            self._helping[name] = self._load(name, recipe.policies.get(name, main))
+        for beside in (*self.policies.values(), *self._helping.values()):
+            if (answers := getattr(beside, "check_answers", None)) is not None:
+                answers()
+        for place in self._encoders:
+            self._encoders[place] = load_encoder(*place)
+        return policy
+
+    def _load(self, name: str, policy: PolicyRecipe) -> Policy:
+        with naming_policy(name):
+            return load_policy(policy, derive(self.recipe.train.seed, name), self._worlds)
+
+
+@contextmanager
+def naming_policy(name: str) -> Iterator[None]:
+    """Say of what is refused that it is about the policy of this name."""
+    try:
+        yield
+    except TacitError as error:
+        raise TacitError(f"[policies.{name}]: {error}") from error
+
+
+def load_policy(policy: PolicyRecipe, seed: int, worlds: Sequence[Environment]) -> Policy:
+    """The untrained policy. A tiny one trains its tokenizer on the text of all the worlds that have some."""
+    makers = [world.example_texts for world in worlds if world.example_texts is not None]
+    texts = (lambda: [text for make in makers for text in make(TEXTS_SEED)]) if makers else None
+    return get_engine(policy.engine_name).load(ModelSource(policy.model, seed, texts, policy.tiny), policy.engine)

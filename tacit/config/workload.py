@@ -1,0 +1,115 @@
+"""What a plan has to know of a model and a world before either is used: the shape, and the turns and tokens of episodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.core.errors import TacitError
+from tacit.core.method import Context
+from tacit.core.protocols import Tokenizer
+from tacit.core.types import Task
+from tacit.core.world import Environment
+from tacit.engines.endpoint.policy import ByteTokens
+from tacit.engines.models.bases import BASES, base_path
+from tacit.engines.models.sources import find_pretrained
+from tacit.planning.shapes import SIZES, ModelShape, shape_in, shape_of_size
+from tacit.planning.workload import Workload, from_records
+from tacit.rollout.encoding import encode_action
+from tacit.rollout.replay import Happening, playing, told
+from tacit.runs.trajectories import read_records
+
+BYTES_PER_TOKEN = 3.2
+"""of a world's text, where only a size is known: SmolLM2's tokenizer and Qwen2.5's have 3.0 to 3.4 on ALFWorld's prompts, 2.5
+on Countdown's, 4.2 on Cooking's"""
+
+
+ENOUGH = 256
+"""recorded episodes, from the newest back, that say how turns and tokens are spread"""
+
+
+def model_shape(name: str) -> tuple[ModelShape, Path | None]:
+    """The shape that a size, a packaged base or a directory stands for, and where its tokenizer lies."""
+    shape = shape_of_size(name)
+    if shape is not None:
+        return shape, None
+    if name in BASES:
+        return shape_in(base_path(name)), base_path(name)
+    if name.count("/") == 1 and not Path(name).expanduser().is_dir():
+        raise TacitError(
+            f"{name!r} is not on this machine; name its directory, or its size: {', '.join(SIZES)}, or any such as 360M."
+        )
+    place = Path(find_pretrained(name))
+    return shape_in(place), place
+
+
+def tokens_of(place: Path | None) -> tuple[Tokenizer, float, str]:
+    """(a tokenizer, tokens for each of its, what to call it)"""
+    if place is None:
+        return ByteTokens(), 1 / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN:g} bytes a token"
+    from tacit.engines.models.sources import codec_in
+
+    return codec_in(str(place)), 1.0, f"tokenizer of {place.name}"
+
+
+def recorded_workload(path: Path, episodes: int) -> Workload:
+    """Of the newest practice of a run, or of the one file that is named."""
+    file = path.expanduser()
+    if file.is_dir():
+        files = sorted((file / "trajectories").glob("rl-*.jsonl.gz")) or sorted((file / "trajectories").glob("*.jsonl.gz"))
+        if not files:
+            raise TacitError(f"{path} has no trajectories/*.jsonl.gz to measure; name a run that kept its trajectories.")
+    else:
+        files = [file]
+    records: list[dict[str, Any]] = []
+    for newest in reversed(files):
+        try:
+            records += read_records(newest)
+        except (OSError, ValueError) as error:
+            raise TacitError(f"cannot read the recorded episodes in {newest}: {error}.") from error
+        if len(records) >= ENOUGH:
+            break
+    return from_records(records, episodes, f"{len(records)} recorded episodes, up to {files[-1].name}")
+
+
+def expert_workload(
+    world: Environment, tasks: Sequence[Task], context: Context, place: Path | None, episodes: int, limit: int
+) -> Workload:
+    """The world's expert plays, and each turn is counted as an agent in this context would read and answer it."""
+    tokenizer, share, counted = tokens_of(place)
+    live, make_expert = world.make(), world.expert()
+    measured, seconds, steps = [], 0.0, 0
+    try:
+        for task in tasks:
+            turns = []
+            timed = _Timed(playing(live, task, make_expert(task), limit))
+            for turn in told(context, task, timed, tokenizer=tokenizer):
+                action = encode_action(turn.prompt, turn.action, context.format, tokenizer)
+                turns.append((max(1, round(len(turn.tokens) * share)), max(1, round(len(action) * share))))
+            measured.append(np.array(turns, np.int64))
+            seconds, steps = seconds + timed.seconds, steps + len(turns)
+    finally:
+        live.close()
+    source = f"expert of {world.name}, {len(tasks)} tasks, {counted}"
+    return Workload(episodes, tuple(measured), seconds / steps, source=source)
+
+
+class _Timed:
+    """A course, and the seconds that the world took for it, with whoever played in it."""
+
+    def __init__(self, course: Iterator[Happening]) -> None:
+        self._course, self.seconds = course, 0.0
+
+    def __iter__(self) -> Iterator[Happening]:
+        return self
+
+    def __next__(self) -> Happening:
+        began = time.perf_counter()
+        try:
+            return next(self._course)
+        finally:
+            self.seconds += time.perf_counter() - began

@@ -1,0 +1,102 @@
+"""A Ray cluster, for whoever starts processes there: ranks and servers of an engine, workers of a world. Ray is imported only
+when one is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError, install
+
+OWN = "local"
+"""the address that stands for a Ray of one's own, on this machine"""
+
+ANSWER_S = 10.0
+"""how long a cluster's door may take to open; left to itself, Ray knocks at a closed one for more than nine minutes"""
+
+_joined = ""
+"""Ray is one to a process"""
+
+
+def join_cluster(address: str, setting: str, processes: int) -> Any:
+    """The module `ray`, joined to the cluster at `address`, which was said by `setting`. A Ray of one's own has room for
+    `processes`, whatever this machine has."""
+    global _joined
+    try:
+        import ray
+    except ImportError as error:
+        raise TacitError(f"{setting} {address} needs Ray, which is not installed: {install('cluster')}.") from error
+    if ray.is_initialized():
+        if _joined and _joined != address:
+            raise TacitError(
+                f"{setting} {address}, but this process is in the Ray cluster at {_joined!r} already, and can be in one only; "
+                "say the same address for the engine and for the workers of worlds."
+            )
+        return ray
+    own = {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False} if address == OWN else {}
+    try:
+        _knock(address)
+        # Said in words even where it is one's own: without an address Ray takes a cluster that it finds on this machine.
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        if address == OWN:
+            raise TacitError(
+                f"Ray did not start on this machine: {first}. Where other work keeps it busy, try again when that is over."
+            ) from error
+        raise TacitError(
+            f"no Ray cluster answers at {address!r}: {first}. Start one with `ray start --head` and give its address, "
+            f"or use {setting} {OWN} for one of this run's own. One that asks for a token, as `ray start` says it does, wants "
+            "RAY_AUTH_MODE=token here too."
+        ) from error
+    _joined = address
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Whether anybody is there at all, where the address says where."""
+    if told := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address):
+        socket.create_connection((told[1], int(told[2])), timeout=ANSWER_S).close()
+
+
+def import_path() -> str:
+    """$PYTHONPATH of a process that is to find all that can be imported here."""
+    return os.pathsep.join(path or os.getcwd() for path in sys.path)
+
+
+# How many CPUs there are for us.
+
+
+def usable_cpus() -> int:
+    """CPUs in the affinity mask, or the container's quota where that is smaller."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+
+
+# The package `bm25s`, imported without JAX.
+#
+# Where JAX is installed, bm25s tries it while it is imported, for a quicker top-k that nobody here asks for: it takes three
+# quarters of a GPU's memory, and processes forked afterwards die.
+
+
+def load_bm25s() -> Any:
+    """The module. A JAX that was imported before is left alone."""
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # importing it now is an ImportError
+    try:
+        return importlib.import_module("bm25s")
+    except ImportError as error:
+        raise TacitError("the search needs the package bm25s, which is not installed: `pip install bm25s`.") from error
+    finally:
+        if hidden:
+            del sys.modules["jax"]

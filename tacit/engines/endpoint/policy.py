@@ -1,0 +1,188 @@
+"""A model behind an endpoint as a policy that can only sample: what evaluation needs, and nothing that needs weights."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+
+import numpy as np
+
+from tacit.core.chat import Chat, Message
+from tacit.core.protocols import Request, Sampling
+from tacit.core.types import Completion, Finish, Trajectory
+from tacit.engines.endpoint.client import Broken, ChatClient, spoken, wire
+
+# Tokens for those who have none of their own: a token is a byte of the text. A conversation is a text of its own kind, marked
+# by a first token that is no byte.
+
+TALK = 256
+"""what follows is a conversation"""
+
+
+class ByteTokens:
+    """The tokenizer of a player that is not spoken to in tokens: an endpoint, an expert, a person."""
+
+    context_limit = 1 << 40
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+    encode_completion = encode_prompt
+
+    def encode_chat(self, chat: Chat) -> np.ndarray:
+        return np.concatenate([np.array([TALK], np.int64), self.encode_prompt(chat.dumps())])
+
+    def encode_answer(self, chat: Chat, answer: Message) -> np.ndarray:
+        return self.encode_completion(answer.call.text() if answer.call else answer.content)
+
+    def decode(self, tokens: np.ndarray) -> str:
+        return bytes(tokens[tokens != TALK].astype(np.uint8)).decode()
+
+    def chat_in(self, tokens: np.ndarray) -> Chat | None:
+        """The conversation that was encoded; None where it was a text."""
+        return Chat.loads(self.decode(tokens)) if len(tokens) and tokens[0] == TALK else None
+
+
+class ChatPolicy(ByteTokens):
+    """Prompts are one user message each, or a conversation with its tools; `concurrency` of them are under way at a time.
+
+    The tokenizer is the server's and unknown here, so a prompt's tokens are its bytes until the server has said how many tokens
+    it read: `settle` puts the server's counts into a finished episode. Long prompts are the server's to refuse.
+
+    An answer that cannot be used becomes an empty completion that says so: one turn that does not parse, and that nobody keeps
+    as play. `broken` has the reasons.
+    """
+
+    elsewhere = True
+    """it works on other machines: while it does, there is time for something else here"""
+
+    def __init__(self, client: ChatClient, concurrency: int = 16) -> None:
+        self._client, self._concurrency = client, concurrency
+        self.broken: list[str] = []
+        self._lock = threading.Lock()
+
+    @property
+    def identity(self) -> str:
+        """What names it, where there are no weights to hash."""
+        return f"{self._client.model} at {self._client.url}"
+
+    def desk(self, sampling: Sampling, layer: int | None = None) -> ChatDesk:
+        return ChatDesk(partial(self._answer, sampling), self._concurrency)
+
+    def sample(self, requests: Sequence[Request], sampling: Sampling, layer: int | None = None) -> list[Completion]:
+        answers: dict[int, Completion] = {}
+        with contextlib.closing(self.desk(sampling)) as desk:
+            tickets = [desk.submit(request) for request in requests]
+            while finished := desk.wait():
+                answers.update(finished)
+        return [answers[ticket] for ticket in tickets]
+
+    def check_answers(self) -> None:
+        """Ask for one word: a wrong key, address or model is found out before there is anything to lose."""
+        with contextlib.suppress(Broken):
+            self._client.complete([{"role": "user", "content": "Answer with the word yes."}], max_tokens=1)
+
+    def settle(self, trajectory: Trajectory) -> Trajectory:
+        """The episode with as many prompt tokens per turn as the server said it read, where it said."""
+        steps = [
+            replace(step, prompt_tokens=np.zeros(step.completion.read, np.int64)) if step.completion.read else step
+            for step in trajectory.steps
+        ]
+        return replace(trajectory, steps=tuple(steps))
+
+    @property
+    def trouble(self) -> str:
+        """What the endpoint is being asked again, and why; empty where all is well."""
+        return self._client.trouble
+
+    def _answer(self, sampling: Sampling, request: Request) -> Completion:
+        options = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": request.max_tokens or sampling.max_tokens,
+            # Not part of the OpenAI interface, but of several servers'; sent only where asked for.
+            **({"top_k": sampling.top_k} if sampling.top_k else {}),
+        }
+        chat = self.chat_in(request.prompt)
+        messages, tools = wire(chat) if chat else ([{"role": "user", "content": self.decode(request.prompt)}], {})
+        try:
+            answer = self._client.complete(messages, request.seed, **options, **tools)
+        except Broken as error:
+            with self._lock:
+                self.broken.append(str(error))
+            return _completion("", 0, "unusable")
+        said = spoken(answer.text, answer.calls, answer.thought) if chat else answer.text
+        text = cut(said.lstrip(), sampling.stop)
+        finish: Finish = "stop" if answer.finished else "length"
+        return _completion(text, answer.completion_tokens or len(text.encode()), finish, answer.prompt_tokens)
+
+
+class ChatDesk:
+    """`concurrency` requests are under way at a time, the rest wait their turn; each is answered whenever the server has.
+
+    Its threads are daemons, and closing waits for none of them: whoever is stopped need not wait for a slow server."""
+
+    def __init__(self, answer: Callable[[Request], Completion], concurrency: int) -> None:
+        self._answer, self._most = answer, max(1, concurrency)
+        self._waiting: deque[tuple[int, Request]] = deque()
+        self._answered: SimpleQueue[tuple[int, Completion | BaseException]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._tickets = self._owed = self._threads = 0
+
+    def submit(self, request: Request) -> int:
+        ticket, self._tickets, self._owed = self._tickets, self._tickets + 1, self._owed + 1
+        with self._lock:
+            self._waiting.append((ticket, request))
+            if self._threads == self._most:
+                return ticket
+            self._threads += 1
+        threading.Thread(target=self._work, name="endpoint", daemon=True).start()
+        return ticket
+
+    def wait(self) -> list[tuple[int, Completion]]:
+        """An error is raised once all that was answered before it has been given out: it costs no answer."""
+        answers: list[tuple[int, Completion]] = []
+        while self._owed and (not answers or not self._answered.empty()):
+            ticket, answer = self._answered.get()
+            if isinstance(answer, BaseException):
+                if answers:
+                    self._answered.put((ticket, answer))
+                    break
+                self._owed -= 1
+                raise answer
+            answers.append((ticket, answer))
+            self._owed -= 1
+        return sorted(answers, key=lambda one: one[0])
+
+    def close(self) -> None:
+        """Requests that were not sent yet need not be."""
+        with self._lock:
+            self._waiting.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                ticket, request = self._waiting.popleft()
+            try:
+                self._answered.put((ticket, self._answer(request)))
+            except BaseException as error:  # raised where it is waited for
+                self._answered.put((ticket, error))
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+    """The text up to and including the first stop string. Servers leave the stop string out of what they return, and then a
+    closed tag cannot be told from one that was left open; so none is sent, and the text is cut here."""
+    ends = [place + len(stop) for stop in stops if (place := text.find(stop)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def _completion(text: str, tokens: int, finish: Finish, read: int = 0) -> Completion:
+    return Completion(np.zeros(tokens, np.int64), np.zeros(tokens, np.float32), text, finish, read=read)

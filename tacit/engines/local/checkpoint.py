@@ -1,0 +1,238 @@
+"""Saving and loading a local policy: weights anyone can open with transformers or peft, and beside them what training
+needs to go on exactly.
+
+    policy.json                    what is here, and a digest of the trained weights
+    model/                         all parameters: a transformers checkpoint
+    adapters/<name>/               LoRA: a peft checkpoint for each adapter
+    training/<name>.safetensors    optimiser moments and steps; float32 masters of bfloat16 weights; value head
+    reference/<name>.safetensors   the frozen reference, where there is one
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from tacit.core.errors import TacitError
+from tacit.engines.local.adapters import FROZEN
+from tacit.engines.local.engine import LocalEngine, Member
+from tacit.engines.local.memory import ran_out
+from tacit.engines.local.model import LanguageModel
+from tacit.engines.models.tiny import no_progress_bars
+
+FORMAT = 1
+MANIFEST = "policy.json"
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+def save(engine: LocalEngine, digest: str, directory: Path, optimizer: bool) -> None:
+    """Everything, into an empty directory. The manifest is written last: without it a checkpoint does not count."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        export(engine, directory)
+        for name, member in engine.members.items():
+            _write(directory / "training" / f"{name}.safetensors", _training_state(member, optimizer))
+            if member.reference is not None:
+                _write(directory / "reference" / f"{name}.safetensors", _reference_state(engine, member))
+        members = {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in engine.members.items()}
+        manifest = {"format": FORMAT, "lora": bool(engine.adapters), "optimizer": optimizer, "digest": digest}
+        (directory / MANIFEST).write_text(json.dumps({**manifest, "members": members}, indent=1))
+    except (OSError, SafetensorError) as error:
+        raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
+
+
+def export(engine: LocalEngine, directory: Path) -> None:
+    """The weights as the model uses them, for transformers or peft."""
+    if engine.adapters:
+        for name in engine.members:
+            _save_adapter(engine, name, directory / "adapters")
+    else:
+        with no_progress_bars():
+            engine.model.hf.save_pretrained(directory / "model")
+        engine.tokenizer.save_pretrained(directory / "model")
+
+
+def load(engine: LocalEngine, directory: Path) -> str:
+    """Put a saved policy into this one, bit for bit; returns the digest the weights must have."""
+    manifest = read_manifest(directory, bool(engine.adapters), engine.members)
+    if not engine.adapters:
+        file = directory / "model" / "model.safetensors"
+        _copy_into(_model_state(engine.model.hf), _read_shards(directory / "model"), file)
+    for name, info in manifest["members"].items():
+        member = engine.member(name)
+        if engine.adapters:
+            file = directory / "adapters" / name / "adapter_model.safetensors"
+            _copy_into(_adapter_state(engine, name), _read(file), file)
+        member.forget_training()
+        _load_training(member, directory / "training" / f"{name}.safetensors", manifest["optimizer"], info["steps"])
+        member.reference = None
+        if info["reference"]:
+            _load_reference(engine, name, member, directory / "reference" / f"{name}.safetensors")
+    engine.weights_changed(*manifest["members"])
+    return manifest["digest"]
+
+
+def load_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
+    """Put one saved adapter in the place of another of the same shape, in whatever number format the model is in here."""
+    if not engine.adapters:
+        raise TacitError(f"{directory} holds a LoRA adapter, but this policy trains all parameters (lora_rank 0).")
+    member, file = engine.member(name), directory / "adapter_model.safetensors"
+    targets, tensors = _adapter_state(engine, name), _read(file)
+    formats = {key: target.dtype for key, target in targets.items()}
+    _copy_into(targets, {key: t.to(formats.get(key, t.dtype)) for key, t in tensors.items()}, file)
+    member.forget_training()
+    member.reference = None
+    engine.weights_changed(name)
+
+
+def _save_adapter(engine: LocalEngine, name: str, directory: Path) -> None:
+    """In peft's own format, written by ourselves so that every adapter has the same layout and no base is looked up."""
+    assert engine.adapters is not None
+    engine.adapters.peft.peft_config[name].save_pretrained(directory / name)
+    _write(directory / name / "adapter_model.safetensors", _adapter_state(engine, name))
+
+
+def _adapter_state(engine: LocalEngine, name: str) -> dict[str, torch.Tensor]:
+    """Names as peft writes them: without the adapter's own name, below `base_model.model`."""
+    assert engine.adapters is not None
+    parameters = engine.adapters.parameters(name)
+    return {f"base_model.model.{key.replace(f'.{name}.', '.')}": p for key, p in parameters.items()}
+
+
+def _model_state(hf: Any) -> dict[str, torch.Tensor]:
+    """Every stored tensor once: tied weights and buffers that are not saved are left out."""
+    return dict(hf.named_parameters())
+
+
+def _training_state(member: Member, optimizer: bool) -> dict[str, torch.Tensor]:
+    state = _head_state(member)
+    if optimizer and member.has_trained:
+        weights = member.weights
+        for name, master in weights.master.items():
+            if master is not weights.live[name]:
+                state[f"master/{name}"] = master
+            # A parameter that no loss has used yet (a value head, say) has no moments.
+            state |= {f"{moment}/{name}": value for moment, value in weights.optimizer.state.get(master, {}).items()}
+    return state
+
+
+def _head_state(member: Member) -> dict[str, torch.Tensor]:
+    return {name: p for name, p in member.parameters.items() if name.startswith("value_head.")}
+
+
+def _load_training(member: Member, file: Path, optimizer: bool, steps: int) -> None:
+    state = _read(file)
+    _copy_into(_head_state(member), {name: t for name, t in state.items() if name.startswith("value_head.")}, file)
+    if not optimizer or not steps:
+        return
+    weights = member.weights
+    weights.steps = steps
+    try:
+        for name, master in weights.master.items():
+            if master is not weights.live[name]:
+                master.data.copy_(state[f"master/{name}"])
+            if any(f"{moment}/{name}" in state for moment in MOMENTS):
+                moments = {moment: state[f"{moment}/{name}"].to(master.device) for moment in MOMENTS}
+                weights.optimizer.state[master] = moments
+    except (KeyError, RuntimeError) as error:
+        if ran_out(error):
+            raise  # of the GPU's memory it says nothing of the file
+        raise TacitError(f"checkpoint file {file} does not fit this policy: {error}.") from error
+
+
+def _reference_state(engine: LocalEngine, member: Member) -> dict[str, torch.Tensor]:
+    if isinstance(member.reference, LanguageModel):
+        return _model_state(member.reference.hf)
+    assert member.reference is not None
+    return _adapter_state(engine, member.reference)
+
+
+def _load_reference(engine: LocalEngine, name: str, member: Member, file: Path) -> None:
+    state = _read(file)
+    if engine.adapters:
+        engine.adapters.make(name + FROZEN)
+        _copy_into(_adapter_state(engine, name + FROZEN), state, file)
+        member.reference = name + FROZEN
+        return
+    frozen = engine.frozen_copy()
+    _copy_into(_model_state(frozen), state, file)
+    member.reference = engine.wrapped(frozen)
+
+
+def _read_shards(directory: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a transformers checkpoint, in one file or several."""
+    files = sorted(directory.glob("model*.safetensors"))
+    if not files:
+        raise TacitError(f"cannot read checkpoint file {directory / 'model.safetensors'}: it is missing.")
+    return {name: tensor for file in files for name, tensor in _read(file).items()}
+
+
+def _write(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, file, metadata={"format": "pt"})
+
+
+def _read(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise _unreadable(file, error) from error
+
+
+@torch.no_grad()
+def _copy_into(targets: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor], file: Path) -> None:
+    """Give every target its tensor, in place. Anything missing, left over or of another shape or format is an error."""
+    if odd := sorted(set(targets) ^ set(tensors)):
+        raise TacitError(f"checkpoint file {file} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
+    for name, target in targets.items():
+        there = tensors[name]
+        if target.shape != there.shape or target.dtype != there.dtype:
+            form = str(there.dtype).removeprefix("torch.")
+            remedy = f" Hold it as it was saved: --engine.dtype {form}." if target.dtype != there.dtype else ""
+            raise TacitError(
+                f"checkpoint file {file} does not fit this policy: {name} is {tuple(there.shape)} {there.dtype} there and "
+                f"{tuple(target.shape)} {target.dtype} here.{remedy}"
+            )
+    for name, target in targets.items():
+        target.copy_(tensors[name])
+
+
+def read_manifest(directory: Path, lora: bool, members: Iterable[str]) -> dict[str, Any]:
+    """What a checkpoint says of itself; refused where it is not what a policy with or without adapters, or with these, can
+    load."""
+    file = directory / MANIFEST
+    try:
+        manifest = json.loads(file.read_text())
+        found = manifest["format"]
+        manifest["lora"], manifest["optimizer"], manifest["digest"], manifest["members"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(file, error) from error
+    if found != FORMAT:
+        raise TacitError(f"checkpoint file {file} has format {found}; this version of Tacit reads format {FORMAT}.")
+    if manifest["lora"] != lora:
+        kinds = ("all parameters (lora_rank 0)", "LoRA adapters (lora_rank above 0)")
+        raise TacitError(
+            f"checkpoint {directory} holds {kinds[manifest['lora']]}, but this policy trains {kinds[not manifest['lora']]}."
+        )
+    check_members(directory, manifest["members"], members)
+    return manifest
+
+
+def check_members(directory: Path, saved: Iterable[str], members: Iterable[str]) -> None:
+    """What is not in a checkpoint would stay as it has been learned since."""
+    if unknown := sorted(set(members) - set(saved)):
+        names = ", ".join(map(repr, unknown))
+        raise TacitError(
+            f"checkpoint {directory} has no adapter {names}, and this policy has: it was named after the checkpoint was "
+            "written. Load the checkpoint into a fresh policy, and name the adapter then."
+        )
+
+
+def _unreadable(file: Path, error: Exception) -> TacitError:
+    return TacitError(f"cannot read checkpoint file {file}: {error}. It is damaged or incomplete; use an earlier checkpoint.")

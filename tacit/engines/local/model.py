@@ -1,0 +1,215 @@
+"""Models as the engine uses them: a decoder, a head applied only where logits are wanted, and a way to speak to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tacit.core.errors import TacitError
+from tacit.core.platform import usable_cpus
+from tacit.engines.local.fast.cross_entropy import unrounded
+from tacit.engines.local.fast.packed import LeanDecoder, RaggedDecoder
+from tacit.engines.local.memory import patiently
+from tacit.engines.local.packing import FlatPack, Packed, buckets, flat_buckets, handed, pack, pack_flat
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.sources import find_pretrained
+from tacit.engines.models.tiny import no_progress_bars
+
+LOGIT_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
+"""most float32 logits held at once, [tokens × vocabulary]; larger requests are cut into chunks of tokens"""
+
+
+class LanguageModel:
+    """A causal LM in two halves. `hidden` runs the decoder; `logits` runs the head on chosen positions only.
+
+    `hf` is always the plain transformers model; LoRA layers sit inside it, so adapters change nothing here.
+    """
+
+    def __init__(self, hf: Any, compiled: bool = False, lean: bool = True):
+        """`lean` takes our own forward pass where the architecture allows; `compiled` compiles regions of it on a GPU, and the
+        whole decoder where there is no such pass."""
+        self.hf: Any = hf
+        self.decoder: Any = hf.base_model
+        self.head: Any = hf.get_output_embeddings()
+        self.config: Any = hf.config
+        self.layers = int(self.config.num_hidden_layers)
+        self.width = int(self.config.hidden_size)
+        self.vocabulary = int(self.head.weight.shape[0])
+        self.device: torch.device = self.head.weight.device
+        self._decode = self.decoder
+        # Cohere multiplies logits, Granite divides them, Gemma squashes them; everyone else does none of it.
+        scale = getattr(self.config, "logit_scale", None)
+        divisor = getattr(self.config, "logits_scaling", None)
+        self._scale = float(scale) if scale else 1.0 / float(divisor) if divisor else 1.0
+        self._softcap = getattr(self.config, "final_logit_softcapping", None)
+        self._check_head()
+        self.lean: LeanDecoder | None = None
+        if lean and LeanDecoder.supports(hf):
+            ragged = [RaggedDecoder(hf, regions=compiled)] if RaggedDecoder.suits(hf) else []
+            self.lean = next((ours for ours in (*ragged, LeanDecoder(hf)) if self._agrees(ours)), None)
+        if compiled and self.lean is None:
+            self._decode = torch.compile(self.decoder, dynamic=True)
+
+    def hidden(self, input_ids_RS: torch.Tensor) -> torch.Tensor:
+        """[R, S, D] states after the last layer and its norm."""
+        return self._decode(input_ids=input_ids_RS, use_cache=False).last_hidden_state
+
+    def cut(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int, pad: int
+    ) -> Iterator[FlatPack | Packed]:
+        """The rows (none with an empty completion) as micro-batches for `predicting`."""
+        for part in self.parts(prompts, completions, rows, budget):
+            yield self.packed(prompts, completions, part, pad)
+
+    def parts(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, budget: int
+    ) -> list[np.ndarray]:
+        """Which rows each micro-batch has."""
+        if self.lean is not None:
+            return flat_buckets(prompts, completions, rows, budget)
+        lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in rows]
+        return [rows[part] for part in buckets(lengths, budget)]
+
+    def packed(
+        self, prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int
+    ) -> FlatPack | Packed:
+        """The given rows as one micro-batch."""
+        lean = self.lean is not None
+        return pack_flat(prompts, completions, rows) if lean else pack(prompts, completions, rows, pad)
+
+    def predicting(self, packed: FlatPack | Packed) -> torch.Tensor:
+        """[T, D] the states from which the completion tokens are predicted."""
+        if isinstance(packed, FlatPack):
+            assert self.lean is not None
+            return self.lean(packed)
+        hidden_RSD = self.hidden(handed(packed.input_ids, self.device))
+        return hidden_RSD.flatten(0, 1).index_select(0, handed(packed.positions_T, self.device))
+
+    def hidden_layers(self, input_ids_RS: torch.Tensor) -> Sequence[torch.Tensor]:
+        """[R, S, D] states of every layer: 0 the embeddings, `layers` (or −1) the last."""
+        return self.decoder(input_ids=input_ids_RS, use_cache=False, output_hidden_states=True).hidden_states
+
+    @property
+    def ragged(self) -> RaggedDecoder | None:
+        """the pass that also gives states of every layer without padding, where there is one"""
+        return self.lean if isinstance(self.lean, RaggedDecoder) else None
+
+    def logits(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        """[T, V] in float32."""
+        logits_TV = self._head_product(hidden_TD)
+        if self._scale != 1.0:
+            logits_TV = logits_TV * self._scale
+        if self._softcap:
+            logits_TV = torch.tanh(logits_TV / self._softcap) * self._softcap
+        return logits_TV
+
+    @property
+    def plain_head(self) -> torch.Tensor | None:
+        """[V, D] where logits are the states' product with it, and nothing else happens to them"""
+        return None if self._scale != 1.0 or self._softcap else self._head_matrix
+
+    @property
+    def _head_matrix(self) -> torch.Tensor | None:
+        """None: a head with an adapter, say, or in shards"""
+        weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
+        return weight if type(self.head) is nn.Linear and bias is None and type(weight) is nn.Parameter else None
+
+    def _head_product(self, hidden_TD: torch.Tensor) -> torch.Tensor:
+        weight_VD = self._head_matrix
+        return self.head(hidden_TD).float() if weight_VD is None else unrounded(hidden_TD, weight_VD)
+
+    @property
+    def chunk_tokens(self) -> int:
+        """tokens whose logits are held at once"""
+        return max(1, LOGIT_ELEMENTS.get(self.device.type, 1 << 25) // self.vocabulary)
+
+    def check_layer(self, layer: int) -> int:
+        if not -self.layers - 1 <= layer <= self.layers:
+            raise TacitError(
+                f"layer {layer} does not exist: this model has layers 0 (embeddings) to {self.layers}, or −1 (the last) to "
+                f"−{self.layers + 1}."
+            )
+        return layer
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """An architecture with a head we do not know must be refused, not trained on wrong probabilities."""
+        probe = torch.arange(1, 5, device=self.device).remainder(self.vocabulary)[None]
+        ours = self.logits(self.decoder(input_ids=probe, use_cache=False).last_hidden_state[0, -1:])
+        theirs = self.hf(input_ids=probe, use_cache=False).logits[0, -1:].float()
+        if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
+            raise TacitError(
+                f"architecture {type(self.hf).__name__} computes its logits in a way the local engine does not know "
+                f"(differs by {float((ours - theirs).abs().max()):.3g} on a probe); use another model."
+            )
+
+    @torch.no_grad()
+    def _agrees(self, ours: LeanDecoder) -> bool:
+        """Only the model itself knows what it computes: on a small batch, with and without shared prompts, ours must."""
+        # Tokens from all over the vocabulary: the first ids are often special ones, of which bfloat16 makes nothing stable.
+        tokens = (np.arange(1, 40) * 7919) % self.vocabulary
+        prompts = [tokens[:8], tokens[:8], tokens[8:12], tokens[12:14]]
+        completions = [tokens[14:20], tokens[20:25], tokens[25:26], tokens[26:33]]
+        for rows in (np.arange(4), np.arange(1, 4)):
+            found = ours(pack_flat(prompts, completions, rows)).float()
+            theirs = self.predicting(pack(prompts, completions, rows, 0)).float()
+            apart_T = (found - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+            # Layers of bfloat16 rounding add up to some per cent; another formula is off by far more.
+            exact = self.head.weight.dtype == torch.float32
+            if not (apart_T.max() < 1e-3 if exact else apart_T.median() < 0.1):
+                return False
+        return True
+
+
+def resolve_device(settings: EngineSettings) -> tuple[torch.device, torch.dtype]:
+    """The device and weight format that `auto` stands for here."""
+    available = torch.cuda.is_available()
+    if settings.device == "cuda" and not available:
+        raise TacitError("device 'cuda' was asked for, but torch sees no GPU here; use device cpu, or auto.")
+    on_gpu = settings.device == "cuda" or (settings.device == "auto" and available)
+    dtype = settings.dtype if settings.dtype != "auto" else ("bfloat16" if on_gpu else "float32")
+    return torch.device("cuda" if on_gpu else "cpu"), getattr(torch, dtype)
+
+
+def set_threads(threads: int) -> None:
+    """0: what OMP_NUM_THREADS says, else the CPUs this process may use. More threads than CPUs are far slower than one."""
+    if threads == 0 and os.environ.get("OMP_NUM_THREADS"):
+        return
+    torch.set_num_threads(threads or usable_cpus())
+
+
+def keep_order(device: torch.device) -> None:
+    """From here on this process adds up in a fixed order on a GPU, which by itself does not: gradients of keys that several
+    rows read, say, come in whatever order they are ready. An operation that cannot is named in a warning; torch's attention
+    could and only warns, so our passes ask for it (`ragged_attention`), and a model's own has no fixed order."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it unwritten
+
+
+def load_pretrained(model: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A transformers model and its tokenizer, from a checkpoint directory or a hub id, in eval mode on the device."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = find_pretrained(model)
+    try:
+        with no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        remedy = (
+            "Check the files in it."
+            if Path(source).is_dir()
+            else "It is no local directory, so it was looked up on the model hub. Check the name and the network, or give the "
+            "path of a downloaded checkpoint (`tacit prepare smollm2` makes one without a hub)."
+        )
+        raise TacitError(f"cannot load model {model!r}: {first_line} {remedy}") from error
+    return patiently(lambda: hf.to(device), device, "loading the model").eval(), tokenizer

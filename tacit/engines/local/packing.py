@@ -1,0 +1,296 @@
+"""Cut ragged rows into rectangles of bounded size: rows of similar length together, so that little is padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tacit.core.errors import TacitError
+
+
+def power_from(count: int) -> int:
+    """The least power of two that is not below it."""
+    return 1 << (count - 1).bit_length()
+
+
+def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int) -> list[np.ndarray]:
+    """Row indices of each micro-batch: rows × longest row ≤ token_budget, longest rows first.
+
+    Every row is in exactly one bucket. A row longer than the whole budget gets a bucket of its own. Longest first, so
+    that what is going to run out of memory does so at once. Ties keep their order: the same lengths give the same cut.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    cut: list[np.ndarray] = []
+    start = 0
+    while start < len(order):
+        rows = max(1, token_budget // max(1, int(lengths[order[start]])))
+        cut.append(order[start : start + rows])
+        start += rows
+    return cut
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """One micro-batch as a right-padded rectangle, and where in it the completion tokens are predicted.
+
+    Right padding under a causal mask needs no attention mask: no real token ever sees a pad.
+
+        prompt [5 6 7], completion [8 9]:  inputs  5 6 7 8      (9 is predicted, never read)
+                                           predict . . 8 9      at positions 2 and 3
+    """
+
+    rows: np.ndarray
+    """[R] rows of the whole batch"""
+    input_ids: np.ndarray
+    """[R, S]"""
+    positions_T: np.ndarray
+    """where each completion token is predicted, as an index into the flattened [R·S]"""
+    targets_T: np.ndarray
+    row_T: np.ndarray
+    lengths_R: np.ndarray
+    """completion tokens per row"""
+    first_R: np.ndarray
+    """each row's first predicted token, as an index into T: it is predicted from the last prompt token"""
+    prompt_ends_R: np.ndarray
+    """the last prompt token of each row, as an index into the flattened [R·S]"""
+
+    @property
+    def computed(self) -> int:
+        """tokens the decoder runs over, padding included"""
+        return self.input_ids.size
+
+
+def input_lengths(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], context_limit: int) -> np.ndarray:
+    """Tokens each row has to read. The last completion token is only predicted."""
+    if len(prompts) != len(completions):
+        raise ValueError(f"{len(prompts)} prompts but {len(completions)} completions")
+    prompt_R = np.array([len(p) for p in prompts], dtype=np.int64)
+    completion_R = np.array([len(c) for c in completions], dtype=np.int64)
+    if len(prompt_R) and prompt_R.min() == 0:
+        raise ValueError(f"prompt {int(prompt_R.argmin())} is empty; a model needs at least one token to start from")
+    total_R = prompt_R + completion_R
+    if len(total_R) and total_R.max() > context_limit:
+        row = int(total_R.argmax())
+        raise TacitError(
+            f"row {row} has {prompt_R[row]} prompt and {completion_R[row]} completion tokens, over the model's context of "
+            f"{context_limit}. Shorten the prompt (less history) or take a model with a longer context."
+        )
+    return prompt_R + np.maximum(completion_R - 1, 0)
+
+
+def pack(
+    prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, pad: int, multiple: int = 1
+) -> Packed:
+    """The given rows as one rectangle; its width is rounded up to a `multiple` (few shapes, for compiled code)."""
+    prompt_R = np.array([len(prompts[r]) for r in rows], dtype=np.int64)
+    lengths_R = np.array([len(completions[r]) for r in rows], dtype=np.int64)
+    width = int((prompt_R + np.maximum(lengths_R - 1, 0)).max())
+    width = -(-width // multiple) * multiple
+    input_ids = np.full((len(rows), width), pad, dtype=np.int64)
+    for i, r in enumerate(rows):
+        input_ids[i, : prompt_R[i]] = prompts[r]
+        if lengths_R[i] > 1:
+            input_ids[i, prompt_R[i] : prompt_R[i] + lengths_R[i] - 1] = completions[r][:-1]
+    row_T = np.repeat(np.arange(len(rows)), lengths_R)
+    within_T = within(lengths_R)
+    prompt_ends_R = np.arange(len(rows)) * width + prompt_R - 1
+    return Packed(
+        rows=rows,
+        input_ids=input_ids,
+        positions_T=prompt_ends_R[row_T] + within_T,
+        targets_T=flat([completions[r] for r in rows], np.int64),
+        row_T=row_T,
+        lengths_R=lengths_R,
+        first_R=np.cumsum(lengths_R) - lengths_R,
+        prompt_ends_R=prompt_ends_R,
+    )
+
+
+def flat(column: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    """A ragged column end to end."""
+    return np.concatenate([np.asarray(c, dtype=dtype) for c in column]) if len(column) else np.zeros(0, dtype)
+
+
+def within(lengths: np.ndarray) -> np.ndarray:
+    """0 1 2 0 1 … for lengths 3, 2, …"""
+    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+# Micro-batches as flat tokens: no padding outside attention, and a prompt that several rows share appears once.
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """One rectangle of attention over flat tokens: `queries` [B, Q] look at `keys` [B, K], both indices of tokens.
+
+    Query i of row b sees keys up to `reach[b] + i`; without `reach` it sees keys up to i. `slots` names the places of the
+    rectangle [B·Q] whose answers are wanted, in order; the rest is padding.
+    """
+
+    queries: np.ndarray
+    keys: np.ndarray
+    reach: np.ndarray | None
+    slots: np.ndarray
+    queries_in_order: bool
+    """the rectangle is the tokens as they lie: nothing to gather"""
+    keys_in_order: bool
+    slots_in_order: bool
+    query_lengths: np.ndarray
+    """[B] queries of each row that are real"""
+    key_lengths: np.ndarray
+    """[B] keys of each row, the same without padding"""
+
+    @property
+    def ragged_keys(self) -> np.ndarray:
+        """The rows' keys end to end."""
+        return self.keys[np.arange(self.keys.shape[1]) < self.key_lengths[:, None]]
+
+
+@dataclass(frozen=True, eq=False)
+class FlatPack:
+    """One micro-batch as flat tokens without padding, each distinct prompt once where prompts are shared."""
+
+    rows: np.ndarray
+    tokens_N: np.ndarray
+    positions_N: np.ndarray
+    inner: tuple[Attention, ...]
+    """their answers, one after the other, are the tokens in order"""
+    top: Attention
+    """its answers are the predicted tokens in order"""
+    predicts_T: np.ndarray
+    """the token from which each completion token is predicted"""
+    targets_T: np.ndarray
+    row_T: np.ndarray
+    lengths_R: np.ndarray
+    first_R: np.ndarray
+    """each row's first predicted token, as an index into T: it is predicted from the last prompt token"""
+
+    @property
+    def computed(self) -> int:
+        """tokens the decoder runs over"""
+        return len(self.tokens_N)
+
+
+def pack_flat(prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray) -> FlatPack:
+    """The given rows (none with an empty completion) as flat tokens.
+
+    prompts [5 6] and [5 6], completions [7 8] and [9]:   tokens    5 6 7
+                                                          predict   . 7 8   for the first row
+                                                          predict   . 9     for the second
+    """
+    distinct: dict[bytes, int] = {}
+    of_R = np.array([distinct.setdefault(np.asarray(prompts[r], np.int64).tobytes(), len(distinct)) for r in rows])
+    firsts = np.unique(of_R, return_index=True)[1]
+    heads = [np.asarray(prompts[rows[i]], np.int64) for i in firsts]
+    tails = [np.asarray(completions[r], np.int64)[:-1] for r in rows]
+    lengths_R = np.array([len(completions[r]) for r in rows], dtype=np.int64)
+    prompt_R = np.array([len(heads[u]) for u in of_R], dtype=np.int64)
+    if len(heads) == len(rows):
+        parts = [part for pair in zip(heads, tails, strict=True) for part in pair]
+        total_R = prompt_R + lengths_R - 1
+        starts_R = np.cumsum(total_R) - total_R
+        keys = _ranges(starts_R, total_R)
+        positions_N = within(total_R)
+        inner: tuple[Attention, ...] = (_attention(keys, keys, None, total_R, total_R),)
+        tails_start_R = starts_R + prompt_R
+    else:
+        parts = [*heads, *tails]
+        sizes_U = np.array([len(h) for h in heads], dtype=np.int64)
+        starts_U = np.cumsum(sizes_U) - sizes_U
+        tails_R = lengths_R - 1
+        tails_start_R = sizes_U.sum() + np.cumsum(tails_R) - tails_R
+        prompt_keys = _ranges(starts_U, sizes_U)
+        keys = _joined(starts_U[of_R], prompt_R, tails_start_R, tails_R)
+        positions_N = np.concatenate([within(sizes_U), np.repeat(prompt_R, tails_R) + within(tails_R)])
+        inner = (_attention(prompt_keys, prompt_keys, None, sizes_U, sizes_U),)
+        if tails_R.any():
+            inner = (*inner, _attention(_ranges(tails_start_R, tails_R), keys, prompt_R, tails_R, prompt_R + tails_R))
+        starts_R = starts_U[of_R]
+    first_R = np.cumsum(lengths_R) - lengths_R
+    top = _attention(_ranges(first_R, lengths_R), keys, prompt_R - 1, lengths_R, prompt_R + lengths_R - 1)
+    asking = _joined(starts_R + prompt_R - 1, np.ones_like(lengths_R), tails_start_R, lengths_R - 1)
+    return FlatPack(
+        rows=rows,
+        tokens_N=np.concatenate(parts),
+        positions_N=positions_N,
+        inner=inner,
+        top=top,
+        predicts_T=asking.ravel()[top.slots],
+        targets_T=flat([completions[r] for r in rows], np.int64),
+        row_T=np.repeat(np.arange(len(rows)), lengths_R),
+        lengths_R=lengths_R,
+        first_R=first_R,
+    )
+
+
+def flat_buckets(
+    prompts: Sequence[np.ndarray], completions: Sequence[np.ndarray], rows: np.ndarray, token_budget: int
+) -> list[np.ndarray]:
+    """Rows of each micro-batch, at most `token_budget` tokens where more than one row is in it.
+
+    Rows that share a prompt are neighbours and count it once; rows with a prompt of their own are bucketed by length.
+    """
+    keys = {int(r): np.asarray(prompts[r], np.int64).tobytes() for r in rows}
+    counts: dict[bytes, int] = {}
+    for key in keys.values():
+        counts[key] = counts.get(key, 0) + 1
+    alone = np.array([r for r in rows if counts[keys[r]] == 1], dtype=np.int64)
+    shared = [int(r) for r in rows if counts[keys[r]] > 1]
+    shared.sort(key=lambda r: (-len(prompts[r]), keys[r], -len(completions[r]), r))
+    cut: list[list[int]] = []
+    size = 0
+    for row in shared:
+        new = not cut or keys[row] != keys[cut[-1][-1]]
+        tail = max(len(completions[row]) - 1, 0)
+        size += tail + (len(prompts[row]) if new else 0)
+        if not cut or size > token_budget:
+            cut.append([])
+            size = tail + len(prompts[row])
+        cut[-1].append(row)
+    lengths = [len(prompts[r]) + len(completions[r]) - 1 for r in alone]
+    return [np.array(part, dtype=np.int64) for part in cut] + [alone[part] for part in buckets(lengths, token_budget)]
+
+
+def _attention(
+    queries: np.ndarray, keys: np.ndarray, reach: np.ndarray | None, lengths: np.ndarray, key_lengths: np.ndarray
+) -> Attention:
+    """`lengths` queries of each row are real, and `key_lengths` keys."""
+    slots = np.repeat(np.arange(len(queries)) * queries.shape[1], lengths) + within(lengths)
+    in_order = _in_order(queries), _in_order(keys), len(slots) == queries.size
+    return Attention(queries, keys, reach, slots, *in_order, lengths, key_lengths)
+
+
+def _in_order(index: np.ndarray) -> bool:
+    return index.size > 0 and bool((index.ravel() == np.arange(index.size)).all())
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """[B, max length]: start, start + 1, …; beyond a row's length its last index again. An empty row reads token 0: its own
+    start may lie past the end."""
+    starts = np.where(lengths > 0, starts, 0)
+    offsets = np.arange(max(1, int(lengths.max())))
+    return starts[:, None] + np.minimum(offsets, np.maximum(lengths - 1, 0)[:, None])
+
+
+def _joined(a: np.ndarray, a_lengths: np.ndarray, b: np.ndarray, b_lengths: np.ndarray) -> np.ndarray:
+    """[B, max of both]: each row's range a, then its range b; beyond them the first index of a again."""
+    offsets = np.arange(int((a_lengths + b_lengths).max()))[None]
+    in_a, in_b = offsets < a_lengths[:, None], offsets < (a_lengths + b_lengths)[:, None]
+    second = b[:, None] + offsets - a_lengths[:, None]
+    return np.where(in_a, a[:, None] + offsets, np.where(in_b, second, a[:, None]))
+
+
+# From the host to a device that is at work, without waiting for it.
+
+
+def handed(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """On the device once it has done what it was told before. A GPU fetches it from memory that stays until then; of any other
+    it would be waited for."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cuda" and array.size:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

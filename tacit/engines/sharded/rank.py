@@ -1,0 +1,439 @@
+"""One rank: what the driver can ask of it. Every rank is asked the same, and does its part."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save as as_bytes
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.device_mesh import init_device_mesh
+
+from tacit.core.credit import Batch
+from tacit.core.errors import TacitError
+from tacit.core.protocols import LossTerm
+from tacit.engines.local.adapters import FROZEN, MAIN, Adapters
+from tacit.engines.local.checkpoint import MOMENTS
+from tacit.engines.local.engine import DEFAULT_BUDGET, hash_into, zero_head
+from tacit.engines.local.memory import Budget, give_back, is_crowded
+from tacit.engines.local.model import keep_order, resolve_device
+from tacit.engines.local.packing import buckets, input_lengths
+from tacit.engines.local.scoring import ModelScorer
+from tacit.engines.local.tokenizer import codec_for
+from tacit.engines.sharded.pair import GIVES, Pair
+from tacit.engines.sharded.policy import check_room
+from tacit.engines.sharded.rank_training import RigidBudget, Sharded, ShardedLearning, ShardMember, budget_for, turns
+from tacit.engines.sharded.settings import ShardedSettings
+
+# A rank's part of saving and loading: distributed checkpoints, which any other number of ranks can read.
+#
+# MEMBER/weight/NAME                          what is trained, in float32 (rounded as passes use it, without the optimiser)
+# MEMBER/exp_avg/NAME, exp_avg_sq, step       the optimiser's moments
+# MEMBER/reference/NAME                       the frozen reference, where there is one
+
+State = dict[str, Any]
+
+
+def save(rank: Rank, directory: Path, optimizer: bool) -> None:
+    state: State = {}
+    for name, member in rank.members.items():
+        for own in member.names():
+            tensor = member.own(own, masters=optimizer)
+            state[f"{name}/weight/{own}"] = tensor if optimizer or own not in member.sharded else tensor.to(rank.dtype).float()
+        if optimizer and member.steps:
+            weights = member.weights
+            for own, master in weights.master.items():
+                # A parameter that no loss has used yet (a value head, say) has no moments.
+                for moment, value in weights.optimizer.state.get(master, {}).items():
+                    state[f"{name}/{moment}/{own}"] = value if moment == "step" else weights.distributed(own, value)
+        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, name, member).items()}
+    try:
+        with _quiet():
+            dcp.save(state, checkpoint_id=directory)
+    except (OSError, CheckpointException) as error:
+        raise TacitError(f"cannot write the checkpoint {directory}: {error}. Earlier checkpoints are untouched.") from error
+
+
+def load(rank: Rank, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool) -> None:
+    saved = _saved(directory)
+    state: State = {}
+    for name, told in members.items():
+        rank.member(name)
+        member = rank.members[name]
+        member.forget_training()
+        member.reference = None
+        if told["reference"]:
+            _make_reference(rank, name, member)
+        state |= {f"{name}/reference/{own}": t for own, t in _reference(rank, name, member).items()}
+        if optimizer and told["steps"]:
+            weights = member.weights
+            weights.steps = told["steps"]
+            for own, master in weights.master.items():
+                if f"{name}/exp_avg/{own}" in saved:
+                    zeros = {moment: torch.zeros_like(master) for moment in MOMENTS[:2]}
+                    moments = {**zeros, "step": torch.zeros((), dtype=torch.float32, device=master.device)}
+                    weights.optimizer.state[master] = moments
+                    state |= {f"{name}/{m}/{own}": weights.distributed(own, moments[m]) for m in MOMENTS[:2]}
+                    state[f"{name}/step/{own}"] = moments["step"]
+        state |= {f"{name}/weight/{own}": member.own(own) for own in member.names()}
+    _check_fits(state, saved, directory)
+    try:
+        with _quiet(), torch.no_grad():
+            dcp.load(state, checkpoint_id=directory)
+    except (OSError, CheckpointException, RuntimeError) as error:
+        raise _unreadable(directory, error) from error
+    for name in members:
+        if rank.members[name].steps:
+            rank.members[name].weights.publish()
+
+
+def _reference(rank: Rank, name: str, member: ShardMember) -> State:
+    if isinstance(member.reference, Sharded):
+        return {own: p.detach() for own, p in member.reference.parameters.items()}
+    if member.reference is None or rank.adapters is None:
+        return {}
+    return {own: p.detach() for own, p in rank.adapters.parameters(member.reference).items()}
+
+
+def _make_reference(rank: Rank, name: str, member: ShardMember) -> None:
+    if rank.adapters is None:
+        member.reference = rank.frozen_copy()
+        return
+    rank.adapters.make(name + FROZEN)
+    member.reference = name + FROZEN
+
+
+def _saved(directory: Path) -> dict[str, Any]:
+    """What there is in it: name to shape and format."""
+    try:
+        return dict(dcp.FileSystemReader(directory).read_metadata().state_dict_metadata)
+    except Exception as error:  # a pickle file, of which anything may be wrong
+        raise _unreadable(directory, error) from error
+
+
+def _check_fits(state: State, saved: dict[str, Any], directory: Path) -> None:
+    if odd := sorted(set(state) ^ set(saved)):
+        raise TacitError(f"checkpoint {directory} does not fit this policy: {len(odd)} tensors differ, first {odd[0]}.")
+    for name, tensor in state.items():
+        there = saved[name]
+        if there.size != tensor.shape or there.properties.dtype != tensor.dtype:
+            raise TacitError(
+                f"checkpoint {directory} does not fit this policy: {name} is {tuple(there.size)} {there.properties.dtype} "
+                f"there and {tuple(tensor.shape)} {tensor.dtype} here."
+            )
+
+
+def _unreadable(directory: Path, error: BaseException) -> TacitError:
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return TacitError(
+        f"cannot read the checkpoint {directory}: {first}. It is damaged or incomplete; use an earlier checkpoint."
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+# A rank's part of handing weights over to servers: as a file, or tensor by tensor to each of them.
+#
+# What is given directly is kept in the first rank's host memory until the next version: a server that is started again takes
+# the version that the others have, though the ranks may have learned on.
+
+Told = list[tuple[str, tuple[int, ...], str]]
+"""name, shape and number format of the tensors that come, in their order"""
+
+
+class HandsOver:
+    number: int
+    host: str
+    device: torch.device
+    dtype: torch.dtype
+    members: dict[str, Any]
+
+    def __init__(self) -> None:
+        self._meeting: dict[int, Any] = {}
+        self._pairs: dict[int, Pair] = {}
+        self._kept: dict[str, dict[str, torch.Tensor]] = {}
+
+    def weights(self, name: str) -> bytes | None:
+        """What a member trains, value head apart, whole and as passes use it; from the first rank."""
+        found = dict(self._whole(name))
+        return None if self.number else as_bytes(found)
+
+    def write_weights(self, name: str, path: Path) -> str:
+        """`weights` into a file, for servers; the first rank writes it, under another name until it is whole. Returns what went
+        wrong."""
+        written = self.weights(name)
+        if written is not None:
+            unfinished = path.with_suffix(".unfinished")
+            try:
+                unfinished.write_bytes(written)
+                unfinished.rename(path)
+            except OSError as error:
+                unfinished.unlink(missing_ok=True)
+                return str(error)
+        return ""
+
+    def leave_room(self) -> None:
+        """What torch only keeps is for others now: a server on this GPU writes next, and takes more than its share at times."""
+        if is_crowded(self.device):
+            give_back(self.device)
+
+    def keep_weights(self, name: str) -> Told | None:
+        """Have `weights` at hand on the first rank, to be given. Returns what will come."""
+        self._kept.pop(name, None)  # room for the next
+        kept = dict(self._whole(name))
+        if self.number:
+            return None
+        self._kept[name] = kept
+        return [(own, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for own, tensor in kept.items()]
+
+    def open_pair(self, server: int) -> tuple[str, int] | None:
+        """Where a server can meet the first rank."""
+        if self.number:
+            return None
+        self._pairs.pop(server, None)
+        self._meeting[server] = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
+        return self.host, self._meeting[server].port
+
+    def meet(self, server: int) -> str:
+        """Returns what went wrong; that concerns the server, and the ranks go on."""
+
+        def meet() -> None:
+            self._pairs[server] = Pair(self._meeting[server], GIVES, self.device)
+
+        return self._with(server, meet)
+
+    def give_weights(self, name: str, server: int) -> str:
+        """As `meet`."""
+
+        def give() -> None:
+            for tensor in self._kept[name].values():
+                self._pairs[server].give(tensor)
+
+        return self._with(server, give)
+
+    def _with(self, server: int, work: Callable[[], None]) -> str:
+        try:
+            if not self.number:
+                work()
+        except RuntimeError as error:  # all that torch's groups raise
+            self._pairs.pop(server, None)
+            return str(error).strip().splitlines()[0]
+        return ""
+
+    def _whole(self, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+        for own, whole in self.members[name].whole(masters=False, dtype=self.dtype):
+            if not self.number and not own.startswith("value_head."):
+                yield own, whole.detach().to("cpu", copy=True).contiguous()  # learning goes on in the original
+
+
+Answers = list[tuple[int, Any]]
+"""(row, what was asked of it), of the rows that this rank computed"""
+
+
+class Rank(HandsOver):
+    def __init__(self, number: int, host: str):
+        """`host`: the address of the machine it is on"""
+        super().__init__()
+        self.number, self.host = number, host
+        self.sharded: Any = None
+        self.adapters: Adapters | None = None
+        self.members: dict[str, ShardMember] = {}
+
+    def open_store(self) -> tuple[str, int] | None:
+        """Where the ranks meet: at the first of them."""
+        if self.number:
+            return None
+        self._store = dist.TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
+        return self.host, self._store.port
+
+    def join(self, ranks: int, place: tuple[str, int], device: str, timeout_s: float) -> None:
+        limit = timedelta(seconds=timeout_s)
+        if self.number:
+            self._store = dist.TCPStore(*place, is_master=False, timeout=limit)
+        self.device = torch.device(device)
+        if self.device.type == "cuda":
+            self.device = torch.device("cuda", self.number % torch.cuda.device_count())
+            torch.cuda.set_device(self.device)
+        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=self._store, rank=self.number, world_size=ranks, timeout=limit)
+        self.mesh = init_device_mesh(self.device.type, (ranks,))
+
+    def open(self, checkpoint: str, settings: ShardedSettings, seed: int) -> dict[str, Any]:
+        """Load a model, in the place of what was here. Returns what the driver wants to know of it."""
+        self.members = {}  # what was here goes before something else comes
+        self.sharded = self.adapters = None
+        self.checkpoint, self.settings, self.seed = checkpoint, settings, seed
+        self.dtype = resolve_device(settings)[1]
+        check_room(checkpoint, settings, self.device, self.dtype)
+        if settings.repeatable:
+            keep_order(self.device)
+        self.sharded = self._load()
+        self.codec = codec_for(self.sharded.tokenizer, self.sharded.hf.config)
+        self.token_budget = settings.token_budget or DEFAULT_BUDGET[self.device.type]
+        self.learning_budget = Budget(self.token_budget, self.device)
+        self.scoring_budget = (RigidBudget if self.sharded.by_layer else Budget)(self.token_budget, self.device)
+        self.adapters = Adapters(self.sharded.hf, settings, seed, lambda: None) if settings.lora_rank else None
+        self.member(MAIN)
+        # Attention of one layer is read off its modules, outside of its own pass.
+        poolings = [p for p in self._scorer(self.sharded).poolings if p != "attention" or not self.sharded.by_layer]
+        return {"poolings": tuple(poolings), "by_layer": self.sharded.by_layer}
+
+    def member(self, name: str) -> None:
+        if name in self.members:
+            return
+        if self.adapters is not None:
+            self.adapters.make(name)
+        sharded = {} if self.adapters else self.sharded.parameters
+        replicated = self.adapters.parameters(name) if self.adapters else {}
+        head = zero_head(self.sharded.model.width, self.device) if self.settings.value_head else None
+        if head is not None:
+            replicated |= {f"value_head.{n}": p for n, p in head.named_parameters()}
+        self.members[name] = ShardMember(sharded, replicated, head, self.settings, self.dtype)
+
+    def logprobs(self, who: tuple[str, bool], prompts: Any, completions: Any, temperature: float) -> Answers:
+        return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.logprobs(own, theirs, temperature))
+
+    def distributions(self, who: tuple[str, bool], prompts: Any, completions: Any, top_k: int | None) -> Answers:
+        return self._score(who, prompts, completions, lambda scorer, own, theirs: scorer.distributions(own, theirs, top_k))
+
+    def hidden_scan(
+        self, name: str, prompts: Sequence[np.ndarray], layers: Sequence[int], poolings: Sequence[str]
+    ) -> list[tuple[np.ndarray, dict[tuple[int, str], np.ndarray]]]:
+        """(rows, their states), of the rows that this rank computed"""
+        nothing: list[np.ndarray] = [np.zeros(0, np.int64)] * len(prompts)
+        lengths = input_lengths(prompts, nothing, self.codec.context_limit)
+        parts = buckets(lengths, budget_for(self._ranks, lengths, self.token_budget))
+        self._activate(name)
+        scorer = self._scorer(self.sharded)
+
+        def of(rows: np.ndarray) -> dict[tuple[int, str], np.ndarray]:
+            return scorer.hidden_scan([prompts[i] for i in rows], layers, poolings)
+
+        return self._passes(self.sharded, parts, of)
+
+    def values(self, name: str, prompts: Sequence[np.ndarray]) -> Answers:
+        head = self.members[name].value_head
+        if head is None:
+            raise TacitError("this policy has no value head; set the engine setting value_head.")
+
+        def of(scorer: ModelScorer, own: Sequence[np.ndarray], _: Sequence[np.ndarray]) -> np.ndarray:
+            return scorer.values(own, head)
+
+        return self._score((name, False), prompts, [np.zeros(1, np.int64)] * len(prompts), of)
+
+    def update(self, name: str, batch: Batch, losses: Sequence[LossTerm], lr: float) -> dict[str, float]:
+        member = self.members[name]
+        self._activate(name)
+        budget = self.learning_budget
+        learning = ShardedLearning(
+            self.sharded, self.codec, member.weights, self.settings, budget, self.seed, member.value_head
+        )
+        learning.plan(batch, losses)
+        metrics = learning.update(batch, losses, lr)
+        return metrics | ({"token_budget": float(budget.now)} if budget.now < budget.chosen else {})
+
+    def begin_stage(self, name: str) -> None:
+        if self.members[name].steps:
+            self.members[name].weights.forget_moments()
+
+    def freeze_reference(self, name: str) -> None:
+        member = self.members[name]
+        if self.adapters is not None:
+            self.adapters.copy(name, name + FROZEN)
+            member.reference = name + FROZEN
+            return
+        frozen = member.reference if isinstance(member.reference, Sharded) else self.frozen_copy()
+        with torch.no_grad():
+            for own, there in self.sharded.parameters.items():
+                frozen.parameters[own].copy_(there)
+        member.reference = frozen
+
+    def frozen_copy(self) -> Sharded:
+        """The model as it began, in shards of its own, to take the weights of a reference."""
+        frozen = self._load()
+        for p in frozen.parameters.values():
+            p.requires_grad_(False)
+        return frozen
+
+    def digest(self, name: str | None, masters: bool) -> str | None:
+        """As the local engine's, of equal weights: however many ranks they are spread over. From the first rank."""
+        total = hashlib.sha256()
+        for own, member in sorted(self.members.items()):
+            if name in (None, own):
+                for tensor_name, whole in member.whole(masters, self.dtype):
+                    if not self.number:
+                        hash_into(total, own, tensor_name, whole)
+        return None if self.number else total.hexdigest()
+
+    def save(self, directory: Path, optimizer: bool) -> dict[str, dict[str, Any]]:
+        save(self, directory, optimizer)
+        return {name: {"reference": m.reference is not None, "steps": m.steps} for name, m in self.members.items()}
+
+    def load(self, directory: Path, members: dict[str, dict[str, Any]], optimizer: bool) -> None:
+        load(self, directory, members, optimizer)
+
+    @property
+    def _ranks(self) -> int:
+        return dist.get_world_size()
+
+    def _load(self) -> Sharded:
+        return Sharded(self.checkpoint, self.settings, self.dtype, self.mesh, self.device)
+
+    def _activate(self, name: str | None) -> None:
+        if self.adapters is not None:
+            self.adapters.activate(name)
+
+    def _scorer(self, sharded: Sharded) -> ModelScorer:
+        return ModelScorer(sharded.model, self.codec, self.scoring_budget)
+
+    def _who(self, name: str, reference: bool) -> Sharded:
+        """The model to ask, with the right adapter active."""
+        frozen = self.members[name].reference if reference else name
+        if isinstance(frozen, Sharded):
+            return frozen
+        self._activate(frozen)
+        return self.sharded
+
+    def _score(
+        self,
+        who: tuple[str, bool],
+        prompts: Sequence[np.ndarray],
+        completions: Sequence[np.ndarray],
+        score: Callable[[ModelScorer, Sequence[np.ndarray], Sequence[np.ndarray]], Iterable[Any]],
+    ) -> Answers:
+        """Rows without completion tokens are left out."""
+        sharded = self._who(*who)
+        lengths = input_lengths(prompts, completions, self.codec.context_limit)
+        rows = np.array([i for i, c in enumerate(completions) if len(c)], dtype=np.int64)
+        parts = sharded.model.parts(prompts, completions, rows, budget_for(self._ranks, lengths[rows], self.token_budget))
+        scorer = self._scorer(sharded)
+
+        def of(part: np.ndarray) -> Iterable[Any]:
+            return score(scorer, [prompts[i] for i in part], [completions[i] for i in part])
+
+        return [pair for part, found in self._passes(sharded, parts, of) for pair in zip(part.tolist(), found, strict=True)]
+
+    @torch.no_grad()
+    def _passes(self, sharded: Sharded, parts: Sequence[np.ndarray], of: Callable[[np.ndarray], Any]) -> list[tuple[Any, Any]]:
+        answers = []
+        for part, counts, _ in turns(parts, self.number, self._ranks):
+            found = sharded.run(partial(of, part))
+            if counts:
+                answers.append((part, found))
+        sharded.let_go()
+        return answers

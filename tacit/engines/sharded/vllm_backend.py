@@ -1,0 +1,244 @@
+"""Our own draw inside vLLM: the n-th token of a request is a function of its logits, its seed and n, as it is everywhere else.
+
+vLLM's part ends with the logits. This processor draws from them as the local engine does, and leaves one token to choose: its
+logit becomes the log-probability that the draw says it has, and all others −∞. vLLM is then asked for the greedy token and
+for its processed logit. So a request says the same wherever it is written, up to rounding, and no generator has to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+from vllm import EngineArgs, LLMEngine, SamplingParams, TokensPrompt
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from tacit.core.protocols import Sampling
+from tacit.engines.local.sampling import draw
+from tacit.engines.local.slots import KnownStops, uniforms
+from tacit.engines.sharded.messages import Delivery, Opening, Order
+
+LOGPROBS_MODE = "processed_logits"
+"""how vLLM must report log-probabilities for this to work"""
+
+
+def parameters(order: Order, end_tokens: tuple[int, ...]) -> SamplingParams:
+    drawn = order.sampling
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=order.max_tokens,
+        stop_token_ids=list(end_tokens),
+        ignore_eos=True,  # the ends are ours
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args={"seed": order.seed, "temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k},
+    )
+
+
+@dataclass(frozen=True)
+class _DrawRow:
+    sampling: Sampling
+    uniform_T: np.ndarray
+    written: list[int]
+    """grows as the request does"""
+
+
+class OwnDraw(LogitsProcessor):
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
+        self._rows: dict[int, _DrawRow] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        if batch_update is None:
+            return
+        for place in batch_update.removed:
+            self._rows.pop(place, None)
+        for place, asked, _, written in batch_update.added:
+            self._rows.pop(place, None)
+            if told := asked.extra_args:
+                sampling = Sampling(told["temperature"], told["top_p"], told["top_k"])
+                self._rows[place] = _DrawRow(sampling, uniforms([told["seed"]], asked.max_tokens)[0], written)
+        for source, target, how in batch_update.moved:
+            moved, there = self._rows.pop(source, None), self._rows.pop(target, None)
+            if moved is not None:
+                self._rows[target] = moved
+            if there is not None and how is MoveDirectionality.SWAP:
+                self._rows[source] = there
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        together: dict[Sampling, list[int]] = {}
+        for place, row in self._rows.items():
+            together.setdefault(row.sampling, []).append(place)
+        for sampling, places in together.items():
+            # A prompt that is read in parts gives logits before its end; what is drawn from those is thrown away.
+            noise = [self._rows[p].uniform_T[min(len(self._rows[p].written), len(self._rows[p].uniform_T) - 1)] for p in places]
+            rows_B = torch.tensor(places, device=logits.device)
+            tokens_B, logprobs_B = draw(logits[rows_B], torch.tensor(np.array(noise), device=logits.device), sampling)
+            logits[rows_B] = -torch.inf
+            logits[rows_B, tokens_B] = logprobs_B
+        return logits
+
+
+# New weights for a vLLM that is running.
+
+
+class TakesOver:
+    """What a vLLM worker can do besides (`worker_extension_cls`)."""
+
+    model_runner: Any
+
+    def take_over(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Named as transformers names them; a tied head is not among them."""
+        self.model_runner.reload_weights(weights_iterator=iter(weights))
+        self._renew_tied_head()
+
+    def _renew_tied_head(self) -> None:
+        """On a CPU each linear layer multiplies by a packed copy of its weight. What is loaded is packed again; a tied head
+        loads nothing, and would go on answering with the old weights."""
+        model = self.model_runner.model
+        head = getattr(getattr(model, "runnable", model), "lm_head", None)
+        if head is not None and hasattr(head, "cpu_linear"):
+            from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+            dispatch_cpu_unquantized_gemm(head, remove_weight=False)
+
+
+# A server's vLLM: requests are added while others are under way, and each step gives every one of them another token.
+
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""what vLLM keeps room for"""
+MAIN = "default"
+PREFILLED = 16_384
+"""prompt tokens that a GPU reads at once; vLLM's own 2,048 leave it waiting"""
+
+
+@dataclass
+class _Row:
+    order: Order
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Writer:
+    def __init__(self, told: Opening):
+        self._told = told
+        self._rows: dict[str, _Row] = {}
+        self._adapters: dict[str, LoRARequest] = {}
+        self._made = 0
+        self._versions: dict[str, int] = {} if told.lora_rank else {MAIN: 0}
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(told)))
+        tokenizer, vocabulary = AutoTokenizer.from_pretrained(told.checkpoint), self._engine.model_config.get_vocab_size()
+        self._stops = KnownStops(tokenizer, told.end_tokens, vocabulary)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, orders: list[Order]) -> None:
+        for order in orders:
+            self._begin(order)
+
+    def forget(self, tickets: list[int]) -> None:
+        self._abort([name for name, row in self._rows.items() if row.order.ticket in tickets])
+
+    def load(self, member: str, version: int, path: str) -> None:
+        """Take over what was handed over in a file."""
+        if not self._told.lora_rank:
+            return self.take(member, version, load_file(path).items())
+        with self._beginning_again(member, version):
+            old = self._adapters.get(member)
+            # A name and a number of its own for every version: vLLM takes a number it knows for the adapter it knows.
+            self._made += 1
+            self._adapters[member] = LoRARequest(f"{member}-{version}-{self._made}", self._made, path)
+            # Now: what cannot be read must not end the process at its first token.
+            self._engine.add_lora(self._adapters[member])
+            if old is not None:
+                self._engine.remove_lora(old.lora_int_id)
+
+    def take(self, member: str, version: int, weights: Iterable[tuple[str, Any]]) -> None:
+        """Take over weights as they come."""
+        with self._beginning_again(member, version):
+            self._engine.collective_rpc("take_over", args=(weights,))
+
+    @contextmanager
+    def _beginning_again(self, member: str, version: int) -> Iterator[None]:
+        """A completion is written by one version: what is under way begins again once the new weights are there."""
+        again = [row.order for row in self._rows.values() if row.order.member == member]
+        self._abort([name for name, row in self._rows.items() if row.order.member == member])
+        yield
+        self._engine.reset_prefix_cache()  # what was computed with the old weights
+        self._versions[member] = version
+        self.add(again)
+
+    def step(self) -> list[Delivery]:
+        """One more token of everything under way; what is finished by it."""
+        finished, over = [], []
+        for output in self._engine.step() if self._rows else ():
+            row = self._rows.get(output.request_id)
+            if row is None:
+                continue
+            said = output.outputs[0]
+            stopped = False
+            for token, known in zip(said.token_ids, said.logprobs, strict=True):
+                row.tokens.append(int(token))
+                row.logprobs.append(float(known[token].logprob))
+                if stopped := self._stops(row.order.sampling.stop).ends(np.array(row.tokens)):
+                    break
+            if stopped or output.finished:
+                finished.append(self._delivery(row, stopped))
+                del self._rows[output.request_id]
+                if not output.finished:
+                    over.append(output.request_id)
+        if over:
+            self._engine.abort_request(over)
+        return finished
+
+    def _begin(self, order: Order) -> None:
+        name = f"{order.ticket}-{self._versions[order.member]}"
+        prompt, asked = TokensPrompt(prompt_token_ids=list(order.prompt)), parameters(order, self._told.end_tokens)
+        self._engine.add_request(name, prompt, asked, lora_request=self._adapters.get(order.member))
+        self._rows[name] = _Row(order)
+
+    def _abort(self, names: list[str]) -> None:
+        if names:
+            self._engine.abort_request(names)
+        for name in names:
+            del self._rows[name]
+
+    def _delivery(self, row: _Row, stopped: bool) -> Delivery:
+        version = self._versions[row.order.member]
+        return Delivery(row.order.ticket, tuple(row.tokens), tuple(row.logprobs), stopped, version)
+
+
+def _arguments(told: Opening) -> dict[str, Any]:
+    on_cpu = told.device == "cpu"
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": next(r for r in LORA_RANKS if r >= told.lora_rank)}
+    return {
+        "model": told.checkpoint,
+        "skip_tokenizer_init": True,
+        "dtype": told.dtype,
+        "max_model_len": told.context,
+        "max_num_seqs": told.max_batch,
+        "enforce_eager": on_cpu,
+        **({} if on_cpu else {"max_num_batched_tokens": PREFILLED}),
+        "gpu_memory_utilization": told.memory,
+        "enable_prefix_caching": True,
+        "logits_processors": [OwnDraw],
+        "logprobs_mode": LOGPROBS_MODE,
+        "worker_extension_cls": "tacit.engines.sharded.vllm_backend.TakesOver",
+        "async_scheduling": False,  # a token is drawn once the one before it is known
+        "disable_log_stats": True,
+        "seed": 0,
+        **(adapters if told.lora_rank else {}),
+    }

@@ -1,0 +1,187 @@
+"""The service at the other end: how it is reached, waited for, and tried out before anything is trusted to it.
+
+All that is used of the client are `ServiceClient.create_lora_training_client`, `create_sampling_client` and
+`get_server_capabilities`; `TrainingClient.forward`, `forward_backward`, `optim_step`, `save_state`, `load_state`,
+`load_state_with_optimizer`, `save_weights_for_sampler`, `get_tokenizer`; `SamplingClient.sample` and `compute_logprobs`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tacit.core.errors import TacitError, install
+from tacit.engines.tinker.settings import TinkerSettings
+
+# Rows as the API takes them. A sequence is sent as its tokens without the last; position i predicts token i + 1, and all that
+# a loss reads (`target_tokens`, `weights`, `logprobs`, `advantages`) has one number per position.
+
+
+def scored_datum(prompt: np.ndarray, completion: np.ndarray) -> Any:
+    """To ask for the log-probabilities of a completion: cross entropy, which weighs the completion and not the prompt."""
+    import tinker
+
+    weights = _placed(prompt, np.ones(len(completion)))
+    return tinker.Datum(model_input=_input(prompt, completion), loss_fn_inputs={"target_tokens": _targets(prompt, completion),
+                                                                               "weights": _floats(weights)})  # fmt: skip
+
+
+def gradient_datum(prompt: np.ndarray, completion: np.ndarray, logprobs: np.ndarray, gradient: np.ndarray) -> Any:
+    """To have Σ gradient · ∇log π: `importance_sampling` is −Σ exp(log π − logprobs) · advantages, whose gradient at logprobs
+    = log π is −Σ advantages · ∇log π. So the gradient is sent as advantages, with its sign turned round, beside the
+    log-probabilities that the service itself has just computed."""
+    import tinker
+
+    return tinker.Datum(
+        model_input=_input(prompt, completion),
+        loss_fn_inputs={
+            "target_tokens": _targets(prompt, completion),
+            "logprobs": _floats(_placed(prompt, logprobs)),
+            "advantages": _floats(_placed(prompt, -np.asarray(gradient))),
+        },
+    )
+
+
+def completion_part(prompt: np.ndarray, completion: np.ndarray, output: Any) -> np.ndarray:
+    """The completion's log-probabilities among those of a whole row."""
+    logprobs = np.asarray(output["logprobs"].data, np.float64)
+    return logprobs[len(prompt) - 1 :][: len(completion)].astype(np.float32)
+
+
+def whole_input(tokens: np.ndarray) -> Any:
+    import tinker
+
+    return tinker.ModelInput.from_ints(tokens=np.asarray(tokens).tolist())
+
+
+def _input(prompt: np.ndarray, completion: np.ndarray) -> Any:
+    return whole_input(np.concatenate([prompt, completion])[:-1])
+
+
+def _targets(prompt: np.ndarray, completion: np.ndarray) -> Any:
+    import tinker
+
+    tokens: Sequence[int] = np.concatenate([prompt, completion])[1:].tolist()
+    return tinker.TensorData(data=list(tokens), dtype="int64", shape=[len(tokens)])
+
+
+def _floats(numbers: np.ndarray) -> Any:
+    import tinker
+
+    return tinker.TensorData(data=np.asarray(numbers, np.float32).tolist(), dtype="float32", shape=[len(numbers)])
+
+
+def _placed(prompt: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Zeros where the prompt's own tokens are predicted, then the numbers."""
+    return np.concatenate([np.zeros(len(prompt) - 1), numbers])
+
+
+NORMS = ("unclipped_grad_l2:mean", "skyrl.ai/grad_norm", "grad_norm")
+"""what services call the norm of the gradient in the metrics of a step"""
+PROBE = (np.arange(11, 27), np.arange(27, 35))
+"""prompt and completion of the probe: any tokens do"""
+
+
+def open_service(settings: TinkerSettings) -> Any:
+    try:
+        import tinker
+    except ImportError as error:
+        raise TacitError(f"the engine 'tinker' needs the package {error.name}: {install('tinker')}.") from error
+    key = os.environ.get(settings.key_variable, "")
+    if not key:
+        raise TacitError(f"there is no key in ${settings.key_variable}; set it, or name another with --engine.key-variable.")
+    told: dict[str, Any] = {"base_url": settings.url} if settings.url else {}
+    try:
+        return tinker.ServiceClient(api_key=key, **told)
+    except Exception as error:
+        where = settings.url or os.environ.get("TINKER_BASE_URL", "the hosted service")
+        raise TacitError(
+            f"cannot connect to {where}: {_first_line(error)} Check --engine.url, the key and the network."
+        ) from error
+
+
+def answer(future: Any, settings: TinkerSettings, what: str) -> Any:
+    """What a future holds once it is there; never waited for longer than the limit, and refused in words."""
+    try:
+        return future.result(timeout=settings.timeout_s)
+    except (TimeoutError, concurrent.futures.TimeoutError) as error:
+        raise TacitError(
+            f"the service did not answer within {settings.timeout_s:g} s: {what}. Raise --engine.timeout-s, or look at its "
+            "queue; the run goes on from its last checkpoint with `tacit train --resume RUN`."
+        ) from error
+    except TacitError:
+        raise
+    except Exception as error:
+        raise TacitError(f"the service refused: {what}: {_first_line(error)}") from error
+
+
+def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
+    """Of a step, before it is clipped; None where the service does not say."""
+    return next((float(metrics[name]) for name in NORMS if name in metrics), None) if metrics else None
+
+
+def check_proportions(service: Any, base_model: str, settings: TinkerSettings) -> None:
+    """Ten times the loss must give ten times the gradient. A service may divide what it is sent by a sum of its own: then
+    losses that are sums over the whole batch come out as something else, silently. A throwaway adapter is asked, and not moved
+    (learning rate 0). A service that does not say the norm of a gradient cannot be tried, and is refused."""
+    import tinker
+
+    client, norms = new_adapter(service, base_model, settings, seed=0), []
+    for scale in (1.0, 10.0):
+        weights = scale * np.linspace(0.5, 1.0, len(PROBE[1]))
+        data = [gradient_datum(*PROBE, np.full(len(PROBE[1]), -1.0), weights)]
+        answer(client.forward_backward(data, "importance_sampling"), settings, "the probe's gradient")
+        step = answer(client.optim_step(tinker.AdamParams(learning_rate=0.0)), settings, "the probe's step")
+        norms.append(gradient_norm(step.metrics))
+    if norms[0] is None or norms[1] is None:
+        raise TacitError(
+            "the service does not say the norm of a gradient, so it cannot be tried whether ten times the loss gives ten times "
+            "the gradient; if you know that it does, turn this off with --no-engine.probe."
+        )
+    if not 9.5 * norms[0] < norms[1] < 10.5 * norms[0]:
+        raise TacitError(
+            f"ten times the loss gave {norms[1] / norms[0] if norms[0] else float('nan'):.3g} times the gradient "
+            f"({norms[0]:.4g} and {norms[1]:.4g}): this service rescales what it is sent, and no method here would train as it "
+            "says it does. Use another service, or the local engine."
+        )
+
+
+def new_adapter(service: Any, base_model: str, settings: TinkerSettings, seed: int) -> Any:
+    try:
+        return service.create_lora_training_client(base_model=base_model, rank=settings.lora_rank, seed=seed)
+    except Exception as error:
+        known = _models(service)
+        there = f" It has: {', '.join(known)}." if known else ""
+        raise TacitError(f"the service cannot train {base_model!r}: {_first_line(error)}{there}") from error
+
+
+def context_limit(service: Any, base_model: str, tokenizer: Any, settings: TinkerSettings) -> int:
+    """The least of what service, tokenizer and settings say."""
+    said = [settings.context]
+    if 0 < int(tokenizer.model_max_length) < 10**9:
+        said.append(int(tokenizer.model_max_length))
+    try:
+        models = service.get_server_capabilities().supported_models
+    except Exception:
+        models = []  # older servers have no such answer
+    said += [
+        int(model.max_context_length)
+        for model in models
+        if getattr(model, "model_name", "") == base_model and getattr(model, "max_context_length", None)
+    ]
+    return min(said)
+
+
+def _models(service: Any) -> Sequence[str]:
+    try:
+        return [str(model.model_name) for model in service.get_server_capabilities().supported_models]
+    except Exception:
+        return ()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,486 @@
+"""The estimators whose credit is measured: episode and step terms as the methods put them together, by name.
+
+An estimator is a tuple of credit terms whose credits add up; whatever a method of your own trains with can stand beside these.
+Rewards are the outcome alone, worth what the methods have it worth: a term that is not divided by a deviation (Eqs. 4–7 of
+BiPACE) weighs more against the episode's the more success is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tacit.core.credit import Credit, Rewards
+from tacit.core.errors import TacitError
+from tacit.core.method import CreditTerm
+from tacit.core.protocols import Encoder
+from tacit.core.types import Group, Moment
+from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Pooling
+from tacit.credit.episode import EpisodeRelative
+from tacit.credit.geometry import search_radius
+from tacit.credit.hgpo import HistoryHierarchy
+from tacit.credit.pace import ActionPeers
+from tacit.credit.partitions import Clusters, Fixed, Partition
+from tacit.credit.returns import StepReturns
+from tacit.credit.step_relative import Same, StepRelative, partition_metrics
+from tacit.evaluation.credit_truth import Truth
+from tacit.rewards.outcome import Outcome
+
+SUCCESS = 10.0
+"""what success is worth to the methods"""
+Estimators = Mapping[str, tuple[CreditTerm, ...]]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What steps are near each other by: a layer's states, within a radius; without one it is searched on the groups."""
+
+    layer: int
+    pooling: Pooling = "last"
+    epsilon: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Geometry:
+        """`-2:last` or `-1:mean:0.0675`."""
+        layer, _, rest = text.partition(":")
+        pooling, _, epsilon = rest.partition(":")
+        try:
+            if pooling not in ("last", "mean", "attention"):
+                raise ValueError(pooling)
+            return cls(int(layer), pooling, float(epsilon) if epsilon else None)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise TacitError(f"{text!r} is no geometry such as -2:last or -1:mean:0.0675 (LAYER:POOLING[:EPSILON]).") from error
+
+
+class Remembered:
+    """An embedder asked once: several partitions rest on the same features."""
+
+    def __init__(self, embedder: Embedder, groups: Sequence[Group], policy: Encoder | None) -> None:
+        self._groups, self._features = groups, embedder(groups, policy)
+
+    def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> Any:
+        assert groups is self._groups
+        return self._features
+
+    def searched(self) -> float:
+        return search_radius([rows for rows in self._features if len(rows)])[0]
+
+
+def partitions(
+    groups: Sequence[Group], policy: Encoder | None, geometries: Sequence[Geometry]
+) -> tuple[dict[str, Partition], dict[str, float]]:
+    """(partitions by name, radii that were searched): exact ones, n-grams, and the actor's states by each geometry."""
+    found: dict[str, Partition] = {"exact observation": Same(), "exact state": Same("state"), "exact prompt": Same("prompt")}
+    searched: dict[str, float] = {}
+
+    def cluster(name: str, features: Remembered, epsilon: float | None) -> None:
+        whole = f"{name}, ε " + ("searched" if epsilon is None else f"{epsilon:.4g}")
+        if epsilon is None:
+            epsilon = searched[whole] = features.searched()
+        found[whole] = Clusters(features, Fixed(epsilon))
+
+    cluster("n-grams", Remembered(HashNgram(), groups, policy), None)
+    states: dict[tuple[int, Pooling], Remembered] = {}
+    for geometry in geometries:
+        place = (geometry.layer, geometry.pooling)
+        if place not in states:
+            states[place] = Remembered(ActorHidden(*place), groups, policy)
+        cluster(f"layer {geometry.layer} {geometry.pooling}", states[place], geometry.epsilon)
+    return found, searched
+
+
+def standard(parts: Mapping[str, Partition], gamma: float = 0.95, history: int | None = 2) -> dict[str, tuple[CreditTerm, ...]]:
+    """The methods by name, over these partitions. `history` is how many past turns the agent reads, for HGPO's depth."""
+    episode = EpisodeRelative()
+    depth = None if history is None else history + 1
+    exact, state = parts["exact observation"], parts["exact state"]
+    found: dict[str, tuple[CreditTerm, ...]] = {
+        "GRPO": (episode,),
+        "step returns": (StepReturns(gamma),),
+        "GiGPO": (episode, StepRelative(exact, gamma=gamma)),
+        "GiGPO, exact state": (episode, StepRelative(state, gamma=gamma)),
+        "HGPO": (HistoryHierarchy(depth, gamma=gamma),),
+        "HGPO, exact state": (HistoryHierarchy(depth, gamma=gamma, key="state"),),
+        "PACE-Q, exact observation": (episode, ActionPeers(exact, gamma=gamma)),
+        "PACE-Q, exact state": (episode, ActionPeers(state, gamma=gamma)),
+    }
+    for name, partition in parts.items():
+        if not name.startswith("exact"):
+            found[f"BiGPO, {name}"] = (episode, StepRelative(partition, gamma=gamma))
+            found[f"BiPACE-Q, {name}"] = (episode, ActionPeers(partition, gamma=gamma))
+            found[f"BiPACE-diff, {name}"] = (episode, ActionPeers(partition, "difference", gamma=gamma))
+    return found
+
+
+def credit_per_step(
+    terms: Sequence[CreditTerm], groups: Sequence[Group], policy: Any, rewards: Sequence[Rewards] | None = None
+) -> list[np.ndarray]:
+    """[N] for each group: the terms' credits added up, and the mean over each step's tokens."""
+    earned = Outcome(SUCCESS)(groups) if rewards is None else rewards
+    totals: list[Credit] = [Credit.zeros(group) for group in groups]
+    for term in terms:
+        totals = [total + credit for total, credit in zip(totals, term(groups, earned, policy, Moment()), strict=True)]
+    return [np.array([float(np.mean(tokens)) if len(tokens) else 0.0 for tokens in total.steps()]) for total in totals]
+
+
+# One group's credits beside its truth, as plain numbers: what is kept of a measurement, and all that `agreement` reads.
+
+Ending = Literal["mixed", "all won", "all lost"]
+ENDINGS: tuple[Ending, ...] = ("mixed", "all won", "all lost")
+STAGES = ("first third", "second third", "last third")
+
+
+@dataclass(frozen=True, eq=False)
+class Credited:
+    """A group as the estimators saw it."""
+
+    task: str
+    ending: Ending
+    stage_N: np.ndarray
+    """which third of its episode each step lies in"""
+    credits: Mapping[str, np.ndarray]
+    parts: Mapping[str, np.ndarray]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "ending": self.ending,
+            "stage": self.stage_N.tolist(),
+            "credits": {name: values_N.tolist() for name, values_N in self.credits.items()},
+            "parts": {name: part_N.tolist() for name, part_N in self.parts.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Credited:
+        credits = {name: np.array(values, float) for name, values in data["credits"].items()}
+        parts = {name: np.array(part, np.int64) for name, part in data["parts"].items()}
+        return cls(data["task"], data["ending"], np.array(data["stage"], np.int64), credits, parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """And what its steps were worth: each half of the continuations says it apart."""
+
+    group: Credited
+    a_HN: np.ndarray
+    """[2, N] Q − V"""
+    v_HN: np.ndarray
+    episodes: int = 0
+    """continuations it took"""
+    steps: int = 0
+    per_state: float = 0.0
+
+    @classmethod
+    def of(cls, group: Credited, truth: Truth) -> Measured:
+        return cls(group, truth.q_HN - truth.v_HN, truth.v_HN, truth.episodes, truth.steps, truth.per_state)
+
+    def to_json(self) -> dict[str, Any]:
+        played = {"episodes": self.episodes, "steps": self.steps, "per_state": self.per_state}
+        return {"group": self.group.to_json(), "a": self.a_HN.tolist(), "v": self.v_HN.tolist(), **played}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measured:
+        a_HN, v_HN = (np.array(data[name], float).reshape(2, -1) for name in ("a", "v"))
+        return cls(Credited.from_json(data["group"]), a_HN, v_HN, data["episodes"], data["steps"], data["per_state"])
+
+
+def credit_groups(
+    groups: Sequence[Group],
+    policy: Any,
+    estimators: Estimators,
+    partitions: Mapping[str, Partition],
+    others: Mapping[str, Sequence[np.ndarray]] | None = None,
+) -> list[Credited]:
+    """What every estimator says of every step. `others` are credits that came about elsewhere, one array per group."""
+    credits = {name: credit_per_step(terms, groups, policy) for name, terms in estimators.items()}
+    credits |= {name: list(values) for name, values in (others or {}).items()}
+    parts = {name: partition(groups, policy) for name, partition in partitions.items()}
+    return [
+        Credited(
+            task=group.task.id,
+            ending=ending_of(group),
+            stage_N=stages_of(group),
+            credits={name: values[i] for name, values in credits.items()},
+            parts={name: found[i] for name, found in parts.items()},
+        )
+        for i, group in enumerate(groups)
+    ]
+
+
+def ending_of(group: Group) -> Ending:
+    won = {trajectory.success for trajectory in group.trajectories}
+    return "mixed" if len(won) > 1 else "all won" if True in won else "all lost"
+
+
+def stages_of(group: Group) -> np.ndarray:
+    """[N] 0, 1 or 2: the third of its episode that a step lies in. An episode of one step is all beginning."""
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(n) * 3 // n for n in group.lengths.tolist() if n)])
+
+
+# How well credit agrees with the truth: correlation and cosine over steps, freed of the truth's own noise.
+#
+# The truth is measured, Â = A + noise, once by each half of the continuations: Â₁ and Â₂, with Â their mean. Credit c knows
+# nothing of that noise, nor does one half of the other's, so over many steps
+#
+#     cov(c, Â) = cov(c, A)        cov(Â₁, Â₂) = var A        and likewise for the plain second moments
+#
+#     correlation = cov(c, Â) / √(var c · cov(Â₁, Â₂))         cosine = Σ cÂ / √(Σ c² · Σ Â₁Â₂)
+#
+# which are the correlation and the cosine with A itself: the classical correction for attenuation, with the reliability of Â,
+# cov(Â₁, Â₂) / var Â, taken from the two halves. Without it all estimators would look worse by one factor, √reliability.
+#
+# Of a partition: the share of V's variance that is left inside its parts, Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂) over the same
+# about the group's mean. A baseline taken within parts can be no better. A step alone leaves nothing, and learns nothing.
+#
+# Steps of one task are alike, so intervals come from drawing tasks, not steps, again and again: one for each number, and one
+# for its difference from a baseline's, drawn with the same tasks.
+#
+# A sum of squares that is nothing but rounding counts as none. Where the halves share so little that noise carries a figure out
+# of [−1, 1] it is unknown; a draw of tasks that it carries there counts as ±1.
+
+RESAMPLES = 2000
+BASELINE = "GRPO"
+ROUNDING = 1e-12
+"""a variance below this share of the squares it is the difference of is rounding; so is an advantage below it, Q and V being
+around one"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its 95% interval over tasks; None where it cannot be said."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, value: float, drawn_B: np.ndarray, confidence: float = 0.95) -> Figure:
+        drawn_B = drawn_B[np.isfinite(drawn_B)]
+        if not np.isfinite(value):
+            return cls(None)
+        if len(drawn_B) < 2:
+            return cls(float(value))
+        low, high = np.percentile(drawn_B, [50 * (1 - confidence), 50 * (1 + confidence)])
+        return cls(float(value), float(low), float(high))
+
+    def to_json(self) -> list[float | None]:
+        return [None if x is None else round(x, 5) for x in (self.value, self.low, self.high)]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of one estimator, on some of the steps."""
+
+    estimator: str
+    on: str
+    """all, one of ENDINGS, or one of STAGES"""
+    steps: int
+    correlation: Figure
+    cosine: Figure
+    raw: float | None
+    """the correlation with what was measured, noise and all"""
+    gain: Figure
+    """its correlation minus the baseline's"""
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = {"correlation": self.correlation.to_json(), "cosine": self.cosine.to_json(), "gain": self.gain.to_json()}
+        return {"estimator": self.estimator, "on": self.on, "steps": self.steps, "raw": self.raw, **numbers}
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a partition leaves unexplained of V."""
+
+    partition: str
+    unexplained: Figure
+    metrics: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"partition": self.partition, "unexplained": self.unexplained.to_json(), **self.metrics}
+
+
+@dataclass(frozen=True)
+class Quality:
+    agreements: Sequence[Agreement]
+    partitions: Sequence[Left]
+    reliability: float | None
+    """of the measured advantage: the share of its variance that is not Monte Carlo noise"""
+    noise: float | None
+    """standard error of one step's measured advantage, beside `spread`"""
+    spread: float | None
+    """standard deviation of the true advantage over steps"""
+    groups: int
+    tasks: int
+    steps: int
+    episodes: int
+    endings: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        truth = {"reliability": self.reliability, "noise": self.noise, "spread": self.spread}
+        counts = {"groups": self.groups, "tasks": self.tasks, "steps": self.steps, "continuations": self.episodes}
+        return {
+            **counts,
+            "endings": dict(self.endings),
+            "truth": truth,
+            "agreements": [a.to_json() for a in self.agreements],
+            "partitions": [p.to_json() for p in self.partitions],
+        }
+
+
+def quality(measured: Sequence[Measured], baseline: str = BASELINE, resamples: int = RESAMPLES, seed: int = 0) -> Quality:
+    """Everything there is to say of some groups."""
+    tasks = list(dict.fromkeys(m.group.task for m in measured))
+    weights_BT = _draws(len(tasks), resamples, seed)
+    names = list(measured[0].group.credits) if measured else []
+    agreements: list[Agreement] = []
+    for on in ("all", *ENDINGS, *STAGES):
+        sums = {name: _sums(measured, tasks, name, on) for name in names}
+        correlations = {name: _drawn(_correlation, sums_TK, weights_BT) for name, sums_TK in sums.items()}
+        for name, sums_TK in sums.items():
+            whole, drawn_B = correlations[name]
+            gain = Figure(None)
+            if baseline in sums and name != baseline:
+                gain = Figure.of(whole - correlations[baseline][0], drawn_B - correlations[baseline][1])
+            total = sums_TK.sum(0)
+            agreements.append(
+                Agreement(
+                    estimator=name,
+                    on=on,
+                    steps=int(total[0]),
+                    correlation=Figure.of(whole, drawn_B),
+                    cosine=Figure.of(*_drawn(_cosine, sums_TK, weights_BT)),
+                    raw=_plain(_raw(total)),
+                    gain=gain,
+                )
+            )
+    reliability, noise, spread = _truth(measured)
+    return Quality(
+        agreements=agreements,
+        partitions=[_left(measured, tasks, name, weights_BT) for name in (measured[0].group.parts if measured else ())],
+        reliability=reliability,
+        noise=noise,
+        spread=spread,
+        groups=len(measured),
+        tasks=len(tasks),
+        steps=sum(len(m.group.stage_N) for m in measured),
+        episodes=sum(m.episodes for m in measured),
+        endings={ending: sum(m.group.ending == ending for m in measured) for ending in ENDINGS},
+    )
+
+
+def _sums(measured: Sequence[Measured], tasks: Sequence[str], name: str, on: str) -> np.ndarray:
+    """[T, 9] over the steps of each task: n, Σc, ΣÂ, Σc², ΣcÂ, ΣÂ₁, ΣÂ₂, ΣÂ₁Â₂, ΣÂ₁² + Â₂². The rest follows from these,
+    and from their weighted sums where tasks are drawn again."""
+    sums_TK = np.zeros((len(tasks), 9))
+    for m in measured:
+        chosen_N = _chosen(m, on)
+        c_N, (one_N, two_N) = m.group.credits[name][chosen_N], m.a_HN[:, chosen_N]
+        a_N = (one_N + two_N) / 2
+        columns = (np.ones_like(c_N), c_N, a_N, c_N * c_N, c_N * a_N, one_N, two_N, one_N * two_N, one_N**2 + two_N**2)
+        sums_TK[tasks.index(m.group.task)] += [float(column.sum()) for column in columns]
+    return sums_TK
+
+
+def _chosen(m: Measured, on: str) -> np.ndarray:
+    if on in STAGES:
+        return m.group.stage_N == STAGES.index(on)
+    return np.full(len(m.group.stage_N), on in ("all", m.group.ending))
+
+
+def _drawn(ratio: Callable[[np.ndarray], Any], sums_TK: np.ndarray, weights_BT: np.ndarray) -> tuple[float, np.ndarray]:
+    """(the figure, and what it is when tasks are drawn again). One task with such steps says nothing about another."""
+    value, several = float(ratio(sums_TK.sum(0))), (sums_TK[:, 0] > 0).sum() > 1
+    drawn_B = ratio((weights_BT if several else weights_BT[:0]) @ sums_TK)
+    return float(np.clip(value, -1, 1)) if abs(value) < 1 + 1e-9 else np.nan, np.clip(drawn_B, -1, 1)
+
+
+def _correlation(sums: np.ndarray) -> Any:
+    """cov(c, Â) / √(var c · cov(Â₁, Â₂)); nan where credit is all alike, or the truth shows no variance above its noise."""
+    n, c, a, cc, ca, one, two, both, squares = np.moveaxis(sums, -1, 0)
+    return _ratio(ca - c * a / _some(n), cc - c * c / _some(n), both - one * two / _some(n), cc, squares, n)
+
+
+def _cosine(sums: np.ndarray) -> Any:
+    n, _, _, cc, ca, _, _, both, squares = np.moveaxis(sums, -1, 0)
+    return _ratio(ca, cc, both, cc, squares, n)
+
+
+def _raw(sums: np.ndarray) -> float:
+    n, c, a, cc, ca, _, _, both, squares = sums
+    aa = (squares + 2 * both) / 4
+    return float(_ratio(ca - c * a / _some(n), cc - c * c / _some(n), aa - a * a / _some(n), cc, squares, n))
+
+
+def _ratio(
+    product: np.ndarray, credit: np.ndarray, truth: np.ndarray, credits: np.ndarray, squares: np.ndarray, n: np.ndarray
+) -> Any:
+    """`credits` and `squares`: the sums of squares that `credit` and `truth` are differences of."""
+    sound = (credit > ROUNDING * np.maximum(credits, 1e-300)) & (truth > ROUNDING * (squares + ROUNDING * n))
+    return np.where(sound, product / np.sqrt(np.where(sound, credit * truth, 1.0)), np.nan)
+
+
+def _some(n: np.ndarray) -> np.ndarray:
+    return np.maximum(n, 1.0)
+
+
+def _draws(tasks: int, resamples: int, seed: int) -> np.ndarray:
+    """[B, T] how often each task is drawn."""
+    if tasks < 2:
+        return np.zeros((0, tasks))
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(tasks, np.full(tasks, 1.0 / tasks), size=resamples).astype(float)
+
+
+def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights_BT: np.ndarray) -> Left:
+    within_T, about_T, squares_T = np.zeros((3, len(tasks)))
+    for m in measured:
+        task = tasks.index(m.group.task)
+        within_T[task] += _scatter(m.v_HN, m.group.parts[name])
+        about_T[task] += _scatter(m.v_HN, np.zeros(len(m.group.stage_N), np.int64))
+        squares_T[task] += float((m.v_HN**2).sum())
+    drawn_B = _share(weights_BT @ within_T, weights_BT @ about_T, weights_BT @ squares_T)
+    metrics = partition_metrics([m.group.parts[name] for m in measured])
+    return Left(name, Figure.of(float(_share(within_T.sum(), about_T.sum(), squares_T.sum())), drawn_B), metrics)
+
+
+def _scatter(v_HN: np.ndarray, part_N: np.ndarray) -> float:
+    """Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂)."""
+    if not len(part_N):
+        return 0.0
+    count_K = np.maximum(np.bincount(part_N), 1)
+    one_N, two_N = (v_N - (np.bincount(part_N, weights=v_N) / count_K)[part_N] for v_N in v_HN)
+    return float((one_N * two_N).sum())
+
+
+def _share(within: Any, about: Any, squares: Any) -> Any:
+    sound = np.asarray(about) > ROUNDING * squares
+    return np.where(sound, within / np.where(sound, about, 1.0), np.nan)
+
+
+def _truth(measured: Sequence[Measured]) -> tuple[float | None, float | None, float | None]:
+    """(reliability of Â, its standard error, standard deviation of A) over all steps. Halves that share nothing have none."""
+    if not measured:
+        return None, None, None
+    one_N, two_N = np.concatenate([m.a_HN for m in measured], axis=1)
+    shared = max(float(np.mean((one_N - one_N.mean()) * (two_N - two_N.mean()))), 0.0)
+    measured_variance = float(np.var((one_N + two_N) / 2))
+    noise = float(np.sqrt(np.mean((one_N - two_N) ** 2)) / 2)
+    if measured_variance <= ROUNDING * (float(np.mean(one_N**2 + two_N**2)) + ROUNDING):
+        return None, noise, None
+    return _plain(shared / measured_variance), noise, _plain(float(np.sqrt(shared)))
+
+
+def _plain(value: float) -> float | None:
+    return round(float(value), 5) if np.isfinite(value) else None
+
+
+# Credit, measured directly: what estimators say a step was worth, against what it was worth.
+#
+# midway       begin an episode in the middle: replay its first actions, then let the policy go on
+# truth        Q and V of every step of a group under the present policy, by Monte Carlo
+# estimators   GRPO, GiGPO, HGPO, BiGPO, BiPACE, … as credit per step, and the partitions they rest on
+# measured     one group's credits beside its truth, as plain numbers that can be kept
+# agreement    correlation and cosine, freed of the Monte Carlo noise, with intervals over tasks

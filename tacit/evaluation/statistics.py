@@ -1,0 +1,258 @@
+"""How sure a proportion, or a mean over a few seeds, is. Plain numbers in, (low, high) out.
+
+SciPy is imported where a quantile is asked for: it takes longer to load than everything else here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+RESAMPLES = 10_000
+"""of a bootstrap: its ends then move by a few hundredths of the interval's width from seed to seed"""
+
+
+def wilson(successes: float, trials: float, z: float = 1.959963984540054) -> tuple[float, float]:
+    """The Wilson score interval of a proportion, 95% by default. No trials: (0, 1), nothing is known.
+
+    centre = (p + z²/2n) / (1 + z²/n),  half = z / (1 + z²/n) · √(p(1−p)/n + z²/4n²)
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    p, zz = successes / trials, z * z / trials
+    centre = (p + zz / 2) / (1 + zz)
+    half = z / (1 + zz) * math.sqrt(p * (1 - p) / trials + zz / (4 * trials))
+    # At the ends the two terms cancel exactly on paper and almost exactly in floating point.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == trials else min(1.0, centre + half)
+    return low, high
+
+
+def t_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """mean ± t · s / √S with S − 1 degrees of freedom. One value says nothing about its spread: (−∞, ∞).
+
+    Values that are all alike give a width of 0, which no small sample deserves; a share is better shown together with the
+    Wilson interval of its episodes (`share_interval`).
+    """
+    _check(values_S, confidence)
+    n, mean = len(values_S), float(np.mean(values_S))
+    if n == 1:
+        return -math.inf, math.inf
+    half = _t_quantile(confidence, n - 1) * float(np.std(values_S, ddof=1)) / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def bounded_interval(values_S: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Of the mean of S values that lie in [0, 1], such as graded scores; itself within [0, 1]. One value: (0, 1).
+
+    The means μ that are no further from the measured one, p, than t standard errors of their own, where a value's variance is
+    taken to be proportional to μ(1−μ): |p − μ| ≤ t √(μ(1−μ) / N), N = p(1−p) · S / s². That is Wilson's interval of N trials
+    with Student's t of S − 1 degrees of freedom for z. Far from both ends, and with many values, it is `t_interval`.
+    """
+    _check(values_S, confidence)
+    if min(values_S) < 0 or max(values_S) > 1:
+        raise ValueError(f"values from {min(values_S):g} to {max(values_S):g} do not lie in [0, 1]")
+    n, p = len(values_S), float(np.mean(values_S))
+    if n == 1:
+        return 0.0, 1.0
+    variance = float(np.var(values_S, ddof=1))
+    if variance == 0:
+        return p, p
+    trials = p * (1 - p) * n / variance
+    return wilson(p * trials, trials, _t_quantile(confidence, n - 1))
+
+
+def worth(shares_T: Sequence[float], variance: float, most: float) -> float:
+    """How many independent episodes the tries at T tasks amount to, from each task's own mean over its tries.
+
+    Tries at one task are alike, whoever makes them: seven at an easy task tell little more than one. The variance of the mean
+    is that of the tasks' own means, s²/T; with N independent episodes, each of this `variance`, it would be variance/N; so
+    N = variance · T / s², at least T (one try each) and at most `most` (all tries). Without any variance they are worth T.
+    """
+    tasks = len(shares_T)
+    if not tasks or variance <= 0:
+        return float(tasks)
+    spread = float(np.var(shares_T, ddof=1)) if tasks > 1 else 0.0
+    return min(most, max(tasks, variance * tasks / spread)) if spread else float(most)
+
+
+def share_interval(shares_S: Sequence[float], episodes: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Of a share measured once per seed, on the same tasks: the smallest interval that holds both the t interval over seeds
+    (how much training varies) and the Wilson interval over what the episodes of all seeds are `worth` (how much the tasks
+    and their sampling vary), within [0, 1].
+
+    One seed has the Wilson interval alone.
+    """
+    p = float(np.mean(shares_S))
+    low, high = wilson(p * episodes, episodes, _normal_quantile(confidence))
+    if len(shares_S) > 1:
+        t_low, t_high = t_interval(shares_S, confidence)
+        low, high = min(low, t_low), max(high, t_high)
+    return max(0.0, low), min(1.0, high)
+
+
+def paired_interval(won: float, lost: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Of the difference of two success shares on the same episodes, `won` by the one alone and `lost` by it alone.
+
+    Agresti and Min (2005): half an episode is added to each of the four outcomes of a pair, n* = n + 2, and then
+    (won − lost)/n* ± z √(won + lost + 1 − (won − lost)²/n*) / n*. No trials: (−1, 1), nothing is known.
+    """
+    if trials == 0:
+        return -1.0, 1.0
+    n, gap = trials + 2, won - lost
+    half = _normal_quantile(confidence) * math.sqrt(won + lost + 1 - gap * gap / n) / n
+    return max(-1.0, gap / n - half), min(1.0, gap / n + half)
+
+
+def mean_interval(shares_F: Sequence[float], intervals_F: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Of the mean of F independent shares, from the interval of each (Zou and Donner's recovery of variances):
+
+    low = mean − √Σ(pᵢ − lᵢ)² / F,  high = mean + √Σ(uᵢ − pᵢ)² / F. No share: (0, 1), nothing is known.
+    """
+    if not shares_F:
+        return 0.0, 1.0
+    below = math.hypot(*(p - low for p, (low, _) in zip(shares_F, intervals_F, strict=True)))
+    above = math.hypot(*(high - p for p, (_, high) in zip(shares_F, intervals_F, strict=True)))
+    count, mean = len(shares_F), sum(shares_F) / len(shares_F)
+    return max(0.0, mean - below / count), min(1.0, mean + above / count)
+
+
+def paired_interval_over_tasks(gaps_TN: Sequence[Sequence[int]], confidence: float = 0.95) -> tuple[float, float]:
+    """`paired_interval` where each of T tasks was played in several pairs: +1 won, −1 lost, 0 neither. Pairs at one task are
+    alike, so they count for what they are worth."""
+    gaps = [gap for own in gaps_TN for gap in own]
+    if not gaps:
+        return paired_interval(0, 0, 0, confidence)
+    pairs = worth([sum(own) / len(own) for own in gaps_TN], float(np.var(gaps)), len(gaps))
+    won, lost = gaps.count(1) / len(gaps), gaps.count(-1) / len(gaps)
+    return paired_interval(won * pairs, lost * pairs, pairs, confidence)
+
+
+def crossed_bootstrap(
+    outcomes_ST: np.ndarray, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean of a table seeds × tasks: seeds are resampled, and tasks, the same for all of them."""
+    outcomes_ST = np.asarray(outcomes_ST, float)
+    if outcomes_ST.ndim != 2 or not outcomes_ST.size:
+        raise ValueError(f"outcomes must be a table of seeds × tasks with something in it, not of shape {outcomes_ST.shape}")
+    _check(outcomes_ST[:, 0].tolist(), confidence)
+    rng = np.random.default_rng(seed)
+    seeds, tasks = outcomes_ST.shape
+    rows_BS, columns_BT = rng.integers(seeds, size=(resamples, seeds)), rng.integers(tasks, size=(resamples, tasks))
+    means_B = np.array([outcomes_ST[np.ix_(s, t)].mean() for s, t in zip(rows_BS, columns_BT, strict=True)])
+    low, high = np.percentile(means_B, [50 * (1 - confidence), 50 * (1 + confidence)])
+    return float(low), float(high)
+
+
+def _normal_quantile(confidence: float) -> float:
+    """z: the standard normal distribution has this share of itself between −z and z."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _t_quantile(confidence: float, freedom: int) -> float:
+    """The same of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + confidence) / 2))
+
+
+def _check(values_S: Sequence[float], confidence: float) -> None:
+    if not len(values_S):
+        raise ValueError("an interval needs at least one value")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} must be between 0 and 1")
+
+
+# Whether two agents differ: paired tests without assumptions about distributions, and a correction for asking often.
+
+
+def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> tuple[int, int, float]:
+    """Exact McNemar test of two agents on the same episodes: (only first succeeded, only second succeeded, two-sided p).
+
+    Episodes both won or both lost say nothing. Under the null hypothesis each of the n others is a fair coin:
+    p = min(1, 2 · P(Binomial(n, ½) ≤ min(b, c))). No such episode: p = 1.
+    """
+    from scipy.special import bdtr
+
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} episodes cannot be paired with {len(second)}")
+    b = sum(bool(x) and not y for x, y in zip(first, second, strict=True))
+    c = sum(bool(y) and not x for x, y in zip(first, second, strict=True))
+    return b, c, min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
+
+
+def sign_flip(differences_U: Sequence[float], resamples: int = 100_000, seed: int = 0) -> float:
+    """Two-sided p of a paired permutation test of mean difference 0: were the two agents alike, each unit's difference could
+    as well have had the other sign. The share of sign patterns whose mean is at least as far from 0.
+
+    A unit is what was drawn independently: a seed, or a task. All patterns are tried where there are no more than `resamples`,
+    so up to 16 units; else that many random ones, of which the observed one counts as one: p is never 0. So few units cannot be
+    significant: the smallest p of n exact ones is 2 / 2ⁿ, which is 0.0625 for five seeds.
+    """
+    from scipy.stats import permutation_test
+
+    values = np.asarray(differences_U, float)
+    if values.ndim != 1 or not len(values):
+        raise ValueError("a paired test needs at least one difference")
+    if len(values) == 1:
+        return 1.0
+    found = permutation_test(
+        (values,),
+        lambda flipped, axis: np.abs(flipped.sum(axis)).round(12),  # sums of the same numbers in another order are as far
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=resamples,
+        batch=10_000,
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    return float(found.pvalue)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: the k-th smallest of m is multiplied by m − k + 1, and none falls below a smaller one's.
+
+    Calling those at most α different is then wrong about any of them with probability at most α, however they depend.
+    """
+    order = sorted(range(len(ps)), key=lambda i: ps[i])
+    corrected, worst = [0.0] * len(ps), 0.0
+    for rank, i in enumerate(order):
+        worst = max(worst, min(1.0, (len(ps) - rank) * ps[i]))
+        corrected[i] = worst
+    return corrected
+
+
+# What a learning curve says beside its end. A curve is [(step, value)] in the order of steps, as it was measured.
+
+Curve = Sequence[tuple[int, float]]
+
+
+def steps_to(curve: Curve, threshold: float) -> int | None:
+    """The first *measured* step at or above the threshold; None where no measurement was.
+
+    Nothing is interpolated: between two evaluations nobody looked, so the answer is late by up to one interval.
+    """
+    return next((step for step, value in curve if value >= threshold), None)
+
+
+def median_steps_to(steps: Sequence[int | None]) -> float | None:
+    """The median over seeds, in which one that never got there counts as later than all others; None where the median seed
+    never did. A mean over those that did would reward a method for failing on its slow seeds."""
+    if not steps:
+        return None
+    ordered = sorted(float("inf") if s is None else float(s) for s in steps)
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return None if median == float("inf") else median
+
+
+def area(curve: Curve) -> float | None:
+    """Mean height of the curve between its first and last step (trapezoids). None for fewer than two steps."""
+    if len(curve) < 2 or curve[-1][0] == curve[0][0]:
+        return None
+    pairs = itertools.pairwise(curve)
+    return sum((t1 - t0) * (v0 + v1) / 2 for (t0, v0), (t1, v1) in pairs) / (curve[-1][0] - curve[0][0])

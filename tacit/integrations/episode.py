@@ -1,0 +1,178 @@
+"""One of our worlds in somebody else's loop: which task is played, how long, and what is paid for it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from tacit.core.errors import TacitError, unknown
+from tacit.core.types import Observation, Task
+from tacit.core.world import Environment, Numbered, World, as_observation, as_transition
+from tacit.worlds import get_environment
+
+Pays = Literal["", "success", "score", "steps"]
+"""1 for a success at the end; the graded score at the end; what each step was worth. Empty: steps, where the world pays for
+them, else success"""
+MADE = 1000
+"""tasks of a split that can be made without end, where no number is named"""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What came of an action."""
+
+    observation: Observation
+    reward: float
+    done: bool
+    """the world ended it"""
+    truncated: bool
+    """it ran out of steps"""
+    success: bool
+    score: float
+    effective: bool
+    label: str
+
+    @property
+    def over(self) -> bool:
+        return self.done or self.truncated
+
+
+class Episode:
+    """Plays one task after another. Tasks are numbered: the same number is the same task everywhere."""
+
+    def __init__(
+        self,
+        world: str | Environment,
+        split: str = "train",
+        tasks: int = 0,
+        families: Sequence[str] = (),
+        max_steps: int = 0,
+        pays: Pays = "",
+    ) -> None:
+        self.environment = get_environment(world) if isinstance(world, str) else world
+        if split not in self.environment.splits:
+            raise unknown(f"split of world {self.environment.name!r}", split, self.environment.splits)
+        count = tasks or self.environment.panel_size(split, MADE)
+        self.tasks = tuple(self.environment.tasks_of(split, count, 0, families))
+        if not self.tasks:
+            raise TacitError(f"split {split!r} of world {self.environment.name!r} has no such tasks.")
+        self.max_steps = max_steps or self.environment.max_steps
+        self.pays = pays or ("steps" if self.environment.step_rewards else "success")
+        if self.pays == "steps" and not self.environment.step_rewards:
+            raise TacitError(
+                f"world {self.environment.name!r} pays nothing for single steps: choose pays='success' or 'score'."
+            )
+        self.task: Task | None = None
+        self.steps = 0
+        self._world: World | None = None
+        self._over = True
+
+    def another(self) -> Episode:
+        """Plays the same tasks beside this one. They are made once: of some worlds a split takes seconds."""
+        other = copy.copy(self)
+        other.task, other.steps, other._world, other._over = None, 0, None, True
+        return other
+
+    def begin(self, number: int) -> Observation:
+        """Start the task of this number; numbers beyond the last begin again at the first."""
+        self._world = self._world or self.environment.make()
+        self.task = self.tasks[number % len(self.tasks)]
+        self.steps, self._over = 0, False
+        return as_observation(self._world.reset(self.task))
+
+    def act(self, action: str) -> Turn:
+        if self._over or self._world is None:
+            raise TacitError("this episode is over, or has not begun: reset it first.")
+        transition = as_transition(self._world.step(str(action)))
+        self.steps += 1
+        truncated = self.steps >= self.max_steps and not transition.done
+        self._over = transition.done or truncated
+        score = 1.0 if transition.success else transition.score
+        at_the_end = {"success": float(transition.success), "score": score}
+        reward = transition.reward if self.pays == "steps" else at_the_end[self.pays] if self._over else 0.0
+        return Turn(
+            transition.observation,
+            reward,
+            transition.done,
+            truncated,
+            transition.success,
+            score,
+            transition.effective,
+            transition.label,
+        )
+
+    def about(self, turn: Turn | None, observation: Observation) -> dict[str, Any]:
+        """What an agent need not see: which task it is, what can be done, how far it has come."""
+        assert self.task is not None
+        told = {
+            "goal": self.task.goal,
+            "task": self.task.id,
+            "family": self.task.family,
+            "admissible_actions": list(observation.actions),
+            "score": turn.score if turn else 0.0,
+            "success": bool(turn and turn.success),
+            "effective": turn is None or turn.effective,
+        }
+        return {**told, "label": turn.label} if turn and turn.label else told
+
+    def close(self) -> None:
+        world, self._world, self._over = self._world, None, True
+        if world is not None:
+            world.close()
+
+
+# Somebody else's text world as one of ours. Its tasks are seeds: training and testing draw from ranges that never meet.
+
+SEEDS: Mapping[str, range] = {"train": range(1_000_000), "test": range(1_000_000, 2_000_000)}
+"""split -> the seeds its tasks are drawn from"""
+
+
+class PlainWording(Numbered):
+    """The goal, what is seen, and a request: no words of any world's own."""
+
+    def task(self, task: Task) -> str:
+        return task.goal
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{observation.text}\n> {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        if admissible and observation.actions:
+            return f"{observation.text}\nPossible: {'; '.join(observation.actions)}"
+        return observation.text
+
+
+def by_seed(name: str, goal: str) -> Callable[[str, int, int], Sequence[Task]]:
+    """Tasks that differ in their seed alone."""
+
+    def tasks(split: str, count: int, seed: int) -> list[Task]:
+        if split not in SEEDS:
+            raise unknown(f"split of world {name!r}", split, SEEDS)
+        if not 0 <= count <= len(SEEDS[split]):
+            raise TacitError(f"{count} tasks of {split!r} were asked for; there are seeds for {len(SEEDS[split])}.")
+        drawn = Random(f"{name}/{split}/{seed}").sample(SEEDS[split], count)
+        return [Task(name, f"{split}/{number}", name, split, seed, goal, {"seed": number}) for number in drawn]
+
+    return tasks
+
+
+def foreign_environment(
+    name: str, summary: str, make: Callable[[], World], goal: str, max_steps: int, **more: Any
+) -> Environment:
+    """An Environment of a world whose tasks are seeds (`task.data["seed"]`). `more` are further fields of `Environment`."""
+    fields: dict[str, Any] = {
+        "tasks": by_seed(name, goal),
+        "splits": tuple(SEEDS),
+        "families": (name,),
+        "wordings": {"full": PlainWording(), "terse": PlainWording()},
+        "step_rewards": True,
+    }
+    return Environment(name=name, summary=summary, max_steps=max_steps, make=make, **{**fields, **more})
+
+
+def graded(total: float) -> float:
+    """A sum of rewards as a score: what lies outside [0, 1] is cut off."""
+    return min(max(total, 0.0), 1.0)

@@ -1,0 +1,168 @@
+"""Gymnasium, both ways (extra `gymnasium`).
+
+env = TacitEnv("alfworld", split="train")            any of our worlds as a gymnasium.Env
+text, info = env.reset(seed=7)                       the seed chooses the task; info has the goal and what can be done
+text, reward, terminated, truncated, info = env.step("go to shelf 1")
+
+register()                                           then gymnasium.make("tacit/alfworld-v0", split="unseen")
+
+environment = gymnasium_environment("mine", lambda: gymnasium.make("my/TextGame-v0"), "Win the game.")
+                                                     any text environment as a world: `tacit train --world file.py:environment`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tacit.core.errors import TacitError, install
+from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Environment, tell_now
+from tacit.integrations.episode import Episode, Pays, Turn, foreign_environment, graded
+from tacit.worlds import WORLDS
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ImportError as error:
+    raise TacitError(f"this door needs the `gymnasium` package: {install('gymnasium')}.") from error
+
+LONGEST = 65_536
+"""characters of an observation or an action"""
+_WON = ("success", "is_success", "won")
+_POSSIBLE = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
+
+
+class AnyText(spaces.Text):
+    """Any string up to a length. Gymnasium's own text is made of letters listed beforehand; worlds speak as they like."""
+
+    def __init__(self, max_length: int = LONGEST, seed: Any = None) -> None:
+        super().__init__(max_length, min_length=0, seed=seed)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length
+
+
+class TacitEnv(gymnasium.Env[str, str]):
+    """One of our worlds. A seed names a task of the split; without one, the generator draws the next."""
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}
+
+    def __init__(
+        self,
+        world: str | Environment,
+        split: str = "train",
+        tasks: int = 0,
+        families: Sequence[str] = (),
+        max_steps: int = 0,
+        pays: Pays = "",
+        goal_in_text: bool = True,
+        wording: str = "",
+        render_mode: str | None = None,
+    ) -> None:
+        """`goal_in_text`: an episode's first observation begins with the goal; it is in `info` either way. `wording`: what is
+        seen is told in one of the world's wordings (`terse`), as our own agents read it; else as the world says it."""
+        self.episode = Episode(world, split, tasks, families, max_steps, pays)
+        self.observation_space, self.action_space = AnyText(), AnyText()
+        self.goal_in_text, self.render_mode = goal_in_text, render_mode
+        self._wording = self.episode.environment.wording(wording) if wording else None
+        self._shown = ""
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """`options={"task": n}` names a task by its number."""
+        super().reset(seed=seed)
+        chosen = (options or {}).get("task")
+        number = int(self.np_random.integers(len(self.episode.tasks))) if chosen is None else int(chosen)
+        observation = self.episode.begin(number)
+        assert self.episode.task is not None
+        goal = self._wording.task(self.episode.task) if self._wording else f"{self.episode.task.goal}\n"
+        return self._tell(observation, f"{goal}\n" if self.goal_in_text else ""), self.episode.about(None, observation)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        turn: Turn = self.episode.act(action)
+        info = self.episode.about(turn, turn.observation)
+        return self._tell(turn.observation), turn.reward, turn.done, turn.truncated, info
+
+    def render(self) -> str:
+        return self._shown
+
+    def close(self) -> None:
+        self.episode.close()
+
+    def _tell(self, observation: Observation, before: str = "") -> str:
+        text = (
+            tell_now(self._wording, self.episode.steps + 1, observation, False, False)[0] if self._wording else observation.text
+        )
+        self._shown = (before + text)[:LONGEST]
+        return self._shown
+
+
+def register() -> list[str]:
+    """Every world under `tacit/<name>-v0`; those registered already are left as they are."""
+    names = [f"tacit/{world}-v0" for world in WORLDS]
+    for name, world in zip(names, WORLDS, strict=True):
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                id=name, entry_point="tacit.integrations.gymnasium:TacitEnv", kwargs={"world": world}, disable_env_checker=True
+            )
+    return names
+
+
+class GymnasiumWorld:
+    """A text environment of Gymnasium as a world. `task.data["seed"]` seeds it."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+        self._make = make
+        self._env: gymnasium.Env[Any, Any] | None = None
+        self._total = 0.0
+
+    def reset(self, task: Task) -> Observation:
+        self._env = self._env or self._make()
+        self._total = 0.0
+        seen, info = self._env.reset(seed=int(task.data["seed"]))
+        return _observation(seen, info)
+
+    def step(self, action: str) -> Transition:
+        if self._env is None:
+            raise TacitError("this world has no episode yet: call reset(task) first.")
+        seen, reward, terminated, truncated, info = self._env.step(action)
+        self._total += float(reward)
+        named = [bool(info[key]) for key in _WON if key in info]
+        won = terminated and (named[0] if named else self._total > 0)
+        score = info["score"] if isinstance(info.get("score"), float) else self._total
+        return Transition(
+            _observation(seen, info),
+            done=terminated or truncated,
+            success=won,
+            score=1.0 if won else graded(score),
+            reward=float(reward),
+            effective=bool(info.get("effective", True)),
+            label=str(info.get("label", "")) or ("truncated" if truncated else ""),
+        )
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+
+def gymnasium_environment(
+    name: str, make: Callable[[], gymnasium.Env[Any, Any]], goal: str, max_steps: int = 50, **more: Any
+) -> Environment:
+    """Any text environment as a world of ours. It is won when its info says so (`success`, `is_success`, `won`) or, where it
+    says nothing, when it terminates with a positive sum of rewards. `more` are further fields of `Environment`."""
+    env = make()
+    text = isinstance(env.observation_space, spaces.Text) and isinstance(env.action_space, spaces.Text)
+    env.close()
+    if not text:
+        raise TacitError(
+            f"{name!r} does not speak in text (it shows {env.observation_space} and takes {env.action_space}): wrap it in one "
+            "whose spaces are gymnasium.spaces.Text."
+        )
+    return foreign_environment(name, f"{name}, through Gymnasium", partial(GymnasiumWorld, make), goal, max_steps, **more)
+
+
+def _observation(seen: Any, info: Mapping[str, Any]) -> Observation:
+    possible = next((info[key] for key in _POSSIBLE if info.get(key)), ())
+    return Observation(str(seen), tuple(str(action) for action in possible))

@@ -1,0 +1,186 @@
+"""OpenEnv, both ways (extra `openenv`).
+
+    app = openenv_app("alfworld", split="train")         uvicorn.run(app): our world behind OpenEnv's interface
+    environment = openenv_environment("theirs", "http://localhost:8000", "Do what it asks.")      any OpenEnv server as a world
+
+A session is a WebSocket (`/ws`), as OpenEnv's own clients have it: `/reset` and `/step` over plain HTTP begin anew each time.
+An action is `{"action": "go to shelf 1"}`. `reset` takes `seed`, which chooses a task of the split, or `task`, its number.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from tacit.core.errors import TacitError, install
+from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Environment
+from tacit.integrations.episode import Episode, Pays, foreign_environment, graded
+
+try:
+    from openenv.core import GenericEnvClient
+    from openenv.core.env_server import create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment as OpenEnvironment
+    from openenv.core.env_server.types import Action, EnvironmentMetadata, State
+    from openenv.core.env_server.types import Observation as Shown
+except ImportError as error:
+    raise TacitError(f"this door needs the `openenv-core` package: {install('openenv')}.") from error
+
+SESSIONS = 64
+"""episodes that one server plays at the same time"""
+_WAIT_S = 10.0
+_TEXTS = ("text", "message", "observation", "content", "output", "prompt")
+_POSSIBLE = ("admissible_actions", "legal_actions", "available_actions", "valid_actions")
+
+
+class TextAction(Action):
+    action: str
+
+
+class TextShown(Shown):
+    text: str
+    goal: str = ""
+    task: str = ""
+    family: str = ""
+    admissible_actions: list[str] = []
+    score: float = 0.0
+    success: bool = False
+    effective: bool = True
+    label: str = ""
+
+
+class ServedWorld(OpenEnvironment[TextAction, TextShown, State]):
+    """One session's episode of one of our worlds."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, make: Callable[[], Episode]) -> None:
+        super().__init__()
+        self._episode = make()
+        self._rng = Random(0)
+        self._name: str | None = None
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, task: int | None = None, **more: Any) -> TextShown:
+        if seed is not None:
+            self._rng = Random(seed)
+        self._name = episode_id
+        observation = self._episode.begin(self._rng.randrange(len(self._episode.tasks)) if task is None else task)
+        return TextShown(text=observation.text, **self._episode.about(None, observation))
+
+    def step(self, action: TextAction, timeout_s: float | None = None, **more: Any) -> TextShown:
+        turn = self._episode.act(action.action)
+        about = self._episode.about(turn, turn.observation)
+        return TextShown(text=turn.observation.text, reward=turn.reward, done=turn.over, **about)
+
+    @property
+    def state(self) -> State:
+        task = self._episode.task
+        about = {"task": task.id, "goal": task.goal, "family": task.family} if task else {}
+        return State(episode_id=self._name, step_count=self._episode.steps, **about)
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        world = self._episode.environment
+        return EnvironmentMetadata(name=world.name, description=world.summary, version=world.panel_version)
+
+    def close(self) -> None:
+        self._episode.close()
+
+
+def openenv_app(
+    world: str | Environment,
+    split: str = "train",
+    tasks: int = 0,
+    families: Sequence[str] = (),
+    max_steps: int = 0,
+    pays: Pays = "",
+    sessions: int = SESSIONS,
+) -> Any:
+    """The FastAPI application that serves a world of ours. Wrong arguments are told now, not to the first client, and the tasks
+    made, for all sessions."""
+    first = Episode(world, split, tasks, families, max_steps, pays)
+    return create_fastapi_app(partial(ServedWorld, first.another), TextAction, TextShown, max_concurrent_envs=sessions)
+
+
+class OpenEnvWorld:
+    """A session with an OpenEnv server as a world. `task.data["seed"]` seeds it."""
+
+    def __init__(self, url: str, said: str, seen: str, wait_s: float) -> None:
+        self._url, self._said, self._seen, self._wait_s = url, said, seen, wait_s
+        self._client: Any = None
+        self._total = 0.0
+
+    def reset(self, task: Task) -> Observation:
+        if self._client is None:
+            self._client = GenericEnvClient(self._url, message_timeout_s=self._wait_s).sync()
+            self._client.connect()
+        self._total = 0.0
+        return self._observation(self._client.reset(seed=int(task.data["seed"])).observation)
+
+    def step(self, action: str) -> Transition:
+        if self._client is None:
+            raise TacitError("this world has no episode yet: call reset(task) first.")
+        result = self._client.step({self._said: action})
+        reward, done, seen = float(result.reward or 0.0), bool(result.done), result.observation
+        self._total += reward
+        won = done and bool(seen.get("success", self._total > 0))
+        return Transition(
+            self._observation(seen),
+            done=done,
+            success=won,
+            score=1.0 if won else graded(float(seen.get("score", self._total))),
+            reward=reward,
+            effective=bool(seen.get("effective", True)),
+            label=str(seen.get("label", "")),
+        )
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _observation(self, seen: Mapping[str, Any]) -> Observation:
+        possible = next((seen[key] for key in _POSSIBLE if seen.get(key)), ())
+        return Observation(str(seen.get(self._seen, "")), tuple(str(action) for action in possible))
+
+
+def openenv_environment(
+    name: str,
+    url: str,
+    goal: str,
+    max_steps: int = 50,
+    action_field: str = "",
+    text_field: str = "",
+    wait_s: float = 60.0,
+    **more: Any,
+) -> Environment:
+    """Any text environment behind an OpenEnv server as a world of ours. Its schema says how an action is given and where the
+    text is; where several fields could be meant they are named here. It is won when an observation says `success`, or,
+    where it says nothing, when it ends with a positive sum of rewards."""
+    schema = _schema(url)
+    said = action_field or _only_text(schema["action"], "action", "action_field", url, ("action", "message", "text", "command"))
+    seen = text_field or _only_text(schema["observation"], "observation", "text_field", url, _TEXTS)
+    make = partial(OpenEnvWorld, url, said, seen, wait_s)
+    return foreign_environment(name, f"{name}, an OpenEnv server at {url}", make, goal, max_steps, slow=True, **more)
+
+
+def _schema(url: str) -> Mapping[str, Any]:
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/schema", timeout=_WAIT_S) as answer:
+            schema = json.load(answer)
+        return {part: schema[part].get("properties", {}) for part in ("action", "observation")}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise TacitError(f"there is no OpenEnv server at {url} (its /schema could not be read: {error}).") from error
+
+
+def _only_text(fields: Mapping[str, Any], what: str, option: str, url: str, usual: Sequence[str]) -> str:
+    """The field that is text: the only one, or the one with a usual name."""
+    texts = [name for name, field in fields.items() if field.get("type") == "string"]
+    found = texts if len(texts) == 1 else [name for name in usual if name in texts][:1]
+    if not found:
+        has = ", ".join(texts) or "none"
+        raise TacitError(f"which field of an {what} of {url} is the text? Its text fields: {has}. Name one ({option}=…).")
+    return found[0]

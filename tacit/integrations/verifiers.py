@@ -1,0 +1,318 @@
+"""verifiers, both ways (extra `verifiers`: versions 0.1.14 to 0.3.0, which have MultiTurnEnv).
+
+env = TacitMultiTurnEnv("alfworld")                  any of our worlds as a verifiers MultiTurnEnv
+results = await env.evaluate(client, model)          … for whatever evaluates or trains those
+
+environment = verifiers_environment("theirs", partial(vf.load_environment, "their-env"))    anybody's as a world of ours
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+from tacit.core.actions import ActionFormat, Parsed
+from tacit.core.errors import TacitError, install, unknown
+from tacit.core.types import ActionStyle, Observation, Task, Transition
+from tacit.core.world import Environment, format_of, tell_now
+from tacit.integrations.episode import Episode, Pays, PlainWording, foreign_environment, graded
+
+# Anybody's verifiers environment as a world.
+#
+# Their loop calls the model; ours calls the world. So a world of theirs runs its own rollout in a thread, with a model that
+# waits
+# for our agent's action: single turns, many turns, their parsers and rubrics are all as they are. Tools are not passed on.
+
+try:
+    import verifiers as vf
+    from verifiers.clients import Client
+    from verifiers.types import Response, ResponseMessage, UserMessage
+
+    vf.MultiTurnEnv  # noqa: B018 (later versions have it no more)
+except (ImportError, AttributeError) as error:
+    raise TacitError(
+        f"this door needs `verifiers` from 0.1.14 to 0.3.0, which has MultiTurnEnv: {install('verifiers')} ({error})."
+    ) from error
+
+_LEAVE_S = 5.0
+
+
+class Whole:
+    """The completion is the action, all of it."""
+
+    stop: tuple[str, ...] = ()
+    thinks = True
+
+    def parse(self, text: str) -> Parsed:
+        return Parsed(text.strip(), bool(text.strip()))
+
+    def write(self, action: str, thought: str = "") -> str:
+        return action
+
+
+class WholeWording(PlainWording):
+    """For worlds that read answers in a format of their own: what is written reaches them as it is."""
+
+    formats: Mapping[ActionStyle, ActionFormat] = {"tags": Whole(), "bare": Whole()}
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+class Waiting(Client):
+    """A model that says what it is told to, when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.asked: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self.answers: queue.Queue[str | None] = queue.Queue()
+
+    def setup_client(self, config: Any) -> None:
+        return None
+
+    async def to_native_tool(self, tool: Any) -> Any:
+        return tool
+
+    async def to_native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
+        return messages, {}
+
+    async def get_native_response(self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **more: Any) -> Any:
+        self.asked.put(("prompt", prompt))
+        answer = await asyncio.to_thread(self.answers.get)
+        if answer is None:
+            raise vf.ModelError("nobody plays this rollout any more")
+        return answer
+
+    async def raise_from_native_response(self, response: Any) -> None:
+        return None
+
+    async def from_native_response(self, response: Any) -> Any:
+        message = ResponseMessage(role="assistant", content=response, finish_reason="stop", is_truncated=False)
+        return Response(id="tacit", created=int(time.time()), model="tacit", message=message)
+
+    async def close(self) -> None:
+        return None
+
+
+class VerifiersWorld:
+    """A rollout of somebody's environment as a world: `task.data["row"]` is the row of its dataset."""
+
+    def __init__(self, make: Callable[[], Any], passes_at: float) -> None:
+        self._make, self._passes_at = make, passes_at
+        self._env: Any = None
+        self._model: Waiting | None = None
+        self._thread: threading.Thread | None = None
+        self._read = 0
+
+    def reset(self, task: Task) -> Observation:
+        self._leave()
+        self._env = self._env or self._make()
+        self._model, self._read = Waiting(), 0
+        row = dict(task.data["row"])
+        self._thread = threading.Thread(target=_roll_out, args=(self._env, row, self._model), daemon=True)
+        self._thread.start()
+        kind, told = self._model.asked.get()
+        if kind != "prompt":
+            raise RuntimeError(f"the environment ended before it asked for anything: {told}")
+        self._read = len(told)
+        return Observation("Begin.")
+
+    def step(self, action: str) -> Transition:
+        if self._model is None:
+            raise TacitError("this world has no episode yet: call reset(task) first.")
+        self._model.answers.put(action)
+        kind, told = self._model.asked.get()
+        if kind == "broke":
+            raise RuntimeError(f"the environment broke: {told}")
+        if kind == "prompt":
+            new, self._read = told[self._read + 1 :], len(told)
+            return Transition(Observation(_joined(new)))
+        self._model = None
+        reward, messages = float(told["reward"] or 0.0), list(told["completion"] or ())
+        last = max((i for i, m in enumerate(messages) if _role(m) == "assistant"), default=-1)
+        return Transition(
+            Observation(_joined(messages[last + 1 :])),
+            done=True,
+            success=reward >= self._passes_at,
+            score=graded(reward),
+            reward=reward,
+            label=str(told.get("stop_condition") or ""),
+        )
+
+    def close(self) -> None:
+        self._leave()
+        self._env = None
+
+    def _leave(self) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            model.answers.put(None)
+        if self._thread is not None:
+            self._thread.join(_LEAVE_S)
+            self._thread = None
+
+
+def verifiers_environment(
+    name: str, make: Callable[[], Any], max_steps: int = 20, passes_at: float = 1.0, **more: Any
+) -> Environment:
+    """Anybody's verifiers environment as a world of ours: `train` is its dataset, `test` its evaluation dataset (or the same
+    where it has none, and then only `train` is there). An episode is won when its reward reaches `passes_at`."""
+
+    @cache
+    def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return _rows_of(make())
+
+    def tasks(split: str, count: int, seed: int) -> list[Task]:
+        if split not in rows():
+            raise unknown(f"split of world {name!r}", split, rows())
+        there = rows()[split]
+        order = Random(f"{name}/{split}/{seed}").sample(range(len(there)), len(there))
+        return [
+            Task(name, f"{split}/{at}", name, split, seed, _joined(there[at]["prompt"]), {"row": there[at]})
+            for at in order[:count]
+        ]
+
+    fields: dict[str, Any] = {
+        "tasks": tasks,
+        "splits": tuple(rows()),
+        "panel_split": tuple(rows())[-1],
+        "published": {split: len(there) for split, there in rows().items()},
+        "wordings": {"full": WholeWording(), "terse": WholeWording()},
+    }
+    world = partial(VerifiersWorld, make, passes_at)
+    return foreign_environment(name, f"{name}, through verifiers", world, "", max_steps, **{**fields, **more})
+
+
+def _roll_out(env: Any, row: dict[str, Any], model: Waiting) -> None:
+    try:
+        output = asyncio.run(env.run_rollout(row, model, "tacit", {}))
+        wrong = output.get("error")
+        model.asked.put(("broke", wrong) if wrong else ("over", output))
+    except BaseException as error:  # whoever waits for the next prompt has to be told
+        model.asked.put(("broke", f"{type(error).__name__}: {error}"))
+
+
+def _rows_of(env: Any) -> dict[str, list[Mapping[str, Any]]]:
+    """Its datasets as plain rows. One without an evaluation dataset gives its training rows for both: then it has one split."""
+    there: dict[str, list[Mapping[str, Any]]] = {}
+    for split, ask in (("train", env.get_dataset), ("test", env.get_eval_dataset)):
+        try:
+            found = [json.loads(json.dumps(row, default=str)) for row in ask()]
+        except Exception:  # each says in its own way that it has none
+            continue
+        if found and found not in there.values():
+            there[split] = found
+    if not there:
+        raise TacitError("this verifiers environment has no dataset, so there is nothing to play.")
+    return there
+
+
+def _role(message: Any) -> str:
+    return str(message["role"] if isinstance(message, Mapping) else message.role)
+
+
+def text_of(message: Any) -> str:
+    content = message["content"] if isinstance(message, Mapping) else message.content
+    if isinstance(content, str) or content is None:
+        return content or ""
+    parts = [part if isinstance(part, Mapping) else part.model_dump() for part in content]
+    return "\n".join(str(part.get("text", "")) for part in parts)
+
+
+def _joined(messages: Sequence[Any]) -> str:
+    return "\n\n".join(text for text in map(text_of, messages) if text)
+
+
+__all__ = ["TacitMultiTurnEnv", "verifiers_environment"]
+PLAYED = "tacit"
+"""where a rollout's state keeps what came of it: reward, success, score, turns, invalid"""
+
+
+class TacitMultiTurnEnv(vf.MultiTurnEnv):
+    """One of our worlds. The prompt is our wording's; what the model writes is read as that wording asks for."""
+
+    def __init__(
+        self,
+        world: str | Environment,
+        split: str = "train",
+        tasks: int = 0,
+        eval_split: str = "",
+        eval_tasks: int = 0,
+        wording: str = "full",
+        style: ActionStyle = "tags",
+        admissible: bool = True,
+        max_steps: int = 0,
+        pays: Pays = "success",
+        **more: Any,
+    ) -> None:
+        """`more` goes to verifiers. Success is paid by default: a rubric's reward is of the whole rollout."""
+        self._train = Episode(world, split, tasks, (), max_steps, pays)
+        self._environment = self._train.environment
+        measured = eval_split or self._environment.split_to_measure()
+        self._test = Episode(self._environment, measured, eval_tasks, (), max_steps, pays)
+        self._wording, self._style, self._admissible = self._environment.wording(wording), style, admissible
+        self._format: ActionFormat = format_of(self._wording, style)
+        self._playing: dict[str, Episode] = {}
+        rubric = vf.Rubric(funcs=[_metric("reward")], weights=[1.0])
+        for name in ("success", "score", "turns", "invalid"):
+            rubric.add_metric(_metric(name))
+        rows = {"dataset": _rows(self._train, "train"), "eval_dataset": _rows(self._test, "test")}
+        super().__init__(max_turns=-1, rubric=rubric, **rows, **more)
+
+    async def setup_state(self, state: Any) -> Any:
+        info = state["info"]
+        episode = self._playing[state["trajectory_id"]] = (self._test if info["of"] == "test" else self._train).another()
+        observation = await asyncio.to_thread(episode.begin, int(info["number"]))
+        state[PLAYED] = {"reward": 0.0, "success": 0.0, "score": 0.0, "turns": 0.0, "invalid": 0.0}
+        assert episode.task is not None
+        now = tell_now(self._wording, 1, observation, self._admissible, past=False)[0]
+        told = (self._wording.task(episode.task), now, self._wording.request(self._style))
+        state["prompt"] = [*state["prompt"][:-1], UserMessage(content=self._wording.separator.join(filter(None, told)))]
+        return state
+
+    async def env_response(self, messages: Any, state: Any, **more: Any) -> Any:
+        episode, played = self._playing[state["trajectory_id"]], state[PLAYED]
+        parsed = self._format.parse(text_of(messages[-1]))
+        turn = await asyncio.to_thread(episode.act, parsed.action)
+        played["reward"] += turn.reward
+        played["turns"] += 1.0
+        played["invalid"] += float(not parsed.valid)
+        played.update(success=float(turn.success), score=turn.score)
+        now = tell_now(self._wording, episode.steps + 1, turn.observation, self._admissible, past=True)[0]
+        if turn.over:
+            state["final_env_response"] = [UserMessage(content=turn.observation.text)]
+            return state["final_env_response"]
+        told = (now, self._wording.request(self._style))
+        return [UserMessage(content=self._wording.separator.join(filter(None, told)))]
+
+    @vf.cleanup
+    async def close_episode(self, state: Any) -> None:
+        episode = self._playing.pop(state["trajectory_id"], None)
+        if episode is not None:
+            await asyncio.to_thread(episode.close)
+
+
+def _rows(episode: Episode, of: str) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_list(
+        [
+            {"prompt": [{"role": "user", "content": task.goal}], "answer": "", "info": {"number": number, "of": of}}
+            for number, task in enumerate(episode.tasks)
+        ]
+    )
+
+
+def _metric(name: str) -> Callable[..., Any]:
+    async def measured(state: Any) -> float:
+        return float(state.get(PLAYED, {}).get(name, 0.0))
+
+    measured.__name__ = name
+    return measured

@@ -1,0 +1,89 @@
+"""The agent reads the task, the last k turns, and what it sees now. k = 0 is memoryless, k = None the whole episode.
+
+As a conversation (`chat`) each of the turns is a message and its answer, in the model's own template; else all is one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tacit.core.actions import ActionFormat
+from tacit.core.chat import Exchange
+from tacit.core.method import Reader
+from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
+from tacit.core.world import Wording, tell_now
+from tacit.prompts.conversation import ask, conversation, exchange, form_of, frame, say
+
+
+@dataclass(frozen=True)
+class History:
+    wording: Wording
+    turns: int | None = 2
+    admissible: bool = True
+    style: ActionStyle = "tags"
+    chat: bool = False
+    thinking: bool = False
+
+    @property
+    def format(self) -> ActionFormat:
+        return form_of(self.wording, self.style, self.thinking)
+
+    def begin(self, task: Task, condition: Condition) -> Reader:
+        return _HistoryReader(self, task, condition)
+
+
+class _HistoryReader:
+    def __init__(self, context: History, task: Task, condition: Condition) -> None:
+        self._context = context
+        self._task = context.wording.task(task)
+        self._note = frame(condition.note)
+        self._past: list[str] = []
+        self._exchanges: list[Exchange] = []
+        self._observation = Observation("")
+        self._wrote: str | None = None
+
+    def read(self, observation: Observation) -> Prompt:
+        self._observation, self._wrote = observation, None
+        context, wording, number = self._context, self._context.wording, len(self._past) + 1
+        first = 0 if context.turns is None else max(0, len(self._past) - context.turns)
+        past = tuple(self._past[first:])
+        if context.chat:
+            return self._message(past, tuple(self._exchanges[first:]))
+        now, alone = tell_now(wording, number, observation, context.admissible, bool(past))
+        return Prompt(
+            task=self._task,
+            task_note=self._note,
+            history=past,
+            now=now,
+            request=wording.request(context.style),
+            separator=wording.separator,
+            now_alone=alone,
+        )
+
+    def _message(self, past: tuple[str, ...], exchanges: tuple[Exchange, ...]) -> Prompt:
+        context, wording = self._context, self._context.wording
+        return Prompt(
+            task=self._task,
+            task_note=self._note,
+            history=past,
+            now=say(wording, context.format, len(self._past) + 1, self._observation, context.admissible, self._before),
+            request=ask(wording, context.style),
+            separator=wording.separator,
+            conversation=conversation(context.format, exchanges, context.thinking),
+        )
+
+    @property
+    def _before(self) -> Exchange | None:
+        return self._exchanges[-1] if self._exchanges else None
+
+    def wrote(self, text: str) -> None:
+        self._wrote = text
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        context, number = self._context, len(self._past) + 1
+        if context.chat:
+            seen, before = self._observation, self._before
+            self._exchanges.append(exchange(context.wording, context.format, number, seen, action, self._wrote, before))
+        self._past.append(context.wording.turn(number, self._observation, action))
+        return {}

@@ -1,0 +1,152 @@
+"""An agent that may ask in the middle of an episode (search_and_ask of Complementary RL).
+
+    <action>search_and_ask the fridge is open and the egg is not in it</action>          in tags; bare, the same without them
+
+Such an action is put to whoever knows, not to the world, which stays as it is. The answer is in the next prompt, beside what
+is seen, and stays there until the next question: it is data, and framed as a note. Neither the history nor a tracker is told of
+the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
+from tacit.core.method import Context, Pending, Reader, take_down
+from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
+from tacit.prompts.conversation import frame
+
+ASK = "search_and_ask"
+ASKED, ENTRY = "asked", "asked_entry"
+"""signals of such a turn: that it was one, and the number of what was found, where there was something"""
+LONGEST = 500
+"""characters of a question"""
+NOTHING = "Nothing is known about that."
+_QUESTION = re.compile(rf"\s*{ASK}(?![\w-])[\s:=(\[\"']*(.*)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of a question."""
+
+    text: str = ""
+    entry: int | None = None
+
+
+class Answer(Protocol):
+    def result(self) -> Told: ...
+
+
+def question_of(action: str) -> str | None:
+    """What is asked; None where the action is another. One line of plain characters, of bounded length, whatever was written.
+
+    >>> question_of("search_and_ask: where do eggs lie?"), question_of("go to fridge 1")
+    ('where do eggs lie?', None)
+    """
+    asked = _QUESTION.fullmatch(action)
+    if asked is None:
+        return None
+    plain = "".join(c if c.isprintable() else " " for c in asked.group(1)[: 4 * LONGEST])
+    return " ".join(plain.split()).rstrip(")]\"'")[:LONGEST].strip()
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Another context, in which episodes of some conditions may ask."""
+
+    inner: Context
+    ask: Callable[[str], Answer] = field(repr=False, compare=False)
+    conditions: tuple[str, ...] = ()
+    """names of those"""
+    brief: bool = False
+    """that one may ask is said in a few words, for tiny policies"""
+
+    @property
+    def style(self) -> ActionStyle:
+        return self.inner.style
+
+    @property
+    def format(self) -> ActionFormat:
+        return asking_format(self.inner.format)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the inner context says of itself: `chat`, `wording`, …"""
+        if name.startswith("__") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def begin(self, task: Task, condition: Condition) -> Reader:
+        inner = self.inner.begin(task, condition)
+        return _AskingReader(self, inner) if condition.name in self.conditions else inner
+
+    @property
+    def invitation(self) -> str:
+        if self.brief:
+            return f"ask: {ASK} ..."
+        form, asked = self.format, f"{ASK} your question"
+        inside = form.answer if isinstance(form, AfterThought) else form
+        written = inside.said(asked) if isinstance(inside, Tags) else asked
+        return (
+            f"At any turn you may ask instead of acting: `{written}` searches the experience of earlier episodes, and the "
+            "answer is shown to you next. Say where you stand and what stops you."
+        )
+
+
+def asking_format(form: ActionFormat) -> ActionFormat:
+    """Where every kind of action has a tag or a tool of its own, questions have one, too."""
+    if isinstance(form, AfterThought):
+        return replace(form, answer=asking_format(form.answer))
+    return replace(form, kinds=(*form.kinds, ASK)) if isinstance(form, Tags | Calls) and len(form.kinds) > 1 else form
+
+
+class _AskingReader:
+    def __init__(self, context: Asking, inner: Reader) -> None:
+        self._context, self._inner = context, inner
+        self._last = Transition(Observation(""))
+        self._wrote: str | None = None
+        self._note = ""
+
+    def read(self, observation: Observation) -> Prompt:
+        self._last, self._wrote = replace(self._last, observation=observation), None
+        prompt = self._inner.read(observation)
+
+        def beside(*parts: str) -> str:
+            return prompt.separator.join(filter(None, parts))
+
+        return prompt.with_notes(beside(prompt.task_note, self._context.invitation), beside(prompt.step_note, self._note))
+
+    def ask(self, action: str) -> Pending | None:
+        question = question_of(action)
+        if question is None:
+            return None
+        return _Hearing(self, question, self._context.ask(question) if question else None)
+
+    def hear(self, question: str, told: Told) -> Transition:
+        """The world as it was, and the answer beside it from now on."""
+        self._note = frame(f"{question}\n{told.text or NOTHING}")
+        found = {} if told.entry is None else {ENTRY: float(told.entry)}
+        # whoever pays for signals finds them on every step
+        signals = {"progress": 0.0, "error": 0.0, ASKED: 1.0, **found}
+        return replace(self._last, done=False, success=False, effective=True, label=ASKED, reward=0.0, signals=signals)
+
+    def wrote(self, text: str) -> None:
+        self._wrote = text
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        if question_of(action) is not None:
+            return {}
+        self._last = transition
+        return take_down(self._inner, action, transition, self._wrote)
+
+
+@dataclass(frozen=True)
+class _Hearing:
+    reader: _AskingReader
+    question: str
+    answer: Answer | None
+
+    def result(self) -> Transition:
+        return self.reader.hear(self.question, self.answer.result() if self.answer is not None else Told())

@@ -1,0 +1,120 @@
+"""The agent reads the task, the last turn, how far it has come, and what it sees now: never more, however long the episode.
+
+    xₜ = Format(g, oₜ, qₜ, bₜ),   |xₜ| ≤ B                 (constant context, Eqs. 2–3)
+
+g  the task                                   Prompt.task
+qₜ the turn before, (oₜ₋₁, aₜ₋₁)              Prompt.history, at most one line
+bₜ the tracker's state block                  Prompt.now, before the observation
+oₜ the present observation                    Prompt.now
+
+The ReAct contexts it is compared with are `History` with one turn (ReAct-1step) and with all of them (ReAct-full), both in the
+style `tags`, in which the agent reasons before it acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tacit.core.actions import ActionFormat
+from tacit.core.chat import Exchange
+from tacit.core.errors import TacitError
+from tacit.core.method import Reader
+from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
+from tacit.core.world import Tracker, Wording, tell_now
+from tacit.prompts.conversation import ask, conversation, exchange, form_of, frame, say
+
+
+@dataclass(frozen=True)
+class StateBlock:
+    """`block` and `one_step` leave out bₜ and qₜ where False. The tracker's signals are measured all the same, so that what is
+    read and what is rewarded can be varied apart."""
+
+    wording: Wording
+    tracker: Tracker
+    block: bool = True
+    one_step: bool = True
+    admissible: bool = False
+    style: ActionStyle = "bare"
+    bound: int = 4000
+    """B, in characters; a condition's note, which has its own bound, is not counted"""
+    chat: bool = False
+    """as a conversation: the turn before is a message and its answer, block and observation are the present message"""
+    thinking: bool = False
+
+    @property
+    def format(self) -> ActionFormat:
+        return form_of(self.wording, self.style, self.thinking)
+
+    def begin(self, task: Task, condition: Condition) -> Reader:
+        return _StateBlockReader(self, task, condition)
+
+
+class _StateBlockReader:
+    def __init__(self, context: StateBlock, task: Task, condition: Condition) -> None:
+        self._context, self._task = context, task
+        self._statement = context.wording.task(task)
+        self._note = frame(condition.note)
+        self._observation = Observation("")
+        self._state: Any = None
+        self._before = ""
+        """the turn before, as it is told"""
+        self._exchange: Exchange | None = None
+        """the same, in a conversation"""
+        self._wrote: str | None = None
+        self._turns = 0
+        self.block = ""
+        """the state block that was read last"""
+
+    def read(self, observation: Observation) -> Prompt:
+        context, wording = self._context, self._context.wording
+        if self._turns == 0:
+            self._state = context.tracker.start(self._task, observation)
+        self._observation, self._wrote = observation, None
+        past = (self._before,) if context.one_step and self._before else ()
+        block = self.block = context.tracker.render(self._state) if context.block else ""
+        if context.chat:
+            now, alone = say(wording, context.format, self._turns + 1, observation, context.admissible, self._exchange), ""
+        else:
+            now, alone = tell_now(wording, self._turns + 1, observation, context.admissible, bool(past))
+        talked = (self._exchange,) if past and self._exchange else ()
+
+        def below(told: str) -> str:
+            return wording.separator.join(part for part in (block, told) if part)
+
+        prompt = Prompt(
+            task=self._statement,
+            history=past,
+            now=below(now),
+            request=ask(wording, context.style),
+            separator=wording.separator,
+            now_alone=below(alone) if alone else "",
+            conversation=conversation(context.format, talked, context.thinking) if context.chat else None,
+        )
+        self._check(prompt, block)
+        return prompt.with_notes(task_note=self._note)
+
+    def wrote(self, text: str) -> None:
+        self._wrote = text
+
+    def record(self, action: str, transition: Transition) -> Mapping[str, float]:
+        context = self._context
+        self._turns += 1
+        if context.chat:
+            seen, before = self._observation, self._exchange
+            self._exchange = exchange(context.wording, context.format, self._turns, seen, action, self._wrote, before)
+        self._before = context.wording.turn(self._turns, self._observation, action)
+        before, self._state = self._state, context.tracker.update(self._state, action, transition)
+        return context.tracker.signals(before, self._state)
+
+    def _check(self, prompt: Prompt, block: str) -> None:
+        size, bound = len(prompt.text), self._context.bound
+        if size > bound:
+            parts = {"task": self._statement, "turn before": "".join(prompt.history), "state block": block}
+            shares = ", ".join(f"{name} {len(text)}" for name, text in parts.items())
+            raise TacitError(
+                f"the prompt of turn {self._turns + 1} of task {self._task.id!r} has {size} characters, more than the bound of "
+                f"{bound} ({shares}, observation {len(self._observation.text)}). Raise the bound (--bound) if this world says "
+                f"that much in one turn; if the block has grown with the episode, its tracker's `render` is at fault."
+            )

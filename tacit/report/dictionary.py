@@ -1,0 +1,311 @@
+"""A run's dictionary with the episodes it is read by: those of one iteration, and how they and the last evaluation behave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tacit.companions.dictionary.companion import SkillDictionary
+from tacit.companions.dictionary.extraction import Dictionary, Phrase
+from tacit.config.checks import open_world
+from tacit.config.recipe import Recipe
+from tacit.core.errors import TacitError
+from tacit.core.types import Group, Task, Trajectory
+from tacit.core.world import Environment
+from tacit.evaluation.behaviour import Behaviour, behaviour
+from tacit.rewards.segmentation import world_alphabet
+from tacit.runs.directory import read_settings, saved_checkpoints
+from tacit.runs.files import disk_errors
+from tacit.runs.metrics import read_metrics
+from tacit.runs.trajectories import recorded_steps, replay
+from tacit.training.practice import Course
+
+# A run's skill dictionary and how it came to be: read from its checkpoint, or extracted from its recorded episodes.
+
+Played = Callable[[Path], list[Trajectory]]
+"""the episodes of a file that were played in the dictionary's world"""
+E_STEP = "description_length"
+"""the metric that only iterations with an E-step have"""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One E-step in the two parts of Eq. 3, beside what the same successes would take skill by skill."""
+
+    step: int
+    successes: int
+    """|B|"""
+    phrases: int
+    """|C|"""
+    bits: float
+    """L_BDL: bits per success"""
+    shared: float
+    """of these, each success's share in the dictionary: L_dict / |B|"""
+    single: float
+    """L_BDL of the same corpus under the dictionary of single skills"""
+    segments: float
+    phrase_length: float
+    loss: float | None
+    bound: float | None
+    """None where a success outlasted T"""
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any], single: Dictionary) -> Reading:
+        """From the metrics of an iteration; |B| is not among them, and is what L_dict is shared by."""
+        bits, segments = metrics[E_STEP], metrics["success_segments"]
+        shared = bits - segments * log2(metrics["dictionary_size"])
+        successes = max(1, round(metrics["dictionary_bits"] / shared)) if shared else 1  # one skill and L = 1 cost nothing
+        return cls(
+            step=int(metrics["step"]),
+            successes=successes,
+            phrases=int(metrics["dictionary_size"]),
+            bits=bits,
+            shared=shared,
+            single=single.bits / successes + metrics["success_skills"] * log2(len(single)),
+            segments=segments,
+            phrase_length=metrics["phrase_length"],
+            loss=metrics.get("mdl_loss"),
+            bound=metrics.get("mdl_bound"),
+        )
+
+
+@dataclass(frozen=True)
+class Story:
+    """A dictionary at one moment, and how it came to be."""
+
+    companion: SkillDictionary
+    source: str
+    steps: list[dict[str, Any]]
+    """metrics of each E-step, oldest first"""
+
+    def cut(self, trajectory: Trajectory) -> tuple[Phrase, ...]:
+        """An episode in phrases of the dictionary."""
+        return self.companion.dictionary.segment(self.companion.alphabet(trajectory))
+
+    def readings(self) -> list[Reading]:
+        single = Dictionary(self.companion.alphabet.skills, (), self.companion.max_phrase)
+        return [Reading.of(step, single) for step in self.steps]
+
+    def rates(self) -> list[tuple[int, dict[Phrase, float]]]:
+        """(iteration, uses per success of each merged phrase then in the dictionary)"""
+        successes = {reading.step: reading.successes for reading in self.readings()}
+        history = self.companion.history.uses()
+        return [
+            (step, {p: count / successes[step] for p, count in uses.items()}) for step, uses in history if step in successes
+        ]
+
+    def lives(self) -> dict[Phrase, dict[int, float]]:
+        """phrase -> (iteration -> its uses per success), those used most over all iterations first"""
+        found: dict[Phrase, dict[int, float]] = {}
+        for step, uses in self.rates():
+            for phrase, rate in uses.items():
+                found.setdefault(phrase, {})[step] = rate
+        return dict(sorted(found.items(), key=lambda life: (-sum(life[1].values()), life[0])))
+
+    def gone(self) -> list[tuple[Phrase, int]]:
+        """Phrases no longer in the dictionary with the last iteration they were there, those once used most first."""
+        lives = self.lives()
+        now = max((step for step, _ in self.rates()), default=0)
+        return [(phrase, max(life)) for phrase, life in lives.items() if max(life) < now]
+
+    def phrases(self) -> list[dict[str, Any]]:
+        """Merged phrases in use order: uses, the iteration since which it has been there, share of E-steps it was in."""
+        return self.companion.history.standing()
+
+
+def open_story(path: Path, recipe: Recipe, world: Environment, played: Played, checkpoint: str, name: str = "") -> Story:
+    """The dictionary of the run's checkpoint, where there is one; otherwise extracted as its method, or ReuseRL, would. `name`:
+    of the world, where the run has several, each with a dictionary of its own."""
+    method = recipe.settings.build(world)
+    for companion in method.companions:
+        if isinstance(companion, SkillDictionary):
+            practised = [saved for saved in saved_checkpoints(path).all() if saved.stage == "rl"]
+            if checkpoint or practised:
+                return _saved(path, companion, checkpoint, f"{name}/" if name else "")
+            return _replayed(path, companion, played)
+    if checkpoint:
+        raise TacitError(f"{path} was trained by {recipe.method}, which saves no dictionary; leave --checkpoint out.")
+    return _replayed(path, SkillDictionary(world_alphabet(world, "a skill dictionary"), world.max_steps), played)
+
+
+def _saved(path: Path, companion: SkillDictionary, checkpoint: str, prefix: str) -> Story:
+    """`prefix` is before the names of what belongs to one of several worlds."""
+    found = saved_checkpoints(path).find(checkpoint or "newest")
+    if found.stage != "rl":
+        raise TacitError(f"the checkpoint {found.path.name} of {path} is older than the dictionary: it comes with practice.")
+    companion.load(found.companion(f"{prefix}{companion.name}"))
+    records = [r for r in read_metrics(path / "metrics.jsonl") if r["stage"] == "rl" and r["step"] <= found.step]
+    steps = [{name.removeprefix(prefix): value for name, value in r.items()} for r in records if f"{prefix}{E_STEP}" in r]
+    return Story(companion, f"checkpoint {found.path.name}", steps)
+
+
+def _replayed(path: Path, companion: SkillDictionary, played: Played) -> Story:
+    files = recorded_steps(path)
+    if not files:
+        raise TacitError(f"{path} has neither a dictionary nor recorded iterations; train with --trajectories (the default).")
+    steps = []
+    for step, file in files.items():
+        companion.history.iteration = step - 1
+        sound = [Group(t.task, (t,)) for t in played(file) if not t.stop.crashed]
+        metrics = companion.observe(sound)
+        if E_STEP in metrics:
+            steps.append({"stage": "rl", "step": step, **metrics})
+    return Story(companion, f"extracted from {len(files)} recorded iterations", steps)
+
+
+@dataclass(frozen=True)
+class Inspected:
+    title: str
+    story: Story
+    file: str
+    """where the episodes are recorded; empty where none is"""
+    episodes: Sequence[Trajectory]
+    """of one iteration, successes first"""
+    behaviours: dict[str, Behaviour]
+    """of that iteration, and of the last evaluation of practice, where they are recorded"""
+
+    def to_json(self) -> dict[str, Any]:
+        story = self.story
+        told = {name: found.to_json() for name, found in self.behaviours.items()}
+        cut = [{"task": t.task.id, "success": t.success, "segments": story.cut(t)} for t in self.episodes]
+        return {"source": story.source, "phrases": story.phrases(), "steps": story.steps, "behaviour": told, "episodes": cut}
+
+
+def inspect_dictionary(
+    run: Path, checkpoint: str = "", iteration: int | None = None, shown: int | None = None, where: str = ""
+) -> Inspected:
+    """The dictionary of a checkpoint, and up to `shown` episodes of an iteration: of the newest where none is named. Each world
+    of a run has its own: `where` says which is meant."""
+    whole = replace(Recipe.from_json(read_settings(run)), out=run)
+    recipe = whole.alone(where)
+    world = open_world(recipe.world)
+    world_alphabet(world, "a skill dictionary")
+    courses = {place.world: Course.of(open_world(place.world), place.train) for place in whole.places}
+    own = {task.id for task in (*courses[recipe.world].tasks, *courses[recipe.world].panel.tasks)}
+
+    def played(file: Path, tasks: Iterable[Task]) -> list[Trajectory]:
+        return [trajectory for trajectory in replay(file, tasks) if trajectory.task.id in own]
+
+    practised = [task for course in courses.values() for task in course.tasks]
+    name = world.name if len(courses) > 1 else ""
+    story = open_story(run, recipe, world, lambda file: played(file, practised), checkpoint, name)
+    step, file = _recorded(run, iteration)
+    behaviours, episodes = {}, []
+    if file is not None:
+        episodes = _in_order(played(file, practised))
+        behaviours[f"training, iteration {step}"] = behaviour(episodes, world.alphabet, world.failure, world.place)
+    if evaluations := recorded_steps(run, "eval-rl"):
+        last = max(evaluations)
+        measured = played(evaluations[last], [task for course in courses.values() for task in course.panel.tasks])
+        behaviours[f"evaluation after rl {last}"] = behaviour(measured, world.alphabet, world.failure, world.place)
+    title = f"{world.name}, {recipe.method}"
+    return Inspected(title, story, file.name if file else "", episodes[:shown], behaviours)
+
+
+def _recorded(run: Path, iteration: int | None) -> tuple[int, Path | None]:
+    files = recorded_steps(run)
+    if iteration is not None and iteration not in files:
+        there = f"there are {min(files)} to {max(files)}" if files else "there are none"
+        raise TacitError(f"iteration {iteration} is not recorded in {run}; {there}.")
+    step = max(files, default=0) if iteration is None else iteration
+    return step, files.get(step)
+
+
+def _in_order(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """Successes first, and one of each task before a second."""
+    before: Counter[tuple[str, bool]] = Counter()
+    places = []
+    for trajectory in played:
+        kind = (trajectory.task.id, trajectory.success)
+        places.append((not trajectory.success, before[kind]))
+        before[kind] += 1
+    return [played[i] for i in sorted(range(len(played)), key=places.__getitem__)]
+
+
+# A picture of a dictionary's life: which phrases were in it when and how much they were used, and what that saved.
+
+SHOWN = 24
+"""phrases drawn: those used most over all iterations"""
+ARROW = " → "
+
+
+def plot_dictionary(file: Path, title: str, story: Story) -> None:
+    """Three pictures over the same iterations: uses of each phrase as a map, bits per success in their parts, the bound."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
+
+    rates, readings, phrases = story.rates(), story.readings(), by_appearance(story)
+    heights = [0.5 + 0.24 * max(3, len(phrases)), 2.2, 1.6]
+    figure, (above, middle, below) = pyplot.subplots(
+        3, 1, figsize=(11, sum(heights) + 1.0), sharex=True, layout="constrained", height_ratios=heights
+    )
+    above.set_title(
+        f"{title}: {'phrases in order of appearance (grey: gone by the end)' if phrases else 'no phrase was merged'}"
+    )
+    if phrases:
+        _map(figure, above, phrases, rates)
+    _bits(middle, readings)
+    _bound(below, readings)
+    below.set_xlabel("iteration")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    with disk_errors(file):
+        figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def by_appearance(story: Story) -> list[Phrase]:
+    """The phrases used most over all iterations, the first to come first, of equals the first to go."""
+    lives = story.lives()
+    return sorted(list(lives)[:SHOWN], key=lambda p: (min(lives[p]), max(lives[p]), len(lives[p]), p))
+
+
+def _map(figure: Any, axes: Any, phrases: Sequence[Phrase], rates: Sequence[tuple[int, Mapping[Phrase, float]]]) -> None:
+    first, last = rates[0][0], rates[-1][0]
+    map_PS = np.full((len(phrases), last - first + 1), np.nan)  # iterations without a success stay blank
+    for step, uses in rates:
+        map_PS[:, step - first] = [uses.get(phrase, np.nan) for phrase in phrases]
+    edges = np.arange(first, last + 2) - 0.5
+    image = axes.pcolormesh(edges, np.arange(len(phrases) + 1), map_PS, cmap="viridis_r", vmin=0)
+    figure.colorbar(image, ax=axes, label="uses per success", pad=0.01, aspect=40)
+    axes.set_yticks(np.arange(len(phrases)) + 0.5, [ARROW.join(p) for p in phrases], fontsize=7)
+    for label, phrase in zip(axes.get_yticklabels(), phrases, strict=True):
+        if phrase not in rates[-1][1]:
+            label.set_color("0.6")  # gone by the end
+    axes.invert_yaxis()
+
+
+def _bits(axes: Any, readings: Sequence[Reading]) -> None:
+    """Eq. 3 as bars in its two parts; the line is what single skills would take, and the gap between what reuse saves."""
+    steps, shared = [r.step for r in readings], [r.shared for r in readings]
+    axes.bar(steps, shared, width=0.9, color="tab:gray", label="share in the dictionary")
+    axes.bar(steps, [r.bits - r.shared for r in readings], 0.9, shared, color="tab:blue", label="segments")
+    axes.plot(steps, [r.single for r in readings], "k--", marker="." if len(steps) < 30 else None, label="skill by skill")
+    axes.set_ylabel("bits per success")
+    _legend(axes)
+
+
+def _bound(axes: Any, readings: Sequence[Reading]) -> None:
+    known = [(r.step, r.loss, r.bound) for r in readings if r.bound is not None]
+    if known:
+        steps, losses, bounds = zip(*known, strict=True)
+        marker = "." if len(known) < 30 else None
+        axes.plot(steps, bounds, color="tab:red", marker=marker, label="bound (Theorem 3)")
+        axes.plot(steps, losses, color="tab:orange", marker=marker, label="loss")
+        axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":", label="1: no loss is higher")
+    axes.set_ylabel("normalised")
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend above what it explains
+        axes.legend(fontsize=8, loc="upper center", ncol=3, frameon=False)

@@ -1,0 +1,191 @@
+"""How the household is told: `full` to a language model, `terse` to a policy of a million parameters.
+
+`full` follows the template that GiGPO, HGPO and BiPACE train with (BiPACE appendix J). What a past turn is, and how many
+are shown, is the context's business; the sentence that introduces them stands with the present step here, because a
+wording sees one turn at a time. Where none is shown (`alone`), it does not speak of any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby, product
+from random import Random
+
+from tacit.core.types import ActionStyle, Observation, Task
+from tacit.worlds.alfworld.house_tables import FITS, ROOMS
+from tacit.worlds.alfworld.tasks import house_tasks
+from tacit.worlds.alfworld.world import AlfWorld
+
+_INTRO = re.compile(r"^-= Welcome to TextWorld, ALFRED! =-\n\n(.*)\n\nYour task is to: .*$", re.DOTALL)
+
+
+class FullWording:
+    separator = "\n"
+    version = "2"
+    """1 spoke of turns "shown above" also where none was"""
+
+    def task(self, task: Task) -> str:
+        return f"You are an expert agent operating in the ALFRED Embodied Environment. Your task is to: {task.goal}"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"[Observation {number}: '{_shown(observation)}', Action {number}: '{action}']"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        shown = "; the most recent observations and the actions you took are shown above"
+        return self._told(number, observation, admissible, shown)
+
+    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
+        return self._told(number, observation, admissible)
+
+    def message(self, number: int, observation: Observation, admissible: bool) -> str:
+        return _shown(observation) + (self._list(observation) if admissible else "")
+
+    def _list(self, observation: Observation) -> str:
+        offered = "\n ".join(f"'{action}'" for action in _offered(observation))
+        return f"\nYour admissible actions of the current situation are: [{offered}]." if observation.actions else ""
+
+    def _told(self, number: int, observation: Observation, admissible: bool, above: str = "") -> str:
+        text = f"Your current observation is: {_shown(observation)}"
+        if number > 1:
+            text = (
+                f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and "
+                f"your current observation is: {_shown(observation)}"
+            )
+        return text + (self._list(observation) if admissible else "")
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return "Now it's your turn to take an action. Answer with one admissible action alone."
+        return (
+            "Now it's your turn to take an action.\n"
+            "You should first reason step-by-step about the current situation. This reasoning process MUST be enclosed "
+            "within <think> </think> tags.\n"
+            "Once you've finished your reasoning, you should choose an admissible action for current step and present it "
+            "within <action> </action> tags."
+        )
+
+
+class TerseWording:
+    """`shelf 2: book 1, pen 3 > take pen 3 from shelf 2`, one line a turn."""
+
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        return task.goal
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{brief(observation.text)} > {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        text = brief(observation.text)
+        if admissible and observation.actions:
+            text += f"\n[{'; '.join(_offered(observation))}]"
+        return f"{text} >"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+_BRIEF: Sequence[tuple[re.Pattern[str], str]] = [
+    (re.compile(pattern), short)
+    for pattern, short in (
+        (r"^You (?:arrive at|open the) [\w ]+\. (?=The|On)", ""),
+        (r"^The ([\w ]+) is closed\.$", r"\1 closed"),
+        (r"^The ([\w ]+) is open\. In it, you see (.*)\.$", r"\1 open: \2"),
+        (r"^On the ([\w ]+), you see (.*)\.$", r"\1: \2"),
+        (r"^You are facing the (.*)\. Next to it, you see (.*)\.$", r"at \1: \2"),
+        (r"^You are in the middle of a room\. Looking quickly around you, you see (.*)\.$", r"room: \1"),
+        (r"^You close the ([\w ]+)\.$", r"\1 closed"),
+        (r"^You pick up the ([\w ]+) from the [\w ]+\.$", r"have \1"),
+        (r"^You move the ([\w ]+) to the ([\w ]+)\.$", r"\2: + \1"),
+        (r"^You are carrying: a ([\w ]+)\.$", r"have \1"),
+        (r"^You are not carrying anything\.$", "have nothing"),
+        (r"^You clean the ([\w ]+) using.*$", r"\1 clean"),
+        (r"^You heat the ([\w ]+) using.*$", r"\1 hot"),
+        (r"^You cool the ([\w ]+) using.*$", r"\1 cool"),
+        (r"^You turn on the ([\w ]+)\.$", r"\1 on"),
+        (r"^You sliced the ([\w ]+) with.*$", r"\1 sliced"),
+        (r"^Nothing happens\.$", "nothing happens"),
+        (r"^Available commands:.*$", "help"),
+    )
+]
+_ITEM = re.compile(r"(?:^|(?<=, )|(?<=: ))(?:and )?a (?=[a-z]+ \d)")
+
+
+@lru_cache(maxsize=1024)  # what was seen is told twice: now, and in the next turn as what was before
+def brief(text: str) -> str:
+    """An observation in as few words as keep what an agent can act on. The opening list of a room is given by ranges:
+    `room: cabinet 1-4, fridge 1`."""
+    intro = _INTRO.match(text)
+    text = (intro.group(1) if intro else text).partition("\n")[0]
+    for pattern, short in _BRIEF:
+        text = pattern.sub(short, text)
+    text = _ITEM.sub("", text).replace(", and ", ", ")
+    return _ranges(text) if intro else text
+
+
+def _ranges(text: str) -> str:
+    head, _, rest = text.partition(": ")
+    parts = []
+    for kind, names in groupby(rest.split(", "), key=lambda name: name.rsplit(" ", 1)[0]):
+        numbers = sorted(int(name.rsplit(" ", 1)[1]) for name in names if " " in name)
+        span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
+        parts.append(f"{kind} {span}".strip())
+    return f"{head}: {', '.join(parts)}"
+
+
+def _shown(observation: Observation) -> str:
+    """Without the greeting and the task, which the prompt states itself."""
+    intro = _INTRO.match(observation.text)
+    return intro.group(1) if intro else observation.text
+
+
+def _offered(observation: Observation) -> list[str]:
+    return [action for action in observation.actions if action != "help"]
+
+
+# Text of the household for training a tiny tokenizer: both wordings along random play in generated houses.
+
+GAMES = 60
+STEPS = 25
+NAMED = 200
+"""how often every kind is named besides, so that a rare one is spelled in few tokens too"""
+
+PUBLISHED_ONLY = (
+    "bathtub", "blinds", "boots", "chair", "curtains", "floorlamp", "footstool", "laundryhamperlid", "lightswitch",
+    "mirror", "painting", "papertowelroll", "plunger", "poster", "scrubbrush", "showerdoor", "showerglass", "sink",
+    "stoveknob", "toaster", "window",
+)  # fmt: skip
+"""kinds of object (and one receptacle) that published games name and ours do not"""
+
+
+def example_texts(seed: int) -> list[str]:
+    """Tasks, turns, present observations and commands, and every kind of thing that any game names."""
+    rng = Random(f"alfworld/texts/{seed}")
+    texts = [text for task in house_tasks("train", GAMES, seed) for text in _played(rng, task)]
+    kinds = {*FITS, *PUBLISHED_ONLY, *(kind for room in ROOMS.values() for kind in room.belongings)}
+    return [*texts, *(f"{kind} 1: a {kind} {2 + n % 20}, some {kind} in" for kind, n in product(sorted(kinds), range(NAMED)))]
+
+
+def _played(rng: Random, task: Task) -> Iterator[str]:
+    world, wordings = AlfWorld(), (TerseWording(), FullWording())
+    observation = world.reset(task)
+    yield from (wording.task(task) for wording in wordings)
+    yield FullWording().request("tags")
+    for number in range(1, STEPS + 1):
+        action = _any_command(rng, observation)
+        for wording in wordings:
+            yield wording.now(number, observation, admissible=number % 10 == 1)
+            yield wording.turn(number, observation, action)
+        yield action
+        observation = world.step(action).observation
+
+
+def _any_command(rng: Random, observation: Observation) -> str:
+    """A random verb, then a random command with it: going is only one thing to do, though most of the list."""
+    by_verb: dict[str, list[str]] = {}
+    for command in observation.actions:
+        by_verb.setdefault(command.partition(" ")[0], []).append(command)
+    return rng.choice(by_verb[rng.choice(sorted(by_verb))])

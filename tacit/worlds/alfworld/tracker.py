@@ -1,0 +1,580 @@
+"""The household's progress state for constant-context agents (Xie et al., 2026, §3.1, §7.5), and what it is worth (Table 6).
+
+    progress   +1.0 for each subgoal achieved; +0.02 for a new hinted kind of place and +0.05 for a new hinted container, in a
+               search; +0.2 for reaching the destination, +0.2 for opening it, +0.5 for putting the object there
+    error      0.3 invalid, 0.2 no effect (where the world lists no actions), 0.2 the same again without progress,
+               0.3 late-stage regression, 0.2 looking during placement, 0.3 wrong destination instance,
+               0.1 revisiting and 0.1 reopening in a search, 0.15 wandering after it
+
+Errors are positive amounts; the reward term subtracts them. Nothing good is paid twice (for each object, in pick2), so going
+back and forth earns nothing, and the subgoals of a won episode add up to `progress.total_subgoals`, whatever detours it took.
+A subgoal that is skipped, because one already stands where the next is achieved, is paid with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from tacit.core.errors import TacitError
+from tacit.core.hindsight import component_names, counted, summed
+from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Tracker
+from tacit.worlds.alfworld.house_tables import UNLIKELY, chance
+from tacit.worlds.alfworld.world import APPLIANCES, NOTHING_HAPPENS, Goal
+
+# Reads what the household says: the goal in its sentence, the command a feedback answers, what a view shows.
+#
+# Experts know the world by this alone. Every command that changes anything is named in full by its feedback, so whoever
+# reads all of them knows the state of the game, whoever played.
+
+_GOALS: Sequence[tuple[re.Pattern[str], str]] = [
+    (re.compile(pattern + r"\.?\s*"), family)
+    for pattern, family in (
+        (r"(?:look at|examine the) (?P<kind>\w+) (?:under|with) the (?P<target>\w+)", "look"),
+        (r"(?:put|find) two (?P<kind>\w+) (?:and put them )?(?:in|on) (?P<target>\w+)", "pick2"),
+        (r"put (?:a|an|some) clean (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "clean"),
+        (r"put (?:a|an|some) hot (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "heat"),
+        (r"put (?:a|an|some) cool (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "cool"),
+        (r"clean (?:a|an|some) (?P<kind>\w+) and put it (?:in|on) (?P<target>\w+)", "clean"),
+        (r"heat (?:a|an|some) (?P<kind>\w+) and put it (?:in|on) (?P<target>\w+)", "heat"),
+        (r"cool (?:a|an|some) (?P<kind>\w+) and put it (?:in|on) (?P<target>\w+)", "cool"),
+        (r"put (?:a|an|some) (?P<kind>\w+) (?:in|on) (?P<target>\w+)", "pick"),
+    )
+]
+
+_COMMANDS: Sequence[tuple[re.Pattern[str], str]] = [
+    (re.compile(pattern), command)
+    for pattern, command in (
+        (r"You arrive at ([\w ]+)\. ", r"go to \1"),
+        (r"You open the ([\w ]+)\. ", r"open \1"),
+        (r"You close the ([\w ]+)\.$", r"close \1"),
+        (r"You pick up the ([\w ]+) from the ([\w ]+)\.$", r"take \1 from \2"),
+        (r"You move the ([\w ]+) to the ([\w ]+)\.$", r"move \1 to \2"),
+        (r"You (clean|heat|cool) the ([\w ]+) using the ([\w ]+)\.$", r"\1 \2 with \3"),
+        (r"You turn on the ([\w ]+)\.$", r"use \1"),
+        (r"You sliced the ([\w ]+) with the ([\w ]+)\.$", r"slice \1 with \2"),
+    )
+]
+
+_VIEW = re.compile(r"(?:On the ([\w ]+)|The ([\w ]+) is open\. In it), you see ([^.]*)\.")
+_NAME = re.compile(r"\ba (\w+ \d+)")
+
+
+def read_goal(sentence: str) -> Goal:
+    """`put a hot tomato in fridge.` -> heat, tomato, fridge: what an agent can know of the goal."""
+    for pattern, family in _GOALS:
+        match = pattern.fullmatch(sentence.strip().lower())
+        if match:
+            return Goal(family, match["kind"], match["target"])
+    raise TacitError(
+        f"the goal {sentence!r} is none that the household gives; one it does give is 'put a clean plate in fridge.'"
+    )
+
+
+def command_of(feedback: str) -> str:
+    """The command that this feedback answers, "" where it changed nothing (look, examine, help, a refusal, the start)."""
+    for pattern, command in _COMMANDS:
+        match = pattern.match(feedback)
+        if match:
+            return match.expand(command)
+    return ""
+
+
+def read_view(feedback: str) -> tuple[str, list[str]] | None:
+    """The receptacle that a feedback shows the inside (or top) of, and what is there; None where it shows none."""
+    match = _VIEW.search(feedback)
+    return (match[1] or match[2], _NAME.findall(match[3])) if match else None
+
+
+def kind_of(name: str) -> str:
+    """`sinkbasin 1` -> `sinkbasin`"""
+    return name.rpartition(" ")[0]
+
+
+def by_number(names: Iterable[str]) -> list[str]:
+    """`cabinet 2` before `cabinet 10`"""
+    return sorted(names, key=lambda name: (kind_of(name), int(name.rpartition(" ")[2])))
+
+
+# How far a household task has come: the facts a tracker keeps, and the subgoal that follows from them.
+#
+#     pick               find_object -> take_object -> reach_destination -> place_object -> done
+#     clean, heat, cool  … take_object -> reach_appliance -> transform_object -> reach_destination -> place_object -> done
+#     look               … take_object -> find_light -> reach_light -> use_light -> done
+#     pick2              pick, twice: after the first object is placed, the subgoals begin again
+#
+# Facts come from the text of the answers, and, where several receptacles share a place, from the list of actions: the text
+# shows
+# one of them, but one stands before all, cannot go to any of them, and can take what is there. Without a list the text has to
+# do.
+
+DONE = "done"
+_TREATED = ("reach_appliance", "transform_object")
+_SEARCHED, _PLACED = ("find_object", "take_object"), ("reach_destination", "place_object")
+SUBGOALS: Mapping[str, tuple[str, ...]] = {
+    "pick": (*_SEARCHED, *_PLACED),
+    "pick2": (*_SEARCHED, *_PLACED),
+    "look": (*_SEARCHED, "find_light", "reach_light", "use_light"),
+    **dict.fromkeys(APPLIANCES, (*_SEARCHED, *_TREATED, *_PLACED)),
+}
+"""family -> what is to be achieved before `done`, in order"""
+SEARCHES = ("find_object", "find_light")
+HINTS = 4
+"""how many kinds of receptacle are hinted at in a search"""
+_OPPOSITE = {"heat": "cool", "cool": "heat"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    goal: Goal
+    receptacles: tuple[str, ...]
+    """all that are known, in the order the room lists them"""
+    facing: tuple[str, ...] = ()
+    holding: str = ""
+    seen: Mapping[str, str] = field(default_factory=dict)
+    """objects of the goal's kind, and lamps of its target kind -> the receptacle each was last seen in"""
+    treated: frozenset[str] = frozenset()
+    """what was cleaned, heated or cooled as the goal asks"""
+    visited: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    """receptacles whose inside or top was seen, the latest last"""
+    opened: frozenset[str] = frozenset()
+    destination: str = ""
+    """pick2: where the first object is, and the second has to go"""
+    subgoal: str = "find_object"
+    best: int = 0
+    """the most subgoals ever achieved: each is rewarded once"""
+    recent: tuple[str, ...] = ()
+    """the latest actions since progress was made"""
+    rewarded: frozenset[str] = frozenset()
+    """what else is rewarded once for each object"""
+    progress: tuple[str, ...] = ()
+    """what was good about the last action, in the words of `tracker.PROGRESS`"""
+    errors: tuple[str, ...] = ()
+    """what was wrong with it, in the words of `tracker.ERRORS`"""
+
+    @property
+    def achieved(self) -> int:
+        """subgoals achieved so far, those of a first delivered object included"""
+        subgoals = SUBGOALS[self.goal.family]
+        if self.subgoal == DONE:
+            return total_subgoals(self.goal.family)
+        return subgoals.index(self.subgoal) + len(subgoals) * self.delivered
+
+    @property
+    def delivered(self) -> int:
+        """pick2: 1 where the first object is in its place"""
+        return int(bool(self.destination))
+
+    @property
+    def sought(self) -> str:
+        """the kind of thing one is looking for"""
+        return self.goal.target if self.subgoal == "find_light" else self.goal.kind
+
+    @property
+    def carries_wanted(self) -> bool:
+        return bool(self.holding) and kind_of(self.holding) == self.goal.kind
+
+    def candidates(self) -> list[str]:
+        """Objects of the goal's kind whose place is known, without one that is delivered already."""
+        return [t for t, where in self.seen.items() if kind_of(t) == self.goal.kind and where != self.destination]
+
+    def destinations(self) -> list[str]:
+        """Where the object may go."""
+        return [self.destination] if self.destination else self.of_kinds((self.goal.target,))
+
+    def places(self) -> list[str]:
+        """The receptacles at which the present subgoal can be achieved; none in a search."""
+        if self.subgoal == "take_object":
+            return [self.seen[thing] for thing in self.candidates()]
+        if self.subgoal in _TREATED:
+            return self.of_kinds(APPLIANCES[self.goal.family][1])
+        if self.subgoal in _PLACED:
+            return self.destinations()
+        return self._lights() if self.subgoal in ("reach_light", "use_light") else []
+
+    def hints(self) -> list[str]:
+        """Kinds of receptacle of this house that most often hold what is sought, the likeliest first."""
+        kinds = dict.fromkeys(kind_of(r) for r in self.receptacles)
+        likely = [kind for kind in kinds if chance(self.sought, kind) > UNLIKELY]
+        return sorted(likely, key=lambda kind: -chance(self.sought, kind))[:HINTS]
+
+    def of_kinds(self, kinds: tuple[str, ...]) -> list[str]:
+        return by_number(r for r in self.receptacles if kind_of(r) in kinds)
+
+    def _lights(self) -> list[str]:
+        return [where for thing, where in self.seen.items() if kind_of(thing) == self.goal.target]
+
+    def current_subgoal(self) -> str:
+        """What the facts leave to be done next. `done` is not among it: only the world says so."""
+        if not self.carries_wanted:
+            return "take_object" if self.candidates() else "find_object"
+        if self.goal.family == "look":
+            lights = self._lights()
+            return ("use_light" if self._faces(lights) else "reach_light") if lights else "find_light"
+        if self.goal.family in APPLIANCES and self.holding not in self.treated:
+            return _TREATED[self._faces(self.of_kinds(APPLIANCES[self.goal.family][1]))]
+        return _PLACED[self._faces(self.destinations())]
+
+    def _faces(self, receptacles: list[str]) -> bool:
+        return any(r in self.facing for r in receptacles)
+
+
+def total_subgoals(family: str) -> int:
+    """How many are achieved on the way to `done`."""
+    return len(SUBGOALS[family]) * (2 if family == "pick2" else 1)
+
+
+def with_observation(before: Progress, observation: Observation) -> Progress:
+    """The facts after one more answer of the world; the subgoal is left as it was."""
+    goal, seen, treated, holding = before.goal, dict(before.seen), before.treated, before.holding
+    visited, opened, facing = before.visited, before.opened, before.facing
+    verb, _, rest = command_of(observation.text).partition(" ")
+    if verb == "go":
+        arrived = rest.removeprefix("to ")
+        visited, facing = _latest(visited, arrived), (arrived,)
+    elif verb == "open":
+        opened |= {rest}
+    elif verb == "take":
+        holding = rest.partition(" from ")[0]
+        seen.pop(holding, None)
+    elif verb == "move":
+        thing, _, receptacle = rest.partition(" to ")
+        holding = ""
+        if kind_of(thing) == goal.kind:
+            seen[thing] = receptacle
+    elif verb in APPLIANCES:
+        thing = rest.partition(" with ")[0]
+        if verb == goal.family:
+            treated |= {thing}
+        elif verb == _OPPOSITE.get(goal.family):
+            treated -= {thing}
+    checked, view = before.checked, read_view(observation.text)
+    if observation.actions:
+        facing = tuple(name for name in _offered(observation, "examine") if name != holding)
+        takes = [take.partition(" from ") for take in _offered(observation, "take")]
+        for place in facing if not holding else ():
+            if place not in _offered(observation, "open"):
+                checked = _latest(checked, place)
+                there = {thing: place for thing, _, where in takes if where == place and kind_of(thing) == goal.kind}
+                seen = {t: where for t, where in seen.items() if where != place or kind_of(t) != goal.kind} | there
+    if view:
+        place, things = view
+        checked = _latest(checked, place)
+        seen = {thing: where for thing, where in seen.items() if where != place}
+        seen.update({thing: place for thing in things if kind_of(thing) in (goal.kind, goal.target) and thing != holding})
+    # A lamp can be used from here without being shown, on or in what shares this place.
+    for lamp in _offered(observation, "use") if facing else ():
+        if kind_of(lamp) == goal.target and seen.get(lamp) not in facing:
+            seen[lamp] = facing[0]
+    known = tuple(dict.fromkeys((*before.receptacles, *facing)))
+    after = replace(
+        before,
+        receptacles=known,
+        facing=facing,
+        holding=holding,
+        seen=seen,
+        treated=treated,
+        visited=visited,
+        checked=checked,
+        opened=opened,
+    )
+    return replace(after, destination=_destination(after)) if goal.family == "pick2" else after
+
+
+def _offered(observation: Observation, verb: str) -> list[str]:
+    """What can be done that to now: `examine` -> the receptacles here and the thing in hand."""
+    return [action.removeprefix(f"{verb} ") for action in observation.actions if action.startswith(f"{verb} ")]
+
+
+def _destination(state: Progress) -> str:
+    """Where objects of the kind are delivered already: the place chosen first while any is there, else the fullest."""
+    there = [where for thing, where in state.seen.items() if kind_of(thing) == state.goal.kind]
+    places = [r for r in by_number(set(there)) if kind_of(r) == state.goal.target]
+    if state.destination in places:
+        return state.destination
+    return max(places, key=there.count, default="")
+
+
+def _latest(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return (*(n for n in names if n != name), name)
+
+
+PROGRESS: Mapping[str, float] = {
+    "subgoal": 1.0,
+    "hinted_place": 0.02,
+    "hinted_container": 0.05,
+    "reached_destination": 0.2,
+    "opened_destination": 0.2,
+    "placed": 0.5,
+}
+ERRORS: Mapping[str, float] = {
+    "invalid": 0.3,
+    "no_effect": 0.2,
+    "repeated": 0.2,
+    "regression": 0.3,
+    "looked_while_placing": 0.2,
+    "wrong_destination": 0.3,
+    "revisited": 0.1,
+    "reopened": 0.1,
+    "wandered": 0.15,
+}
+BOUND = 800
+"""the most characters a state block has"""
+_REMEMBERED_ACTIONS = 2
+_FIELD, _LIST = 70, 160
+"""the most characters of a field, and of a list of places"""
+_RECEPTACLE = re.compile(r"\ba (\w+ \d+)")
+
+
+class AlfworldTracker:
+    version = "alfworld-1"
+    components = component_names(PROGRESS, ERRORS)
+
+    def start(self, task: Task, observation: Observation) -> Progress:
+        listed = _RECEPTACLE.findall(observation.text.partition("you see")[2]) if "in the middle of" in observation.text else []
+        state = with_observation(Progress(read_goal(task.goal), tuple(listed)), self.read(observation))
+        state = replace(state, subgoal=state.current_subgoal())
+        return replace(state, best=state.achieved)
+
+    def update(self, state: Progress, action: str, transition: Transition) -> Progress:
+        observation = self.read(transition.observation)
+        after, refused = self.seen(state, action, transition)
+        command = command_of(observation.text)
+        good, once = _progress(state, after, command)
+        errors = _errors(state, after, command)
+        if refused:
+            errors.append("invalid" if observation.actions else "no_effect")
+        elif state.subgoal == "place_object" and action.split()[:1] in (["look"], ["examine"], ["inventory"]):
+            errors.append("looked_while_placing")
+        if action in state.recent and not good:
+            errors.append("repeated")
+        return replace(
+            after,
+            best=max(state.best, after.achieved),
+            recent=(action,) if good else (*state.recent, action)[-_REMEMBERED_ACTIONS:],
+            rewarded=state.rewarded | once,
+            progress=tuple(good),
+            errors=tuple(errors),
+        )
+
+    def read(self, observation: Observation) -> Observation:
+        """As much of it as this tracker looks at: all, also the list of actions."""
+        return observation
+
+    def seen(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
+        """The facts after one more answer with the subgoal that follows from them, and whether the action was refused."""
+        after = with_observation(state, transition.observation)
+        return replace(after, subgoal=DONE if transition.success else after.current_subgoal()), not transition.effective
+
+    def signals(self, before: Progress, after: Progress) -> Mapping[str, float]:
+        return summed(counted(after.progress, PROGRESS), counted(after.errors, ERRORS))
+
+    def render(self, state: Progress) -> str:
+        """One field a line, and only those that matter to the subgoal."""
+        goal = state.goal
+        lines = [
+            f"subgoal: {state.subgoal}",
+            _line("object", [goal.kind]),
+            _line("holding", [state.holding or "nothing"]),
+            _line("light" if goal.family == "look" else "destination", [state.destination or goal.target]),
+            _line("at", [compact(state.facing) or "middle of the room"]),
+        ]
+        if state.subgoal in SEARCHES:
+            hints = state.hints()
+            left = [r for r in state.receptacles if r not in state.checked]
+            lines.append(_line("likely", hints))
+            lines.append(f"unchecked: {places_line(sorted(left, key=lambda r: _rank(hints, kind_of(r))))}")
+            lines.append(f"checked: {places_line(state.checked[::-1])}")
+        elif state.subgoal == "take_object":
+            lines.append(_line("seen", [f"{thing} at {state.seen[thing]}" for thing in state.candidates()]))
+        elif state.subgoal != DONE:
+            places = state.places()
+            lines.append(f"where: {places_line([r for r in places if r in state.facing] or places)}")
+        return "\n".join(lines)
+
+
+def _progress(before: Progress, after: Progress, command: str) -> tuple[list[str], frozenset[str]]:
+    """What was achieved, and what of it will not be rewarded again."""
+    events = ["subgoal"] * max(0, after.achieved - before.best)
+    verb, _, rest = command.partition(" ")
+    if before.subgoal in SEARCHES:
+        name = rest.removeprefix("to ")
+        hinted = kind_of(name) in before.hints()
+        if verb == "go" and hinted and kind_of(name) not in map(kind_of, before.visited):
+            events.append("hinted_place")
+        if verb == "open" and hinted and name not in before.opened:
+            events.append("hinted_container")
+    once = []
+    delivering = before.subgoal in ("reach_destination", "place_object")
+    put = verb == "move" and delivering and rest.partition(" to ")[2] in before.destinations()
+    if after.subgoal == "place_object":
+        once.append(f"reached_destination {after.delivered}")
+    elif put:  # by the text alone it may turn out only now that one stands there
+        once.append(f"reached_destination {before.delivered}")
+    if before.subgoal == "place_object" and verb == "open" and rest in before.destinations():
+        once.append(f"opened_destination {before.delivered}")
+    if put or (verb == "move" and after.subgoal == DONE):
+        once.append(f"placed {before.delivered}")
+    new = frozenset(once) - before.rewarded
+    return events + [event.partition(" ")[0] for event in once if event in new], new
+
+
+def _errors(before: Progress, after: Progress, command: str) -> list[str]:
+    """What was wrong with a command that was carried out."""
+    verb, _, rest = command.partition(" ")
+    place = rest.removeprefix("to ")
+    if before.subgoal in SEARCHES:
+        if verb == "go" and place in before.visited:
+            return ["revisited"]
+        if verb == "open" and place in before.opened:
+            return ["reopened"]
+    delivering = before.subgoal in ("reach_destination", "place_object")
+    right = before.destinations() if before.subgoal == "reach_destination" else ()
+    if verb == "go" and delivering and kind_of(place) == before.goal.target and place not in right:
+        return ["wrong_destination"]
+    if after.achieved < before.achieved and (_is_late(before) or after.delivered < before.delivered):
+        return ["regression"]
+    # With something else in hand one has to find a place for it first.
+    free = before.carries_wanted or not before.holding
+    if verb == "go" and free and before.subgoal not in SEARCHES and not set(before.places()) & set(after.facing):
+        return ["wandered"]
+    return []
+
+
+def _is_late(state: Progress) -> bool:
+    """The object is in hand: from here, what is lost was won by searching."""
+    return state.subgoal not in SUBGOALS[state.goal.family][:2]
+
+
+def _line(label: str, words: Sequence[str]) -> str:
+    """`label: a, b, c`, without the last ones where it would get too long."""
+    kept = list(words)
+    while len(kept) > 1 and len(", ".join(kept)) > _FIELD:
+        kept.pop()
+    return f"{label}: {', '.join(kept)[:_FIELD] or 'none'}"
+
+
+def places_line(names: Sequence[str]) -> str:
+    """The first of the names, as many as there is room for."""
+    for count in range(len(names), 0, -1):
+        if len(told := compact(names[:count])) <= _LIST:
+            return told
+    return "none"
+
+
+def compact(names: Iterable[str]) -> str:
+    """`drawer 1`, `drawer 2`, `drawer 3`, `drawer 5`, `bed 1` -> `drawer 1-3 5, bed 1`; kinds in the order they come."""
+    by_kind: dict[str, list[int]] = {}
+    for name in names:
+        kind, _, number = name.rpartition(" ")
+        by_kind.setdefault(kind, []).append(int(number))
+    return ", ".join(f"{kind} {_spans(sorted(numbers))}" for kind, numbers in by_kind.items())
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _rank(hints: Sequence[str], kind: str) -> int:
+    return hints.index(kind) if kind in hints else len(hints)
+
+
+# The household's state block in other forms: how much of it there is, and what its tracker looks at.
+#
+#     full        tracker.py: also the list of actions, which the agent does not read
+#     text        the same fields from the texts of the answers and the actions alone
+#     paper       exactly the six fields of §7.5 (Xie et al., 2026), from the text alone
+#     no_places   full, without the list of places left to search
+#
+# What the text leaves open is what one can reach: several receptacles may share a place, and arriving at one shows that one
+# alone. A receptacle is known to be here when something was done with it, when `look` names it, or when going there is refused.
+
+_FACING = re.compile(r"^You are facing the (.*)\. Next to it, you see")
+_FIELD_NAME = re.compile(r"[a-z]+ \d+")
+_LAST_NAME = re.compile(r"(?:to|from|with|open) ([a-z]+ \d+)$")
+
+
+class TextTracker(AlfworldTracker):
+    """Looks at texts and actions, and at nothing else: neither lists of actions, nor what the world says of success."""
+
+    version = "alfworld-text-1"
+
+    def read(self, observation: Observation) -> Observation:
+        return Observation(observation.text)
+
+    def seen(self, state: Progress, action: str, transition: Transition) -> tuple[Progress, bool]:
+        text = transition.observation.text
+        refused = text == NOTHING_HAPPENS
+        after = with_observation(state, self.read(transition.observation))
+        after = _with_neighbours(after, action.strip(), text, refused)
+        over = _is_over(state, after, command_of(text))
+        return replace(after, subgoal=DONE if over else after.current_subgoal()), refused
+
+
+class PaperTracker(TextTracker):
+    """The fields of §7.5, in its order and under its names; subgoals it does not list are ours."""
+
+    version = "alfworld-paper-1"
+
+    def render(self, state: Progress) -> str:
+        visited = state.visited[::-1]
+        fields = {
+            "target_object": state.goal.kind,
+            "destination": state.destination or state.goal.target,
+            "holding": state.holding or "None",
+            "checked_locations": places_line(visited).replace("none", "None"),
+            "searched_containers": places_line([r for r in visited if r in state.opened]).replace("none", "None"),
+            "current_subgoal": _SHORT.get(state.subgoal, state.subgoal),
+        }
+        return "\n".join(f"{name}: {value}" for name, value in fields.items())
+
+
+class WithoutPlaces(AlfworldTracker):
+    """What is left to search has to be known by heart, or found again."""
+
+    version = "alfworld-no_places-1"
+
+    def render(self, state: Progress) -> str:
+        return "\n".join(line for line in super().render(state).split("\n") if not line.startswith("unchecked: "))
+
+
+_SHORT = {"reach_destination": "reach_dest"}
+"""subgoals that the paper calls otherwise"""
+FORMS: Mapping[str, Tracker] = {"paper": PaperTracker(), "text": TextTracker(), "no_places": WithoutPlaces()}
+"""beside `full`"""
+
+
+def _with_neighbours(after: Progress, action: str, text: str, refused: bool) -> Progress:
+    """With what else is here besides the receptacle one went to, as far as the text tells."""
+    facing, visited = after.facing, after.visited
+    named = _FACING.match(text)
+    if named:
+        facing = tuple(_FIELD_NAME.findall(named[1]))
+    used = _LAST_NAME.search(command_of(text))
+    if used and used[1] not in facing:
+        facing = (*facing, used[1])
+    there = action.removeprefix("go to ")
+    # One is sent everywhere but to where one stands.
+    if refused and facing and there != action and there in after.receptacles:
+        facing = facing if there in facing else (*facing, there)
+        visited = visited if there in visited else (*visited, there)
+    known = tuple(dict.fromkeys((*after.receptacles, *facing)))
+    return replace(after, facing=facing, visited=visited, receptacles=known)
+
+
+def _is_over(before: Progress, after: Progress, command: str) -> bool:
+    """Whether this was the last thing to do: the object is put, treated, where it belongs, or lit by the lamp."""
+    goal, (verb, _, rest) = before.goal, command.partition(" ")
+    if goal.family == "look":
+        return verb == "use" and kind_of(rest) == goal.target and before.carries_wanted
+    thing, _, place = rest.partition(" to ")
+    if verb != "move" or kind_of(thing) != goal.kind or kind_of(place) != goal.target:
+        return False
+    if goal.family == "pick2":
+        return sum(where == place and kind_of(t) == goal.kind for t, where in after.seen.items()) > 1
+    return goal.family not in APPLIANCES or thing in before.treated

@@ -1,0 +1,56 @@
+"""TextWorld-Cooking, native: follow a recipe through a house, with steps that cannot be taken back."""
+
+from __future__ import annotations
+
+from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.world import Environment, texts_of_play
+from tacit.worlds.cooking.expert import Explorer, act, hindsight
+from tacit.worlds.cooking.prompt import FullWording, TerseWording
+from tacit.worlds.cooking.skills import ALPHABET, HANDBOOK
+from tacit.worlds.cooking.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
+from tacit.worlds.cooking.tracker import FORMS, CookingTracker, room_of
+from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL, CookingWorld
+
+
+def failure(trajectory: Trajectory) -> str:
+    """`burned`, `wrong_processing` or `timeout` (ReuseRL Table 8); what stopped it otherwise."""
+    labels = {trajectory.detail, trajectory.steps[-1].label if trajectory.steps else ""}
+    for label in (BURNED_LABEL, WRONG_LABEL):
+        if label in labels:
+            return label
+    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+
+
+def place(action: str, observation: Observation) -> str:
+    """The room that is seen, where an episode begins or a direction was taken."""
+    return room_of(observation.text) if action.split()[:1] in ([], ["go"]) else ""
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    return texts_of_play(CookingWorld(), tasks("train", 100, seed), Explorer, (TerseWording(), FullWording()))
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="TextWorld-Cooking: find the recipe, gather, cut, cook, prepare, eat; burning and wrong cuts are final",
+    max_steps=MAX_STEPS,
+    make=CookingWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=FAMILIES,
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"explorer": Explorer},
+    alphabet=ALPHABET,
+    tracker=CookingTracker(),
+    forms=FORMS,
+    reader=act,
+    failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
+    example_texts=example_texts,
+    action_tokens=24,
+    panels=PANELS,
+    step_rewards=True,
+    place=place,
+)

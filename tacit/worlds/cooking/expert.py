@@ -1,0 +1,191 @@
+"""An explorer: acts only on what it has read so far, as the agent it teaches must."""
+
+from __future__ import annotations
+
+import re
+
+from tacit.core.errors import TacitError
+from tacit.core.hindsight import Skills, critical_steps, most_repeated, transitions
+from tacit.core.types import Observation, Task, Trajectory
+from tacit.core.world import ByReading
+from tacit.worlds.cooking.tracker import NOT_SEEN, CookingTracker, Direction, Explored, Recipe, Scene, read_recipe, read_scene
+from tacit.worlds.cooking.world import COOKED, COOKING_VERBS, CUTS, HEAT, UNCUT
+
+
+class Explorer(ByReading):
+    """Finds the kitchen, reads the cookbook, gathers, cuts, cooks what is still raw, prepares and eats.
+
+    What it needs and has seen, it walks to; what it has not seen, it looks for in the nearest closed container or behind
+    the nearest exit it has not taken. An ingredient that is cooked already is left alone, whatever the cookbook says.
+    """
+
+    def __init__(self, task: Task | None = None) -> None:
+        self._house = Explored()
+        self._recipe: Recipe | None = None
+        self._prepared = False
+        """there is a meal: wherever it is now, nothing else is needed"""
+
+    def act(self, observation: Observation) -> str:
+        scene = read_scene(observation.text)
+        self._house = self._house.after(scene)
+        self._recipe = read_recipe(scene.answer) or self._recipe
+        self._prepared = self._prepared or "meal" in scene.carried or scene.place_of("meal") is not None
+        return self._choose(scene)
+
+    def _choose(self, scene: Scene) -> str:
+        if "meal" in scene.carried:
+            return "eat meal"
+        if self._prepared:
+            return _take(scene, "meal") if scene.place_of("meal") else self._approach(scene, {"meal"})
+        if self._recipe is None:
+            if scene.place_of("cookbook") or "cookbook" in scene.carried:
+                return "examine cookbook"
+            return self._approach(scene, {"cookbook"})
+        return self._work_here(scene, self._recipe) or self._approach(scene, self._wanted(scene, self._recipe))
+
+    def _work_here(self, scene: Scene, recipe: Recipe) -> str | None:
+        """Something useful that can be done in this room, None where there is nothing."""
+        for food in recipe.ingredients:
+            if food not in scene.carried and scene.place_of(food):
+                return _take(scene, food)
+        pending = _pending(scene, recipe)
+        for direction in pending:
+            item = scene.carried[direction.food]
+            if direction.cuts and item.cutting == UNCUT:
+                if "knife" in scene.carried:
+                    return f"{direction.verb} {item.name} with knife"
+                if scene.place_of("knife"):
+                    return _take(scene, "knife")
+            if not direction.cuts and item.cooking not in COOKED and direction.heat in scene.places:
+                return f"cook {item.name} with {direction.heat}"
+        if scene.room == "kitchen" and not pending and all(food in scene.carried for food in recipe.ingredients):
+            return "prepare meal"
+        return None
+
+    def _wanted(self, scene: Scene, recipe: Recipe) -> set[str]:
+        """What to go to next: missing things first, then sources of heat, and the kitchen at last."""
+        missing = {food for food in recipe.ingredients if food not in scene.carried}
+        pending = _pending(scene, recipe)
+        if any(d.cuts for d in pending) and "knife" not in scene.carried:
+            missing.add("knife")
+        return missing or {d.heat for d in pending if not d.cuts} or {"stove"}
+
+    def _approach(self, scene: Scene, wanted: set[str]) -> str:
+        """One step towards a place where something wanted was seen, else where it might be."""
+
+        house = self._house
+
+        def promising(room: str) -> bool:
+            return room != house.here and any(house.holds(room, thing) for thing in wanted)
+
+        for reached in (promising, house.unexplored):
+            first = house.first_step(reached)
+            if first:
+                return self._walk(scene, first)
+            if first is not None:
+                return self._explore(scene)
+        return "look"
+
+    def _explore(self, scene: Scene) -> str:
+        closed = scene.closed_containers
+        return f"open {closed[0]}" if closed else self._walk(scene, self._house.untried(scene.room)[0])
+
+    def _walk(self, scene: Scene, direction: str) -> str:
+        door = scene.exits[direction]
+        return f"open {door}" if door in scene.closed else f"go {direction}"
+
+
+def _pending(scene: Scene, recipe: Recipe) -> list[Direction]:
+    """Directions that what is carried has still to undergo; what is not in hand yet may turn out to be done."""
+    return [d for d in recipe.directions if d.food in scene.carried and not d.done_to(scene.carried[d.food])]
+
+
+def _take(scene: Scene, name: str) -> str:
+    place = scene.place_of(name)
+    return f"take {name}" if place == "floor" else f"take {name} from {place}"
+
+
+# A rule that plays the cooking game by its prompt alone: it does what the state block says is still to do, where it says it
+# can be done. It has learned nothing and remembers nothing.
+
+_FIELD = re.compile(r"^(phase|still to do|needs|to search): (.*)$", re.M)
+_NEED = re.compile(r"([^,()]+) \(([^()]*)\)")
+_HEAT_FOR = {COOKING_VERBS[done]: heat for heat, done in HEAT.items()}
+
+
+def act(prompt: str) -> str:
+    """The action for what this prompt says."""
+    fields = dict(_FIELD.findall(prompt))
+    if "phase" not in fields:
+        raise TacitError("the cooking game's reader reads a state block, and this prompt has none: --state-block --history 1.")
+    needs = {thing.strip(): place for thing, place in _NEED.findall(fields.get("needs", ""))}
+    here = {thing: place for thing, place in needs.items() if place != NOT_SEEN and not place.startswith("way ")}
+    if fields["phase"] == "find_recipe" and (not needs or "cookbook" in here):
+        return "examine cookbook"
+    if fields["phase"] == "eat" and not needs:
+        return "eat meal"
+    if fields["phase"] == "prepare" and "kitchen" in here:
+        return "prepare meal"
+    work = _work(fields.get("still to do", ""), needs, here)
+    if work:
+        return work
+    way = next((place for place in needs.values() if place.startswith("way ")), "")
+    return _towards(prompt, way or fields.get("to search", "").partition(", ")[0])
+
+
+def _work(left: str, needs: dict[str, str], here: dict[str, str]) -> str:
+    """Something that can be done in this room; empty where there is nothing."""
+    carried = []
+    for step in left.split(", "):
+        verb, _, food = step.partition(" ")
+        if verb == "take" and food in here:
+            return _take_next(food, here[food])
+        if verb != "take" and food not in needs:
+            carried.append((verb, food))
+    if "knife" in here:
+        return _take_next("knife", here["knife"])
+    if "meal" in here:
+        return _take_next("meal", here["meal"])
+    for verb, food in carried:
+        if verb in CUTS and "knife" not in needs:
+            return f"{verb} {food} with knife"
+        if _HEAT_FOR.get(verb) in here:
+            return f"cook {food} with {_HEAT_FOR[verb]}"
+    return ""
+
+
+def _take_next(thing: str, place: str) -> str:
+    return f"take {thing}" if place == "floor" else f"take {thing} from {place}"
+
+
+def _towards(prompt: str, goal: str) -> str:
+    """Through a door, which may have to be opened, or into a closed container."""
+    if not goal.startswith("way "):
+        return f"open {goal}" if goal and goal != "nothing" else "look"
+    way = goal.removeprefix("way ")
+    door = re.search(rf"\b{way} ([\w -]+)\?|a closed ([\w -]+) to the {way}\.", prompt)
+    return f"open {door[1] or door[2]}" if door else f"go {way}"
+
+
+# What a cooking episode teaches, by rule: the order that worked, or what was missing.
+
+_TRACKER = CookingTracker()
+_DOING = ("take", "examine", "cook", "slice", "dice", "chop", "prepare", "eat")
+
+
+def hindsight(trajectory: Trajectory) -> Skills:
+    steps = critical_steps(trajectory, Explorer(trajectory.task), _TRACKER)
+    if trajectory.success:
+        done = [step.action for step in trajectory.steps if step.effective and step.action.split(" ")[0] in _DOING]
+        return Skills(", ".join(dict.fromkeys(done)), steps, f"Eaten after {len(trajectory)} steps.")
+    state = _TRACKER.start(trajectory.task, trajectory.steps[0].observation)
+    for action, transition in transitions(trajectory):
+        state = _TRACKER.update(state, action, transition)
+    if "burned" in trajectory.detail:
+        told = "look whether it is cooked before cooking it: what is cooked twice burns"
+    elif state.recipe is None:
+        told = "find the kitchen and examine the cookbook first"
+    else:
+        repeated = most_repeated(trajectory)
+        told = f"still to do: {', '.join(state.left)}" if state.left else f"do not {repeated} again" if repeated else "eat meal"
+    return Skills(told, steps, f"Failed: {trajectory.detail or trajectory.stop}.")

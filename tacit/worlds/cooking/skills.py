@@ -1,0 +1,96 @@
+"""Ten atomic skills (ReuseRL Table 3, §E.2), by the command's first word, of every command that was executed, well formed or
+not. A command of no known verb has no skill: the native game refuses it. A real TextWorld game knows more words (`get`, `n`,
+`x cookbook`): those of Inform's standard grammar, which are the skills they are other words for. What is left is an INSPECT. A
+word without a skill, or with a commoner one, would be the cheaper way to say the same."""
+
+from __future__ import annotations
+
+import re
+
+from tacit.core.types import Trajectory
+from tacit.core.world import Alphabet
+
+SKILLS = (
+    "READ_RECIPE",
+    "INSPECT",
+    "EXPLORE",
+    "OPEN",
+    "TAKE",
+    "DELIVER",
+    "CUT",
+    "COOK",
+    "PREPARE_MEAL",
+    "EAT_MEAL",
+)
+_WHOLE = {"examine cookbook": "READ_RECIPE", "prepare meal": "PREPARE_MEAL", "eat meal": "EAT_MEAL"}
+_VERBS = {
+    **dict.fromkeys(("look", "inventory", "eat", "examine"), "INSPECT"),
+    "go": "EXPLORE",
+    **dict.fromkeys(("open", "close"), "OPEN"),
+    "take": "TAKE",
+    **dict.fromkeys(("drop", "put", "insert"), "DELIVER"),
+    **dict.fromkeys(("chop", "slice", "dice"), "CUT"),
+    "cook": "COOK",
+}
+_OTHER_WORDS = {
+    word: verb
+    for verb, words in {
+        "examine": "x watch describe check read",
+        "look": "l",
+        "inventory": "i inv",
+        "go": "walk run enter cross exit leave n s e w ne nw se sw u d north south east west "
+        "northeast northwest southeast southwest up down in out",
+        "open": "unwrap uncover unlock lock shut cover",
+        "take": "get carry hold pick remove",
+        "drop": "throw discard",
+    }.items()
+    for word in words.split()
+}
+_ARTICLES = ("the", "a", "an", "some")
+_NEXT_COMMAND = re.compile(r"\.|\bthen\b")
+_AGAIN = ("again", "g")
+
+
+def skill(action: str) -> str | None:
+    words = action.lower().split()
+    return _WHOLE.get(" ".join(words)) or (_VERBS.get(words[0]) if words else None)
+
+
+def project(trajectory: Trajectory) -> tuple[str, ...]:
+    skills = (skill(step.action) for step in trajectory.steps)
+    return tuple(s for s in skills if s is not None)
+
+
+def project_textworld(trajectory: Trajectory) -> tuple[str, ...]:
+    """One skill for each command; a line may hold several (`take knife then n. e`), and at least costs one."""
+    skills: list[str] = []
+    for step in trajectory.steps:
+        commands = [each for each in _NEXT_COMMAND.split(step.action.lower()) if each.strip()]
+        for command in commands or [""]:
+            again = command.strip() in _AGAIN and skills
+            skills.append(skills[-1] if again else _textworld_skill(command))
+    return tuple(skills)
+
+
+def _textworld_skill(command: str) -> str:
+    words = [word for word in command.split() if word not in _ARTICLES]
+    verb = _OTHER_WORDS.get(words[0], words[0]) if words else ""
+    if verb in ("look", "examine") and words[-1] == "cookbook":
+        return "READ_RECIPE"
+    if words[1:] == ["inventory"]:
+        return "INSPECT"
+    return skill(" ".join((verb, *words[1:]))) or "INSPECT"
+
+
+ALPHABET = Alphabet(SKILLS, project)
+TEXTWORLD_ALPHABET = Alphabet(SKILLS, project_textworld)
+
+
+# Skills of the cooking game by hand, for methods that retrieve one.
+
+HANDBOOK = {
+    "": (
+        "find the kitchen and examine the cookbook first; gather every ingredient; cut before cooking; look whether something "
+        "is cooked already, since what is cooked twice burns; then prepare meal in the kitchen and eat meal"
+    ),
+}

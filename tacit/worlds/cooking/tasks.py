@@ -1,0 +1,162 @@
+"""Games from a seed: ReuseRL's 4:1 mixture of simple and hard, winnable, each recipe in one split only.
+
+    simple   one room, one ingredient; the cook gate and the cut gate each on or off
+    hard     six rooms, two ingredients, both gates on
+
+A gate that is on means the ingredient arrives raw (uncut) and the recipe wants it cooked (cut). A gate that is off means
+it arrives the way the recipe wants it, though the cookbook still says how: cooking a roasted apple again burns it.
+Games come in blocks of five, four simple ones with the four gate settings and a hard one, in random order. Where the
+cook gate is off, the cookbook mentions cooking with probability 0.65: 26% of all games, as in the paper (260 of 1000).
+
+A digest of the recipe (foods, cooking, cutting) decides its split, so the recipes of `test` are never met in `train`:
+70% train, 15% test, 15% hard; the last holds hard games only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from tacit.core.errors import check_asked
+from tacit.core.types import Task
+from tacit.worlds.cooking.world import COOKED, CUTS, FOODS, RAW, UNCUT, Food, build_house
+
+NAME = "cooking"
+SPLITS = ("train", "test", "hard")
+FAMILIES = ("simple", "hard")
+GOAL = "You are hungry. Find the cookbook in the kitchen, follow its recipe, prepare the meal and eat it."
+SAYS_COOK = 0.65
+"""how often the cookbook mentions cooking where the ingredient arrives cooked"""
+
+Ingredient = tuple[str, str, str]
+"""food, cooking, cutting"""
+
+
+def tasks(split: str, count: int, seed: int) -> list[Task]:
+    """`count` different games of the split; a larger count begins with the same ones."""
+    check_asked(NAME, SPLITS, split, count)
+    rng = Random(f"{NAME}/{split}/{seed}")
+    found: dict[str, Task] = {}
+    while len(found) < count:
+        block = [("hard", True, True)] * 5
+        if split != "hard":
+            block[1:] = [("simple", cook, cut) for cook in (False, True) for cut in (False, True)]
+            rng.shuffle(block)
+        for family, cook, cut in block:
+            before = len(found)
+            while len(found) == before:
+                task = _task(draw_game(rng, family, cook, cut, split), family, split, seed)
+                found.setdefault(task.id, task)
+    return list(found.values())[:count]
+
+
+def _task(data: dict[str, Any], family: str, split: str, seed: int) -> Task:
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+    return Task(NAME, f"{NAME}/{split}/{family}-{digest}", family, split, seed, GOAL, data)
+
+
+def split_of(recipe: Sequence[Sequence[str]]) -> str:
+    """The only split in which this recipe is cooked."""
+    share = zlib.crc32(json.dumps(sorted(map(list, recipe))).encode()) % 100
+    return "train" if share < 70 else "test" if share < 85 else "hard"
+
+
+def draw_game(rng: Random, family: str, cook: bool, cut: bool, split: str) -> dict[str, Any]:
+    """Everything `CookingWorld` needs to set a game up."""
+    house = build_house(rng, 6 if family == "hard" else 1)
+    furniture = [name for room in house.values() for name in room["furniture"]]
+    recipe = _draw_recipe(rng, 2 if family == "hard" else 1, cook, cut, split, furniture)
+    items: list[list[str]] = []
+    """name, where, cooking, cutting"""
+    for name, cooking, cutting in recipe:
+        where = rng.choice([place for place in FOODS[name].places if place in furniture])
+        items.append([name, where, RAW if cook else cooking, UNCUT if cut else cutting])
+        items += [[other, where, RAW, UNCUT] for other in _lookalikes(rng, name, items, recipe)]
+    for _ in range(rng.randint(0, 5)):
+        name = rng.choice(list(FOODS))
+        places = [place for place in FOODS[name].places if place in furniture]
+        if places and all(name != item[0] for item in items):
+            items.append([name, rng.choice(places), RAW, UNCUT])
+    items.append(["cookbook", rng.choice(("counter", "table")), "", ""])
+    if cut or rng.random() < 0.5:
+        items.append(["knife", rng.choice(("counter", "table")), "", ""])
+    rng.shuffle(items)
+    return {
+        "house": house,
+        "start": rng.choice(list(house)),
+        "items": items,
+        "recipe": [list(ingredient) for ingredient in recipe],
+        "cook": cook,
+        "cut": cut,
+        "flavour": rng.randrange(1 << 16),
+    }
+
+
+def _draw_recipe(rng: Random, size: int, cook: bool, cut: bool, split: str, furniture: Sequence[str]) -> tuple[Ingredient, ...]:
+    """A recipe of the split: different foods that are to be had in this house, in alphabetical order."""
+    methods = [m for m in COOKED if m != "grilled" or "BBQ" in furniture]
+    says_cook = cook or rng.random() < SAYS_COOK
+    foods = [
+        food
+        for food in FOODS.values()
+        if any(place in furniture for place in food.places)
+        and (food.cookable if says_cook else not food.needs_cooking)
+        and (food.cuttable or not cut)
+    ]
+    while True:
+        chosen = sorted(rng.sample(foods, size), key=lambda food: food.name)
+        recipe = tuple((food.name, rng.choice(methods) if says_cook else RAW, _draw_cutting(rng, food, cut)) for food in chosen)
+        if split_of(recipe) == split:
+            return recipe
+
+
+def _draw_cutting(rng: Random, food: Food, cut: bool) -> str:
+    if not food.cuttable:
+        return UNCUT
+    return rng.choice((*CUTS.values(), *(() if cut else (UNCUT,))))
+
+
+def _lookalikes(rng: Random, name: str, items: list[list[str]], recipe: tuple[Ingredient, ...]) -> list[str]:
+    """Up to two foods that share a word with this one (red apple: red onion, green apple), to lie beside it."""
+    taken = {item[0] for item in items} | {ingredient[0] for ingredient in recipe}
+    first, last = name.split()[0], name.split()[-1]
+    found: list[str] = []
+    for alike in (
+        [f for f in FOODS if f.split()[0] == first and f not in taken],
+        [f for f in FOODS if f.split()[-1] == last and f not in taken],
+    ):
+        candidates = [f for f in alike if f not in found]
+        if candidates and len(name.split()) > 1:
+            found.append(rng.choice(candidates))
+    return found
+
+
+# Hashes of this world's panels: split -> number of tasks -> hash.
+
+PANELS: dict[str, dict[int, str]] = {
+    "train": {
+        16: "71112a93f14fe34e",
+        128: "2f8e620503771b10",
+        256: "a135883ec72d43ef",
+        512: "6878ea2625edc2c9",
+        1000: "c877083cfa7074c4",
+    },
+    "test": {
+        16: "d24f95f8041bac45",
+        128: "fb2e835f4871eb6a",
+        256: "d1d24d3323b36d03",
+        512: "d06a8943b8516309",
+        1000: "450ba95f56a6ca77",
+    },
+    "hard": {
+        16: "6753d3df6fab3815",
+        128: "8d192095aed6f32c",
+        256: "93b08bf73da918ff",
+        512: "9135eb0a4aa15669",
+        1000: "9951415060be21b4",
+    },
+}

@@ -1,0 +1,165 @@
+"""Real TextWorld games (`.z8`, `.ulx`, made by `tw-make`) as a world, with the `textworld` package as an extra.
+
+    environment = textworld_environment("path/to/games")      # a folder, or one file
+
+The package is imported when a game is started, so that nothing else of this folder needs it. Observations are laid out
+like the native game's: the answer to the last command, the room, what is carried.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tacit.core.errors import TacitError, install, unknown
+from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Environment
+from tacit.worlds.cooking import failure, place
+from tacit.worlds.cooking.prompt import FullWording
+from tacit.worlds.cooking.skills import TEXTWORLD_ALPHABET
+from tacit.worlds.cooking.world import BURNED_LABEL, MAX_STEPS, WRONG_LABEL
+
+SUFFIXES = (".z8", ".ulx")
+SPLIT = "games"
+
+
+class TextWorldWorld:
+    """Plays the game file in `task.data["path"]`."""
+
+    def __init__(self) -> None:
+        self._env: Any = None
+        self._path = ""
+        self._state: Any = None
+
+    def reset(self, task: Task) -> Observation:
+        path = Path(str(task.data.get("path", "")))
+        if path.suffix not in SUFFIXES or not path.is_file():
+            raise TacitError(f"there is no TextWorld game {str(path)!r}; make one with `tw-make tw-cooking --output …`.")
+        textworld = _textworld()
+        _check_image(path)
+        try:
+            if self._path != str(path):
+                self.close()
+                wanted = ("feedback", "description", "inventory", "admissible_commands", "won", "lost", "score", "max_score")
+                infos = textworld.EnvInfos(**dict.fromkeys(wanted, True))
+                self._env, self._path = textworld.start(str(path), request_infos=infos), str(path)
+            self._state = self._env.reset()
+        except Exception as error:  # whatever the package makes of a game it cannot load
+            self.close()
+            raise TacitError(f"TextWorld cannot play {str(path)!r}: {error!r}.") from error
+        return self._observe("")
+
+    def step(self, action: str) -> Transition:
+        if self._env is None:
+            raise TacitError("the TextWorld world has no game yet; call reset(task) first.")
+        command = " ".join(action.split())
+        before = self._state
+        self._state, _, done = self._env.step(command)
+        state = self._state
+        answer = _clean(state.feedback, _text(state.description))
+        lost = bool(state.lost)
+        changed = any(before[key] != state[key] for key in ("description", "inventory", "score"))
+        return Transition(
+            self._observe(answer),
+            done=bool(done),
+            success=bool(state.won),
+            score=(state.score or 0) / (state.max_score or 1),
+            reward=((state.score or 0) - (before.score or 0)) / (state.max_score or 1),
+            effective=changed or lost or command in (before.admissible_commands or ()),
+            label=(BURNED_LABEL if "burned" in answer else WRONG_LABEL) if lost else "",
+        )
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+        self._env, self._path, self._state = None, "", None
+
+    def _observe(self, answer: str) -> Observation:
+        state = self._state
+        parts = (answer, _text(state.description), _text(state.inventory))
+        return Observation("\n".join(part for part in parts if part), tuple(state.admissible_commands or ()))
+
+
+def textworld_environment(path: str | Path) -> Environment:
+    """All games of a folder, or one game, as a world with a single split."""
+    games = game_tasks(path)
+
+    def tasks(split: str, count: int, seed: int) -> list[Task]:
+        if split != SPLIT:
+            raise unknown("split of TextWorld games", split, (SPLIT,))
+        if not 0 <= count <= len(games):
+            raise TacitError(f"asked for {count} games, but {str(path)!r} holds {len(games)}; make more or ask for fewer.")
+        return Random(seed).sample(games, len(games))[:count]
+
+    return Environment(
+        name="textworld",
+        summary=f"real TextWorld games from {path}",
+        max_steps=MAX_STEPS,
+        make=TextWorldWorld,
+        tasks=tasks,
+        splits=(SPLIT,),
+        families=(SPLIT,),
+        wordings={"full": FullWording()},
+        alphabet=TEXTWORLD_ALPHABET,
+        failure=failure,
+        slow=True,
+        published={SPLIT: len(games)},
+        step_rewards=True,
+        place=place,
+    )
+
+
+def game_tasks(path: str | Path) -> list[Task]:
+    """One task per game file, in the order of their names."""
+    source = Path(path)
+    files = sorted(p for p in source.iterdir() if p.suffix in SUFFIXES) if source.is_dir() else [source]
+    if not files or not files[0].is_file():
+        raise TacitError(f"there are no TextWorld games ({', '.join(SUFFIXES)}) at {str(path)!r}.")
+    return [Task("textworld", f"textworld/{p.stem}", SPLIT, SPLIT, 0, _objective(p), {"path": str(p)}) for p in files]
+
+
+def _objective(game: Path) -> str:
+    """What `tw-make` wrote beside the game, where it did."""
+    try:
+        objective = json.loads(game.with_suffix(".json").read_text())["objective"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "Play the game to a good end."
+    return " ".join(str(objective).split())
+
+
+def _check_image(path: Path) -> None:
+    """Refuse a foreign or truncated file: the interpreter is native code and would take this process down with it.
+
+    A `.z8` begins with its version, 8, and keeps its length, in units of 8 bytes, at offset 26; a `.ulx` begins with
+    `Glul` and keeps its length at offset 12.
+    """
+    image = path.read_bytes()
+    if path.suffix == ".z8":
+        sound = len(image) >= 64 and image[0] == 8 and len(image) >= 8 * int.from_bytes(image[26:28], "big")
+    else:
+        sound = len(image) >= 36 and image[:4] == b"Glul" and len(image) >= int.from_bytes(image[12:16], "big")
+    if not sound:
+        raise TacitError(f"TextWorld cannot play {str(path)!r}: it is truncated or not a {path.suffix} game.")
+
+
+def _textworld() -> Any:
+    try:
+        import textworld
+    except ImportError as error:
+        raise TacitError(f"TextWorld games need the `textworld` package: {install('textworld')}.") from error
+    return textworld
+
+
+def _text(text: str | None) -> str:
+    """Without empty lines and without spaces at the ends of lines."""
+    return "\n".join(line.rstrip() for line in (text or "").split("\n") if line.strip())
+
+
+def _clean(feedback: str | None, description: str) -> str:
+    """The answer alone: no prompt line, no score, no closing question, no copy of the room."""
+    text = (feedback or "").rsplit("\n>", 1)[0].split("You scored ")[0]
+    lines = [line.strip() for line in text.split("\n")]
+    text = "\n".join(line for line in lines if line and not line.startswith("Your score has just gone"))
+    return text.replace(description, "").strip() if description else text

@@ -1,0 +1,416 @@
+"""The cooking game's progress state for constant-context agents: the recipe once read, what is left of it, and where what it
+takes was seen, or might be.
+
+    phase      find_recipe -> gather -> process -> prepare -> eat -> done
+    progress   +1.0 for each subgoal: recipe read, an ingredient in hand, a direction done, meal prepared, meal eaten;
+               +0.02 for a new room, +0.05 for a container opened for the first time
+    error      0.3 for an unreadable command and for losing the game, 0.2 for a refused command,
+               0.1 for stepping into a known room and straight back, and for opening again what was opened before
+
+Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be
+subtracted. A subgoal counts once: dropping and taking again earns nothing.
+
+The block says what somebody would know who remembered every turn. It names things and ways, never the action to take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tacit.core.hindsight import component_names, summed
+from tacit.core.types import Observation, Task, Transition
+from tacit.core.world import Tracker
+from tacit.worlds.cooking.skills import skill
+from tacit.worlds.cooking.world import BURNED, COOKED, COOKING_VERBS, CUTS, DIRECTIONS, HEAT, RAW, UNCUT
+
+# What an observation says, as data: for the expert, the tracker and the terse wording, which see no more than its text.
+
+_ADJECTIVES = (RAW, BURNED, *COOKED, *CUTS.values())
+_ROOM = re.compile(r"^-= (\w+) =-$", re.M)
+_ANY_ROOM = re.compile(r"^-= (.+) =-$", re.M)
+"""TextWorld's own games may name a room in several words"""
+_FURNITURE = re.compile(r"You see an? (?:(open|closed) )?([\w ]+?)\.(?: (?:In|On) the [\w ]+ you see (.+)\.)?(?: The .+)?")
+_EXIT = re.compile(r"There is an? (?:(open|closed) )?([\w -]+) to the (\w+)\.")
+_WENT = re.compile(r"You go (\w+)\.")
+_DONE = re.compile(
+    r"You (take|pick up|put|drop|open|close|go|look|check|chop|slice|dice|fried|roasted|grilled|eat)\b|Adding the meal"
+)
+
+
+class Item(NamedTuple):
+    name: str
+    cooking: str = RAW
+    cutting: str = UNCUT
+
+    @property
+    def text(self) -> str:
+        words = [w for w in (self.cutting, self.cooking) if w not in (UNCUT, RAW)]
+        return " ".join([*words, self.name])
+
+
+class Direction(NamedTuple):
+    """One line of the recipe: what is to be done to which food, and what it will be then."""
+
+    verb: str
+    food: str
+
+    @property
+    def result(self) -> str:
+        return CUTS.get(self.verb) or next(done for done, verb in COOKING_VERBS.items() if verb == self.verb)
+
+    @property
+    def cuts(self) -> bool:
+        return self.verb in CUTS
+
+    @property
+    def heat(self) -> str:
+        """the source of heat a cooking direction needs"""
+        return next(heat for heat, done in HEAT.items() if done == self.result)
+
+    def done_to(self, item: Item) -> bool:
+        return (item.cutting if self.cuts else item.cooking) == self.result
+
+
+@dataclass(frozen=True)
+class Recipe:
+    ingredients: tuple[str, ...]
+    directions: tuple[Direction, ...]
+
+    @property
+    def text(self) -> str:
+        plain = [food for food in self.ingredients if all(food != d.food for d in self.directions)]
+        return ", ".join([*(f"{d.verb} {d.food}" for d in self.directions), *plain])
+
+
+@dataclass
+class Scene:
+    """A room as it was described, and what was carried then."""
+
+    answer: str
+    """what the world said to the last command"""
+    room: str
+    places: dict[str, list[Item]] = field(default_factory=dict)
+    """furniture and `floor`, with what is seen there"""
+    closed: set[str] = field(default_factory=set)
+    """closed containers and doors"""
+    opened: set[str] = field(default_factory=set)
+    exits: dict[str, str] = field(default_factory=dict)
+    """direction -> door, or nothing"""
+    carried: dict[str, Item] = field(default_factory=dict)
+
+    def place_of(self, name: str) -> str | None:
+        return next((place for place, items in self.places.items() if any(i.name == name for i in items)), None)
+
+    @property
+    def closed_containers(self) -> list[str]:
+        """The fridge before the oven, in which food is rarely kept."""
+        return sorted((name for name in self.closed if name in self.places), key=lambda name: (name == "oven", name))
+
+    @property
+    def went(self) -> str:
+        """the direction of the last step, where the last command was one and was followed"""
+        match = _WENT.match(self.answer)
+        return match[1] if match else ""
+
+    @property
+    def refused(self) -> bool:
+        """the last command changed nothing"""
+        return bool(self.answer) and not _DONE.match(self.answer) and not self.answer.startswith("You burned")
+
+
+def read_scene(text: str) -> Scene:
+    """A native cooking observation taken apart. ValueError where the text is none."""
+    header = _ROOM.search(text)
+    if header is None:
+        raise ValueError(f"not a cooking observation: {text!r}")
+    scene = Scene(text[: header.start()].strip(), header[1].lower())
+    for line in text[header.end() :].strip().split("\n")[1:]:
+        if line.startswith("There is"):
+            match = _EXIT.fullmatch(line)
+            if match:
+                state, door, way = match.groups()
+                scene.exits[way] = "" if door == "exit" else door
+                if state:
+                    (scene.closed if state == "closed" else scene.opened).add(door)
+        elif line.startswith("You see"):
+            match = _FURNITURE.fullmatch(line)
+            if match:
+                state, name, items = match.groups()
+                scene.places[name] = _items(items)
+                if state:
+                    (scene.closed if state == "closed" else scene.opened).add(name)
+        elif line.startswith("On the floor you see "):
+            scene.places["floor"] = _items(line.removeprefix("On the floor you see ").rstrip("."))
+        elif line.startswith("You are carrying: "):
+            items = _items(line.removeprefix("You are carrying: ").rstrip("."))
+            scene.carried = {item.name: item for item in items}
+    return scene
+
+
+def room_of(text: str) -> str:
+    """The room that an observation shows (ours or TextWorld's), empty where it shows none."""
+    header = _ANY_ROOM.search(text)
+    return header[1].lower() if header else ""
+
+
+def read_recipe(text: str) -> Recipe | None:
+    """The recipe, where the text shows the opened cookbook (ours or TextWorld's)."""
+    start, middle = text.find("Ingredients:"), text.find("Directions:")
+    if start < 0 or middle < start:
+        return None
+    ingredients = tuple(line.strip() for line in text[start:middle].split("\n")[1:] if line.strip())
+    lines = text[middle:].split("\n")[1:]
+    steps = []
+    for line in lines:
+        verb, the, food = line.strip().partition(" the ")
+        if not the:
+            break
+        steps.append(Direction(verb, food))
+    return Recipe(ingredients, tuple(steps))
+
+
+def _items(listed: str | None) -> list[Item]:
+    """`a knife, some salt and a sliced raw egg` -> three items"""
+    return [_item(words) for words in re.split(r", | and ", listed)] if listed else []
+
+
+def _item(words: str) -> Item:
+    rest = words.split()[1:]
+    cooking, cutting = RAW, UNCUT
+    while rest and rest[0] in _ADJECTIVES:
+        if rest[0] in CUTS.values():
+            cutting = rest[0]
+        else:
+            cooking = rest[0]
+        rest = rest[1:]
+    return Item(" ".join(rest), cooking, cutting)
+
+
+# The house as far as it has been seen: each room as it last was, and which way leads where. For the expert and the tracker.
+
+
+@dataclass(frozen=True)
+class Explored:
+    here: str = ""
+    """the room one is in"""
+    scenes: Mapping[str, Scene] = field(default_factory=dict)
+    """each room as last seen, in order of the first visit"""
+    ways: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """room -> direction -> room, as far as walked"""
+
+    @property
+    def scene(self) -> Scene:
+        return self.scenes[self.here]
+
+    def after(self, scene: Scene) -> Explored:
+        """With what is seen now. A way is known by what the world says was done, not by what was meant."""
+        ways = {**self.ways, scene.room: self.ways.get(scene.room, {})}
+        before = self.scenes.get(self.here)
+        if before is not None and scene.went in before.exits and self.here != scene.room:
+            ways[self.here] = {**ways[self.here], scene.went: scene.room}
+            ways[scene.room] = {**ways[scene.room], DIRECTIONS[scene.went]: self.here}
+        return Explored(scene.room, {**self.scenes, scene.room: scene}, ways)
+
+    def holds(self, room: str, thing: str) -> bool:
+        """Whether a thing, or a piece of furniture, was seen in a room."""
+        seen = self.scenes[room]
+        return thing in seen.places or seen.place_of(thing) is not None
+
+    def untried(self, room: str) -> list[str]:
+        """Exits of a room that have not been taken."""
+        return [way for way in self.scenes[room].exits if way not in self.ways[room]]
+
+    def unexplored(self, room: str) -> bool:
+        """Whether something there is still closed or untried."""
+        return bool(self.scenes[room].closed_containers) or bool(self.untried(room))
+
+    def first_step(self, reached: Callable[[str], bool]) -> str | None:
+        """The direction in which the nearest room with the property lies, "" where it is this one, None for nowhere."""
+        queue, met = deque([(self.here, "")]), {self.here}
+        while queue:
+            room, first = queue.popleft()
+            if reached(room):
+                return first
+            for way, other in self.ways[room].items():
+                if other not in met:
+                    met.add(other)
+                    queue.append((other, first or way))
+        return None
+
+
+PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_room": 0.02, "new_container": 0.05}
+ERRORS: Mapping[str, float] = {"unreadable": 0.3, "lost": 0.3, "refused": 0.2, "back": 0.1, "reopened": 0.1}
+NOT_SEEN = "not seen"
+BOUND = 600
+"""the most characters a state block has, in the largest of our houses with the longest of our recipes"""
+
+
+@dataclass(frozen=True)
+class CookingState:
+    house: Explored
+    opened: frozenset[str] = frozenset()
+    recipe: Recipe | None = None
+    achieved: frozenset[str] = frozenset()
+    """subgoals reached so far"""
+    left: tuple[str, ...] = ()
+    """what the recipe still asks for, given what is carried now"""
+    phase: str = "find_recipe"
+    came_from: str = ""
+    """the room one stood in before, where the last thing done was to step into a room known already"""
+    fault: str = ""
+    """what was wrong with the last action, one of ERRORS"""
+
+
+class Verdict(NamedTuple):
+    """What became of an action."""
+
+    refused: bool
+    won: bool
+    lost: bool
+
+
+class CookingTracker:
+    version = "cooking-2"
+    components = component_names(PROGRESS, ERRORS)
+
+    def start(self, task: Task, observation: Observation) -> CookingState:
+        scene = read_scene(observation.text)
+        return CookingState(Explored().after(scene), frozenset(scene.opened))
+
+    def update(self, state: CookingState, action: str, transition: Transition) -> CookingState:
+        scene = read_scene(transition.observation.text)
+        verdict = self.judge(transition, scene)
+        if verdict.refused:
+            return replace(state, fault="refused" if skill(action) else "unreadable")
+        recipe = state.recipe or read_recipe(scene.answer)
+        prepared = "meal" in scene.carried or "prepare" in state.achieved
+        achieved, left = set(state.achieved), _left(recipe, scene)
+        if recipe is not None:
+            achieved.add("read")
+            achieved.update(step for step in _steps(recipe) if step not in left)
+        if prepared:
+            achieved.add("prepare")
+        if verdict.won:
+            achieved.add("eat")
+        target = action.lower().removeprefix("open ") if action.lower().startswith("open ") else ""
+        fault = "reopened" if target and target in state.opened else ""
+        before, rooms = state.house.here, state.house.scenes
+        if scene.room != before and scene.room == state.came_from:
+            fault = "back"
+        if verdict.lost:
+            fault = "lost"
+        return CookingState(
+            house=state.house.after(scene),
+            opened=state.opened | scene.opened,
+            recipe=recipe,
+            achieved=frozenset(achieved),
+            left=() if prepared else left,
+            phase=_phase(recipe, left, prepared, verdict.won),
+            came_from=before if scene.room != before and scene.room in rooms else "",
+            fault=fault,
+        )
+
+    def judge(self, transition: Transition, scene: Scene) -> Verdict:
+        return Verdict(not transition.effective, transition.success, transition.done and not transition.success)
+
+    def render(self, state: CookingState) -> str:
+        lines = [f"phase: {state.phase}", f"rooms visited: {', '.join(state.house.scenes)}"]
+        if state.recipe is not None:
+            lines.append(f"recipe: {state.recipe.text}")
+            lines.append(f"still to do: {', '.join(state.left) or 'nothing'}")
+        places = {thing: _where(state.house, thing) for thing in _needs(state)}
+        if places:
+            lines.append("needs: " + ", ".join(f"{thing} ({place})" for thing, place in places.items()))
+        if NOT_SEEN in places.values():
+            lines.append(f"to search: {', '.join(_to_search(state.house)) or 'nothing'}")
+        return "\n".join(lines)
+
+    def signals(self, before: CookingState, after: CookingState) -> Mapping[str, float]:
+        progress = {
+            "subgoal": PROGRESS["subgoal"] * len(after.achieved - before.achieved),
+            "new_room": PROGRESS["new_room"] * (len(after.house.scenes) - len(before.house.scenes)),
+            "new_container": PROGRESS["new_container"] * len(after.opened - before.opened),
+        }
+        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})
+
+
+def _steps(recipe: Recipe) -> list[str]:
+    return [f"take {food}" for food in recipe.ingredients] + [f"{d.verb} {d.food}" for d in recipe.directions]
+
+
+def _left(recipe: Recipe | None, scene: Scene) -> tuple[str, ...]:
+    if recipe is None:
+        return ()
+    has = scene.carried
+    done = {f"take {food}" for food in has}
+    done |= {f"{d.verb} {d.food}" for d in recipe.directions if d.food in has and d.done_to(has[d.food])}
+    return tuple(step for step in _steps(recipe) if step not in done)
+
+
+def _needs(state: CookingState) -> list[str]:
+    """What the next steps take: things, sources of heat for what is in hand, and the kitchen at last."""
+    has = state.house.scene.carried
+    if state.phase in ("eat", "done"):
+        return [] if "meal" in has or state.phase == "done" else ["meal"]
+    if state.recipe is None:
+        return [] if "cookbook" in has else ["cookbook"]
+    missing = [food for food in state.recipe.ingredients if food not in has]
+    pending = [d for d in state.recipe.directions if d.food in has and f"{d.verb} {d.food}" in state.left]
+    knife = ["knife"] if any(d.cuts for d in pending) and "knife" not in has else []
+    heat = dict.fromkeys(d.heat for d in pending if not d.cuts)
+    return [*missing, *knife, *heat] or ([] if pending else ["kitchen"])
+
+
+def _where(house: Explored, thing: str) -> str:
+    """Furniture it was seen on, `here` for furniture and rooms, or the way to the nearest room that has it."""
+    way = house.first_step(lambda room: room == thing or house.holds(room, thing))
+    if way is None:
+        return NOT_SEEN
+    return f"way {way}" if way else house.scene.place_of(thing) or "here"
+
+
+def _to_search(house: Explored) -> list[str]:
+    """What is closed here and the exits not taken; else the way to the nearest room that has any."""
+    here = [*house.scene.closed_containers, *(f"way {way}" for way in house.untried(house.here))]
+    way = house.first_step(house.unexplored)
+    return here or ([f"way {way}"] if way else [])
+
+
+def _phase(recipe: Recipe | None, left: tuple[str, ...], prepared: bool, success: bool) -> str:
+    if success:
+        return "done"
+    if prepared:
+        return "eat"
+    if recipe is None:
+        return "find_recipe"
+    if any(step.startswith("take ") for step in left):
+        return "gather"
+    return "process" if left else "prepare"
+
+
+# The cooking game's state block in other forms: `text`, from texts and actions alone, and `no_places`, without the line of
+# what is left to search.
+
+
+class TextTracker(CookingTracker):
+    """Knows a refusal and the end by what is said."""
+
+    version = "cooking-text-1"
+
+    def judge(self, transition: Transition, scene: Scene) -> Verdict:
+        return Verdict(scene.refused, "*** The End ***" in scene.answer, "*** You lost! ***" in scene.answer)
+
+
+class WithoutPlaces(CookingTracker):
+    version = "cooking-no_places-1"
+
+    def render(self, state: CookingState) -> str:
+        return "\n".join(line for line in super().render(state).split("\n") if not line.startswith("to search: "))
+
+
+FORMS: Mapping[str, Tracker] = {"text": TextTracker(), "no_places": WithoutPlaces()}
+"""beside `full`"""

@@ -1,0 +1,666 @@
+"""TextWorld-Cooking in plain Python (ReuseRL §D): read the cookbook, gather, cut, cook, prepare the meal, eat it.
+
+    go <direction>, open / close <container or door>, look, inventory, examine <thing>
+    take <thing> [from <place>], drop <thing>, put <thing> on <place>, insert <thing> into <container>
+    chop / slice / dice <food> with knife, cook <food> with stove (fries) / oven (roasts) / BBQ (grills)
+    prepare meal, eat <food>
+
+    success            eat the meal
+    burned             an ingredient or the meal is cooked a second time: lost
+    wrong_processing   an ingredient is cut or cooked in another way than the recipe's, or eaten: lost
+    timeout            40 steps (the rollout counts them)
+    score              share of the points reached: each ingredient taken, cut, cooked, the meal prepared, eaten
+    reward             what the step added to the score
+
+Commands, answers and rules follow the cooking game of the TextWorld package. The observation holds the answer to the
+last command, the room as it is now and what is carried; never the recipe, which has to be read and remembered. Two
+differences: descriptions are plainer, and a raw ingredient that the recipe wants raw is spoilt by cooking
+(wrong_processing) even where the cook gate is off; TextWorld says it burns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from random import Random
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, Task, Transition
+
+# What there is in the house: foods and what can be done to them, furniture, rooms, doors.
+
+RAW, BURNED, UNCUT = "raw", "burned", "uncut"
+HEAT = {"stove": "fried", "oven": "roasted", "BBQ": "grilled"}
+"""what each source of heat makes of food"""
+COOKED = tuple(HEAT.values())
+CUTS = {"chop": "chopped", "slice": "sliced", "dice": "diced"}
+COOKING_VERBS = {"fried": "fry", "roasted": "roast", "grilled": "grill"}
+CUTTING_VERBS = {done: verb for verb, done in CUTS.items()}
+DIRECTIONS = {"north": "south", "south": "north", "east": "west", "west": "east"}
+"""each with its opposite"""
+
+
+@dataclass(frozen=True)
+class Food:
+    name: str
+    places: tuple[str, ...]
+    """furniture it may be found in or on"""
+    cookable: bool = True
+    needs_cooking: bool = False
+    """inedible while raw, so no recipe wants it raw"""
+    cuttable: bool = True
+    edible: bool = True
+    """once cooked, where it needs cooking"""
+    uncountable: bool = False
+    """some salt, a carrot"""
+
+
+@dataclass(frozen=True)
+class Furniture:
+    room: str
+    container: bool = False
+    """holds things inside and can be closed; otherwise it carries them on top"""
+    holds: bool = True
+
+
+def _foods() -> dict[str, Food]:
+    def several(names: str, places: str, **properties) -> list[Food]:
+        listed = (name.strip() for name in names.split(","))
+        return [Food(name, tuple(places.split(", ")), **properties) for name in listed]
+
+    plain: dict = {"cookable": False, "cuttable": False, "uncountable": True}
+    foods = [
+        *several("egg, chicken wing, chicken leg, chicken breast", "fridge", needs_cooking=True, cuttable=False),
+        *several("pork chop, red tuna, white tuna", "fridge", needs_cooking=True),
+        *several("red potato, yellow potato, purple potato", "counter, shelf", needs_cooking=True),
+        *several("carrot, lettuce, red bell pepper, yellow bell pepper", "fridge, counter"),
+        *several("green bell pepper, orange bell pepper, block of cheese", "fridge, table"),
+        *several("red onion, white onion, yellow onion", "fridge, shelf"),
+        *several("red apple, yellow apple, green apple, banana", "counter, table, patio table"),
+        *several("tomato, red hot pepper, green hot pepper", "counter, patio table, shelf"),
+        *several("cilantro, parsley", "fridge, counter", cookable=False, uncountable=True),
+        *several("milk, water", "fridge", edible=False, **plain),
+        *several("olive oil, peanut oil, vegetable oil", "shelf, counter", edible=False, **plain),
+        *several("salt, sugar, flour, black pepper", "shelf, counter", **plain),
+    ]
+    return {food.name: food for food in foods}
+
+
+def with_article(words: str) -> str:
+    return f"an {words}" if words[0] in "aeiou" else f"a {words}"
+
+
+FOODS = _foods()
+MEAL = Food("meal", ())
+TOOLS = ("cookbook", "knife")
+
+FURNITURE = {
+    "fridge": Furniture("kitchen", container=True),
+    "oven": Furniture("kitchen", container=True),
+    "table": Furniture("kitchen"),
+    "counter": Furniture("kitchen"),
+    "stove": Furniture("kitchen"),
+    "shelf": Furniture("pantry"),
+    "sofa": Furniture("livingroom"),
+    "bed": Furniture("bedroom"),
+    "toilet": Furniture("bathroom"),
+    "BBQ": Furniture("backyard", holds=False),
+    "patio table": Furniture("backyard"),
+    "patio chair": Furniture("backyard"),
+}
+
+NEIGHBOURS = {
+    "kitchen": ("livingroom", "backyard", "corridor", "pantry"),
+    "pantry": ("kitchen",),
+    "livingroom": ("kitchen", "bedroom", "corridor"),
+    "bathroom": ("corridor",),
+    "bedroom": ("livingroom", "corridor"),
+    "backyard": ("kitchen", "corridor"),
+    "corridor": ("livingroom", "kitchen", "bedroom", "bathroom", "backyard"),
+}
+
+DOORS = {
+    frozenset(("kitchen", "pantry")): ("frosted-glass door", "plain door"),
+    frozenset(("kitchen", "backyard")): ("sliding patio door", "screen door"),
+    frozenset(("corridor", "backyard")): ("patio door", "wooden door"),
+}
+
+
+# The state of one cooking game, and how it is put into words. What commands do to it is in `world.py`.
+
+FLOOR, CARRIED, GONE = "floor", "carried", "gone"
+_ENTRANCES = (
+    "You are in the {room}.",
+    "You've entered a {room}.",
+    "You arrive in a {room}. An ordinary one.",
+    "Well, here we are in the {room}.",
+    "You find yourself in a {room}.",
+)
+
+
+class Game:
+    """Where everything is. A place is a piece of furniture, `carried`, `floor <room>` or `gone`."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        house = data["house"]
+        self.room: str = data["start"]
+        self.exits: dict[str, dict[str, tuple[str, str]]] = {
+            room: {way: (to, door) for way, (to, door) in spec["exits"].items()} for room, spec in house.items()
+        }
+        self.furniture: dict[str, tuple[str, ...]] = {room: tuple(spec["furniture"]) for room, spec in house.items()}
+        self.recipe: list[tuple[str, str, str]] = [(food, cook, cut) for food, cook, cut in data["recipe"]]
+        self.opened: set[str] = set()
+        """containers and doors"""
+        self.where: dict[str, str] = {"meal": GONE}
+        self.content: dict[str, list[str]] = {CARRIED: []}
+        self.cooking: dict[str, str] = {"meal": RAW}
+        self.cutting: dict[str, str] = {"meal": UNCUT}
+        for name, place, cooking, cutting in data["items"]:
+            self.where[name] = place
+            self.content.setdefault(place, []).append(name)
+            if cooking:
+                self.cooking[name], self.cutting[name] = cooking, cutting
+        self._entrance = {
+            room: _ENTRANCES[(data["flavour"] + i) % len(_ENTRANCES)].format(room=room) for i, room in enumerate(house)
+        }
+        self.reached: set[tuple[str, str]] = set()
+        """subgoals, as (what was done, to what)"""
+        self.max_points = 2 + len(self.recipe) * (1 + bool(data["cook"])) + self._cuts_wanted()
+
+    def _cuts_wanted(self) -> int:
+        return sum(self.cutting[food] != cutting for food, _, cutting in self.recipe)
+
+    @property
+    def ingredients(self) -> list[str]:
+        return [food for food, _, _ in self.recipe]
+
+    @property
+    def carried(self) -> list[str]:
+        return self.content[CARRIED]
+
+    def doors(self) -> dict[str, str]:
+        """Doors of this room, with their directions."""
+        return {door: way for way, (_, door) in self.exits[self.room].items() if door}
+
+    def food(self, name: str) -> Food | None:
+        return MEAL if name == "meal" else FOODS.get(name)
+
+    def edible(self, name: str) -> bool:
+        food = self.food(name)
+        if food is None or not food.edible or self.cooking[name] == BURNED:
+            return False
+        return not (food.needs_cooking and self.cooking[name] == RAW)
+
+    def move(self, name: str, place: str) -> None:
+        old = self.content.get(self.where[name])
+        if old is not None and name in old:
+            old.remove(name)
+        self.where[name] = place
+        if place != GONE:
+            self.content.setdefault(place, []).append(name)
+
+    def places_here(self) -> Iterator[str]:
+        """Where things within reach can lie in this room."""
+        for name in self.furniture[self.room]:
+            thing = FURNITURE[name]
+            if thing.holds and (not thing.container or name in self.opened):
+                yield name
+        yield f"{FLOOR} {self.room}"
+
+    def within_reach(self, name: str) -> bool:
+        place = self.where.get(name, GONE)
+        return place == CARRIED or place in self.places_here()
+
+    def named(self, name: str) -> str:
+        """`a sliced fried pork chop`"""
+        return _named(name, self.cooking.get(name, RAW), self.cutting.get(name, UNCUT))
+
+    def listed(self, names: Sequence[str]) -> str:
+        """`a knife, an egg and a lettuce`"""
+        *first, last = [self.named(name) for name in names]
+        return f"{', '.join(first)} and {last}" if first else last
+
+    def describe(self) -> str:
+        """The room as it is now, and what is carried."""
+        lines = [f"-= {self.room.capitalize()} =-", self._entrance[self.room]]
+        for name in self.furniture[self.room]:
+            thing, inside = FURNITURE[name], self.content.get(name)
+            if not thing.container:
+                seen = f"You see {with_article(name)}."
+            elif name in self.opened:
+                seen = f"You see an open {name}."
+            else:
+                lines.append(f"You see a closed {name}.")
+                continue
+            if inside:
+                seen += f" {'In' if thing.container else 'On'} the {name} you see {self.listed(inside)}."
+            elif thing.holds:
+                seen += f" The {name} is empty."
+            lines.append(seen)
+        on_floor = self.content.get(f"{FLOOR} {self.room}")
+        if on_floor:
+            lines.append(f"On the floor you see {self.listed(on_floor)}.")
+        for way, (_, door) in self.exits[self.room].items():
+            if door:
+                state = "an open" if door in self.opened else "a closed"
+                lines.append(f"There is {state} {door} to the {way}.")
+            else:
+                lines.append(f"There is an exit to the {way}.")
+        lines.append(f"You are carrying: {self.listed(self.carried)}." if self.carried else "You are carrying nothing.")
+        return "\n".join(lines)
+
+    def cookbook(self) -> str:
+        directions = []
+        for food, cooking, cutting in self.recipe:
+            if cutting != UNCUT:
+                directions.append(f"  {CUTTING_VERBS[cutting]} the {food}")
+            if cooking != RAW:
+                directions.append(f"  {COOKING_VERBS[cooking]} the {food}")
+        ingredients = [f"  {food}" for food in self.ingredients]
+        return "\n".join(
+            [
+                "You open the cookbook and start reading:",
+                "Recipe #1",
+                "Gather all following ingredients and follow the directions to prepare this tasty meal.",
+                "Ingredients:",
+                *ingredients,
+                "Directions:",
+                *directions,
+                "  prepare meal",
+            ]
+        )
+
+    def admissible(self) -> tuple[str, ...]:
+        """Every command that would do something now, sorted. As in TextWorld, `prepare meal` is listed once all ingredients
+        are carried, and refused while one of them is not as the recipe wants it."""
+        here, carried = self.furniture[self.room], self.carried
+        commands = ["inventory", "look"]
+        for name in here:
+            commands.append(f"examine {name}")
+            if FURNITURE[name].container:
+                commands.append(f"close {name}" if name in self.opened else f"open {name}")
+        for way, (_, door) in self.exits[self.room].items():
+            if door:
+                commands.append(f"close {door}" if door in self.opened else f"open {door}")
+            if not door or door in self.opened:
+                commands.append(f"go {way}")
+        stores = list(self.places_here())[:-1]
+        for name in stores:
+            for item in self.content.get(name, ()):
+                commands += (f"examine {item}", f"take {item} from {name}")
+        for item in self.content.get(f"{FLOOR} {self.room}", ()):
+            commands += (f"examine {item}", f"take {item}")
+        heats = [name for name in here if name in HEAT]
+        for item in carried:
+            commands += (f"drop {item}", f"examine {item}")
+            commands += [
+                f"insert {item} into {store}" if FURNITURE[store].container else f"put {item} on {store}" for store in stores
+            ]
+            food = self.food(item)
+            if food is None:
+                continue
+            if self.edible(item):
+                commands.append(f"eat {item}")
+            if food.cookable and self.cooking[item] != BURNED:
+                commands += [f"cook {item} with {heat}" for heat in heats]
+            if food.cuttable and item != "meal" and self.cutting[item] == UNCUT and "knife" in carried:
+                commands += [f"{verb} {item} with knife" for verb in CUTS]
+        if self.room == "kitchen" and all(self.where[food] == CARRIED for food in self.ingredients):
+            commands.append("prepare meal")
+        return tuple(sorted(commands))
+
+
+@lru_cache(maxsize=4096)
+def _named(name: str, cooking: str, cutting: str) -> str:
+    words = [cutting] if cutting != UNCUT else []
+    food = FOODS.get(name)
+    if cooking != RAW or (food is not None and food.needs_cooking):
+        words.append(cooking)
+    described = " ".join([*words, name])
+    return f"some {described}" if food is not None and food.uncountable else with_article(described)
+
+
+def is_thing(name: str) -> bool:
+    return name in FOODS or name in FURNITURE or name in TOOLS or name == "meal"
+
+
+MAX_STEPS = 40
+BURNED_LABEL, WRONG_LABEL = "burned", "wrong_processing"
+_UNSEEN = "You can't see any such thing."
+_LOOKING = ("look", "inventory", "examine")
+"""commands that never change anything"""
+_CANONICAL = {name.lower(): name for name in FURNITURE}
+
+
+class _Refused(Exception):
+    """The command changes nothing; the message is the answer."""
+
+
+class CookingWorld:
+    """One game at a time; see the module for the rules."""
+
+    def __init__(self) -> None:
+        self._game: Game | None = None
+        self._seen = Observation("")
+        """the present room, kept while commands change nothing"""
+        self._lost = ""
+        self._won = False
+        self._score = 0.0
+        self._verbs: dict[str, Callable[[str], str]] = {
+            "go": self._go,
+            "open": self._open,
+            "close": self._close,
+            "take": self._take,
+            "drop": self._drop,
+            "put": partial(self._store, " on "),
+            "insert": partial(self._store, " into "),
+            "cook": self._cook,
+            "prepare": self._prepare,
+            "eat": self._eat,
+            "examine": self._examine,
+            **{verb: partial(self._cut, verb) for verb in CUTS},
+        }
+
+    def reset(self, task: Task) -> Observation:
+        try:
+            self._game = Game(task.data)
+        except (KeyError, ValueError, TypeError) as error:
+            raise TacitError(f"task {task.id!r} is no cooking game: {error!r}. Make one with `tasks`.") from error
+        self._lost, self._won, self._score = "", False, 0.0
+        self._seen = Observation(self._game.describe(), self._game.admissible())
+        return self._seen
+
+    def step(self, action: str) -> Transition:
+        game = self.game
+        verb, _, rest = " ".join(action.lower().split()).partition(" ")
+        effective = True
+        try:
+            answer = self._answer(verb, rest)
+        except _Refused as refusal:
+            answer, effective = str(refusal), False
+        if effective and verb not in _LOOKING:
+            self._seen = Observation(game.describe(), game.admissible())
+        score = len(game.reached) / game.max_points
+        reward, self._score = score - self._score, score
+        if self._lost or self._won:
+            answer += "\n*** The End ***" if self._won else "\n*** You lost! ***"
+            seen = Observation(f"{answer}\n{self._seen.text}")
+            return Transition(seen, True, self._won, score, effective, self._lost, reward)
+        observation = Observation(f"{answer}\n{self._seen.text}", self._seen.actions)
+        return Transition(observation, score=score, effective=effective, reward=reward)
+
+    def close(self) -> None:
+        self._game = None
+
+    @property
+    def game(self) -> Game:
+        if self._game is None:
+            raise TacitError("the cooking world has no game yet; call reset(task) first.")
+        return self._game
+
+    def _answer(self, verb: str, rest: str) -> str:
+        if verb in ("look", "inventory") and not rest:
+            return "You look around." if verb == "look" else "You check what you are carrying."
+        if verb not in self._verbs or not rest:
+            raise _Refused("That's not a command I recognise.")
+        return self._verbs[verb](rest)
+
+    def _go(self, direction: str) -> str:
+        way = self.game.exits[self.game.room].get(direction)
+        if direction not in DIRECTIONS or way is None:
+            raise _Refused("You can't go that way.")
+        room, door = way
+        if door and door not in self.game.opened:
+            raise _Refused(f"You have to open the {door} first.")
+        self.game.room = room
+        return f"You go {direction}."
+
+    def _openable(self, name: str) -> str:
+        name = _CANONICAL.get(name, name)
+        if name in self.game.doors():
+            return name
+        if name not in self.game.furniture[self.game.room] and not self.game.within_reach(name):
+            raise _Refused(_UNSEEN)
+        if name not in FURNITURE or not FURNITURE[name].container:
+            raise _Refused("That's not something you can open or close.")
+        return name
+
+    def _open(self, name: str) -> str:
+        name = self._openable(name)
+        if name in self.game.opened:
+            raise _Refused("That's already open.")
+        self.game.opened.add(name)
+        inside = self.game.content.get(name)
+        return f"You open the {name}, revealing {self.game.listed(inside)}." if inside else f"You open the {name}."
+
+    def _close(self, name: str) -> str:
+        name = self._openable(name)
+        if name not in self.game.opened:
+            raise _Refused("That's already closed.")
+        self.game.opened.discard(name)
+        return f"You close the {name}."
+
+    def _take(self, rest: str) -> str:
+        name, _, place = rest.partition(" from ")
+        if _CANONICAL.get(name) in self.game.furniture[self.game.room]:
+            raise _Refused("That's fixed in place.")
+        if not self.game.within_reach(name):
+            raise _Refused(_UNSEEN)
+        at = self.game.where[name]
+        if at == CARRIED:
+            raise _Refused("You already have that.")
+        on_floor = at.startswith(FLOOR)
+        if place and place not in (at.lower(), FLOOR if on_floor else at):
+            raise _Refused(_UNSEEN)
+        self.game.move(name, CARRIED)
+        if name in self.game.ingredients:
+            self.game.reached.add(("take", name))
+        return f"You pick up the {name} from the floor." if on_floor else f"You take the {name} from the {at}."
+
+    def _in_hand(self, name: str) -> str:
+        """The name of a carried thing; refused where it is not carried."""
+        if not is_thing(_CANONICAL.get(name, name)) or not self.game.within_reach(name):
+            raise _Refused(_UNSEEN)
+        if self.game.where[name] != CARRIED:
+            raise _Refused(f"You need to take the {name} first.")
+        return name
+
+    def _drop(self, name: str) -> str:
+        self.game.move(self._in_hand(name), f"{FLOOR} {self.game.room}")
+        return f"You drop the {name} on the floor."
+
+    def _store(self, preposition: str, rest: str) -> str:
+        name, _, place = rest.partition(preposition)
+        place = _CANONICAL.get(place, place)
+        name = self._in_hand(name)
+        if place not in self.game.furniture[self.game.room]:
+            raise _Refused(_UNSEEN)
+        if not FURNITURE[place].holds or FURNITURE[place].container != (preposition == " into "):
+            raise _Refused(f"You can't put things{preposition}the {place}.")
+        if FURNITURE[place].container and place not in self.game.opened:
+            raise _Refused(f"The {place} is closed.")
+        self.game.move(name, place)
+        return f"You put the {name}{preposition}the {place}."
+
+    def _cut(self, verb: str, rest: str) -> str:
+        game = self.game
+        name, _, tool = rest.partition(" with ")
+        if not game.within_reach(name):
+            raise _Refused(_UNSEEN)
+        food = game.food(name)
+        if food is None or not food.cuttable or name == "meal":
+            raise _Refused("Can only cut cuttable food.")
+        if game.cutting[name] != UNCUT:
+            raise _Refused(f"The {name} is already {game.cutting[name]}.")
+        if (tool or "knife") != "knife":
+            raise _Refused("Cutting something requires a knife.")
+        self._in_hand("knife")
+        self._in_hand(name)
+        game.cutting[name] = CUTS[verb]
+        self._judge(name, game.cutting[name], 2)
+        return f"You {verb} the {name}."
+
+    def _cook(self, rest: str) -> str:
+        game = self.game
+        name, _, heat = rest.partition(" with ")
+        heat = _CANONICAL.get(heat, heat)
+        if not game.within_reach(name) or (heat not in game.furniture[game.room] and not game.within_reach(heat)):
+            raise _Refused(_UNSEEN)
+        food = game.food(name)
+        if food is None or not food.cookable:
+            raise _Refused("Can only cook food that can be cooked.")
+        if heat not in HEAT:
+            raise _Refused("Cooking requires a source of heat.")
+        self._in_hand(name)
+        if game.cooking[name] == BURNED:
+            raise _Refused(f"The {name} is burned already.")
+        if game.cooking[name] in COOKED:
+            game.cooking[name] = BURNED
+            if name in game.ingredients or name == "meal":
+                self._lost = BURNED_LABEL
+            return f"You burned the {name}!"
+        game.cooking[name] = HEAT[heat]
+        self._judge(name, game.cooking[name], 1)
+        return f"You {HEAT[heat]} the {name}."
+
+    def _judge(self, name: str, done: str, column: int) -> None:
+        """Score a cut (column 2 of the recipe) or a cooking (column 1) of an ingredient, or lose the game by it."""
+        for ingredient in self.game.recipe:
+            if ingredient[0] == name:
+                if ingredient[column] == done:
+                    self.game.reached.add((done, name))
+                else:
+                    self._lost = WRONG_LABEL
+
+    def _prepare(self, rest: str) -> str:
+        game = self.game
+        if rest != "meal":
+            raise _Refused("That's not a command I recognise.")
+        if game.room != "kitchen":
+            raise _Refused("Can only prepare meal in the kitchen.")
+        for name, cooking, cutting in game.recipe:
+            if game.where[name] != CARRIED:
+                raise _Refused("You still miss something.")
+            if game.cooking[name] != cooking:
+                raise _Refused("Something still needs to be cooked.")
+            if game.cutting[name] != cutting:
+                raise _Refused("Something still needs to be cut.")
+        for name in game.ingredients:
+            game.move(name, GONE)
+        game.move("meal", CARRIED)
+        game.reached.add(("prepare", "meal"))
+        return "Adding the meal to your inventory."
+
+    def _eat(self, name: str) -> str:
+        game = self.game
+        if game.food(name) is None and is_thing(name) and game.within_reach(name):
+            raise _Refused("That's plainly inedible.")
+        self._in_hand(name)
+        food = game.food(name)
+        if food is not None and food.needs_cooking and game.cooking[name] == RAW:
+            raise _Refused(f"You should cook the {name} first.")
+        if not game.edible(name):
+            raise _Refused("That's plainly inedible.")
+        game.move(name, GONE)
+        if name == "meal":
+            self._won = True
+            game.reached.add(("eat", "meal"))
+        elif name in game.ingredients:
+            self._lost = WRONG_LABEL
+        return f"You eat the {name}. Not bad."
+
+    def _examine(self, name: str) -> str:
+        game = self.game
+        name = _CANONICAL.get(name, name)
+        if name in game.furniture[game.room]:
+            use = {"stove": "frying", "oven": "roasting", "BBQ": "grilling"}.get(name)
+            return f"You look at the {name}. " + (f"Useful for {use} things." if use else "Nothing special.")
+        if name in game.doors():
+            return f"You look at the {name}. It is {'open' if name in game.opened else 'closed'}."
+        if not game.within_reach(name):
+            raise _Refused(_UNSEEN)
+        if name == "cookbook":
+            return game.cookbook()
+        return f"You look at {game.named(name)}."
+
+
+# Rooms on a grid, connected by exits and doors, from a seed.
+
+_OFFSETS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+_SPARE_ROOMS = ("bedroom", "bathroom", "backyard")
+
+
+def build_house(rng: Random, size: int) -> dict[str, Any]:
+    """`{room: {"exits": {direction: [room, door or ""]}, "furniture": [...]}}`, one kitchen or six rooms.
+
+    The six are kitchen, pantry, livingroom, corridor and two of bedroom, bathroom and backyard (where the BBQ is).
+    Rooms are set on a grid next to a room they belong with; those that happen to touch are joined half of the time.
+    """
+    rooms = ["kitchen"]
+    if size == 6:
+        rooms += ["pantry", "livingroom", "corridor", *rng.sample(_SPARE_ROOMS, 2)]
+    while True:
+        places = _place(rng, rooms)
+        if places is not None:
+            break
+    exits: dict[str, dict[str, list[str]]] = {room: {} for room in rooms}
+    for room, other, direction in _joins(rng, places):
+        door = rng.choice(DOORS.get(frozenset((room, other)), ("",)))
+        exits[room][direction] = [other, door]
+        exits[other][DIRECTIONS[direction]] = [room, door]
+    house: dict[str, Any] = {}
+    for room in rooms:
+        furniture = [name for name, thing in FURNITURE.items() if thing.room == room]
+        rng.shuffle(furniture)
+        house[room] = {"exits": dict(sorted(exits[room].items())), "furniture": furniture}
+    return house
+
+
+def _place(rng: Random, rooms: list[str]) -> dict[str, tuple[int, int]] | None:
+    """A grid cell for every room, each next to one of its neighbours; None where the walk ran into a corner."""
+    places = {"kitchen": (0, 0)}
+    waiting = rooms[1:]
+    while waiting:
+        free = [
+            (room, cell)
+            for room in waiting
+            for beside in NEIGHBOURS[room]
+            if beside in places
+            for cell in _cells_around(places[beside])
+            if cell not in places.values()
+        ]
+        if not free:
+            return None
+        room, cell = rng.choice(free)
+        places[room] = cell
+        waiting.remove(room)
+    return places
+
+
+def _joins(rng: Random, places: dict[str, tuple[int, int]]) -> list[tuple[str, str, str]]:
+    """(room, other, direction): a spanning tree of the touching neighbours, and half of the other touching pairs."""
+    touching = [
+        (room, other, direction)
+        for room in places
+        for other in NEIGHBOURS[room]
+        if other in places and room < other
+        for direction, cell in zip(_OFFSETS, _cells_around(places[room]), strict=True)
+        if cell == places[other]
+    ]
+    rng.shuffle(touching)
+    component = {room: room for room in places}
+    joins = []
+    for room, other, direction in touching:
+        if component[room] != component[other]:
+            old, new = component[other], component[room]
+            component = {r: new if c == old else c for r, c in component.items()}
+            joins.append((room, other, direction))
+        elif rng.random() < 0.5:
+            joins.append((room, other, direction))
+    return joins
+
+
+def _cells_around(cell: tuple[int, int]) -> list[tuple[int, int]]:
+    return [(cell[0] + dx, cell[1] + dy) for dx, dy in _OFFSETS.values()]

@@ -1,0 +1,69 @@
+"""Countdown-Stepwise: make the target from all numbers, one operation at a time. The first world, and the smallest."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.types import Observation, StopReason, Trajectory
+from tacit.core.world import Environment
+from tacit.worlds.countdown.expert import Solver
+from tacit.worlds.countdown.prompt import FullWording, TerseWording
+from tacit.worlds.countdown.skills import ALPHABET, HANDBOOK, hindsight
+from tacit.worlds.countdown.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
+from tacit.worlds.countdown.tracker import CountdownTracker
+from tacit.worlds.countdown.world import MAX_STEPS, STUCK, CountdownWorld, Operation, read, result
+
+
+def failure(trajectory: Trajectory) -> str:
+    """`stuck` or `timeout` (ReuseRL Table 9); what stopped it otherwise."""
+    if trajectory.detail == STUCK or (trajectory.steps and trajectory.steps[-1].label == STUCK):
+        return STUCK
+    return "timeout" if trajectory.stop is StopReason.STEP_LIMIT else str(trajectory.stop)
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    world, wordings, texts = CountdownWorld(), (TerseWording(), FullWording()), []
+    for task in tasks("train", 200, seed):
+        expert, observation, done, number = Solver(task), world.reset(task), False, 1
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            texts += [wording.turn(number, observation, action) for wording in wordings]
+            transition = world.step(action)
+            observation, done, number = transition.observation, transition.done, number + 1
+        texts += ["rollback", "reset"]
+    return [text for text in texts if text]
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """What two numbers of the pool make: `82 - 28? 54`."""
+    pool = read(observation.text).pool
+    if len(pool) < 2:
+        return []
+    first, second = rng.sample(pool, 2)
+    operation = Operation(rng.choice("+-*/"), first, second)
+    made = result(operation)
+    return [(f"{first} {operation.operator} {second}", "none" if made is None else str(made))]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="Countdown-Stepwise: make the target from all numbers, one operation at a time; rollback and reset",
+    max_steps=MAX_STEPS,
+    make=CountdownWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=tuple(FAMILIES.values()),
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"solver": Solver},
+    alphabet=ALPHABET,
+    tracker=CountdownTracker(),
+    failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
+    example_texts=example_texts,
+    questions=questions,
+    action_tokens=24,
+    panels=PANELS,
+)

@@ -1,0 +1,187 @@
+"""Countdown-Stepwise (ReuseRL §D): reach the target with every number, one operation at a time.
+
+    state     a pool of numbers, the target, the pools before each operation
+    actions   op(<+|-|*|/>, n1, n2)   replace two numbers of the pool by their result
+              rollback                undo the last operation
+              reset                   back to the first pool
+    success   the pool is exactly [target]; all numbers have been used
+    stuck     an operation or an unparsable action while fewer than two numbers are left ends the episode, lost;
+              rollback and reset are still possible then
+    timeout   30 steps (the rollout counts them)
+
+Left open by the paper and decided here: every result is a positive whole number, so a division must be exact and a
+subtraction must stay above zero, as in the television game. Every generated puzzle is solvable under these rules.
+An action that does not parse, names a number that is not in the pool, has no such result, or undoes nothing is refused:
+the pool stays as it is and the observation says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, Task, Transition
+
+# The rules of the game on plain integers: which operations are legal, how actions and observations are written.
+
+OPERATORS = "+-*/"
+MAX_DIGITS = 12
+"""longer numbers cannot arise from four numbers up to 100; an action that names one is unparsable"""
+
+_OPERATION = re.compile(rf"\s*op\(\s*([-+*/])\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*,\s*([0-9]{{1,{MAX_DIGITS}}})\s*\)\s*", re.I)
+_OBSERVATION = re.compile(r"numbers: ([0-9 ]+) \| target: ([0-9]+)(?: \| refused: (.*))?", re.S)
+
+
+class Operation(NamedTuple):
+    """`op(<operator>, first, second)`"""
+
+    operator: str
+    first: int
+    second: int
+
+    def __str__(self) -> str:
+        return f"op({self.operator}, {self.first}, {self.second})"
+
+
+class Shown(NamedTuple):
+    """An observation's text, read back."""
+
+    pool: tuple[int, ...]
+    target: int
+    refused: str
+
+
+def parse_action(action: str) -> Operation | str | None:
+    """An `Operation`, `"rollback"`, `"reset"`, or None where the text is none of the three."""
+    match = _OPERATION.fullmatch(action)
+    if match:
+        return Operation(match[1], int(match[2]), int(match[3]))
+    word = action.strip().lower()
+    return word if word in ("rollback", "reset") else None
+
+
+def result(operation: Operation) -> int | None:
+    """The value of an operation, None where it is not a positive whole number."""
+    operator, a, b = operation
+    if operator == "+":
+        return a + b
+    if operator == "-":
+        return a - b if a > b else None
+    if operator == "*":
+        return a * b
+    return a // b if b and a % b == 0 else None
+
+
+def replace_pair(pool: tuple[int, ...], operation: Operation, value: int) -> tuple[int, ...] | None:
+    """The pool without the two operands and with `value` at its end; None where the pool does not hold both."""
+    left = list(pool)
+    try:
+        left.remove(operation.first)
+        left.remove(operation.second)
+    except ValueError:
+        return None
+    left.append(value)
+    return tuple(left)
+
+
+def operations(pool: tuple[int, ...]) -> Iterator[tuple[Operation, int]]:
+    """Every distinct legal operation on the pool with its value: operators in order, larger operand first."""
+    ordered = sorted(pool, reverse=True)
+    pairs = {(a, b): None for i, a in enumerate(ordered) for b in ordered[i + 1 :]}
+    for operator in OPERATORS:
+        for a, b in pairs:
+            operation = Operation(operator, a, b)
+            value = result(operation)
+            if value is not None:
+                yield operation, value
+
+
+@lru_cache(maxsize=1 << 14)
+def legal_actions(pool: tuple[int, ...], can_undo: bool) -> tuple[str, ...]:
+    """What the world would accept now, as text. Cached: the members of a group keep meeting the same pools."""
+    listed = tuple(str(operation) for operation, _ in operations(pool))
+    return (*listed, "rollback", "reset") if can_undo else listed
+
+
+def show(pool: tuple[int, ...], target: int, refused: str = "") -> str:
+    """`numbers: 3 7 25 | target: 82`, and why the last action was refused where it was."""
+    text = f"numbers: {' '.join(map(str, pool))} | target: {target}"
+    return f"{text} | refused: {refused}" if refused else text
+
+
+def read(text: str) -> Shown:
+    """The inverse of `show`."""
+    match = _OBSERVATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a Countdown observation: {text!r}")
+    return Shown(tuple(map(int, match[1].split())), int(match[2]), match[3] or "")
+
+
+MAX_STEPS = 30
+STUCK = "stuck"
+
+
+class CountdownWorld:
+    """One puzzle at a time; see the module for the rules."""
+
+    def __init__(self) -> None:
+        self._pool: tuple[int, ...] = ()
+        self._target = 0
+        self._before: list[tuple[int, ...]] = []
+        """the pools that rollback returns to, oldest first"""
+
+    def reset(self, task: Task) -> Observation:
+        try:
+            pool, target = tuple(int(n) for n in task.data["numbers"]), int(task.data["target"])
+        except KeyError as missing:
+            raise TacitError(f"task {task.id!r} is no Countdown puzzle: its data has no {missing}.") from None
+        if len(pool) < 2 or min(pool) < 1 or target < 1:
+            raise TacitError(f"task {task.id!r} needs two or more positive numbers and a positive target, got {task.data}.")
+        self._pool, self._target, self._before = pool, target, []
+        return self._observe()
+
+    def step(self, action: str) -> Transition:
+        parsed = parse_action(action)
+        if parsed == "rollback":
+            if not self._before:
+                return self._refuse("there is nothing to roll back")
+            self._pool = self._before.pop()
+            return Transition(self._observe())
+        if parsed == "reset":
+            if not self._before:
+                return self._refuse("these are the first numbers already")
+            self._pool = self._before[0]
+            self._before.clear()
+            return Transition(self._observe())
+        if len(self._pool) < 2:
+            observation = Observation(show(self._pool, self._target, "only one number is left, the puzzle is lost"))
+            return Transition(observation, done=True, effective=False, label=STUCK)
+        if not isinstance(parsed, Operation):
+            return self._refuse("not an action")
+        return self._operate(parsed)
+
+    def close(self) -> None:
+        pass
+
+    def _operate(self, operation: Operation) -> Transition:
+        value = result(operation)
+        pool = replace_pair(self._pool, operation, 0 if value is None else value)
+        if pool is None:
+            return self._refuse(f"{operation.first} and {operation.second} are not both in the pool")
+        if value is None:
+            operator, a, b = operation
+            return self._refuse(f"{a} {operator} {b} is not a positive whole number")
+        self._before.append(self._pool)
+        self._pool = pool
+        if pool == (self._target,):
+            return Transition(Observation(show(pool, self._target)), done=True, success=True, score=1.0)
+        return Transition(self._observe())
+
+    def _refuse(self, why: str) -> Transition:
+        return Transition(self._observe(why), effective=False)
+
+    def _observe(self, refused: str = "") -> Observation:
+        return Observation(show(self._pool, self._target, refused), legal_actions(self._pool, bool(self._before)))

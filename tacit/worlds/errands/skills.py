@@ -1,0 +1,60 @@
+"""Atomic skills: opening a door for the first time or again, taking what is wanted or something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tacit.core.hindsight import Skills, critical_steps
+from tacit.core.types import StopReason, Trajectory
+from tacit.core.world import Alphabet
+from tacit.worlds.errands.expert import Resident
+from tacit.worlds.errands.tracker import ErrandTracker
+from tacit.worlds.errands.world import DOORS, THINGS, fact, read
+
+SKILLS = ("OPEN-NEW", "OPEN-AGAIN", "TAKE-WANTED", "TAKE-OTHER")
+
+
+def project(trajectory: Trajectory) -> Iterator[str]:
+    opened: set[str] = set()
+    for step in trajectory.steps:
+        verb, _, name = step.action.strip().partition(" ")
+        if verb == "open" and name in DOORS:
+            yield "OPEN-AGAIN" if name in opened else "OPEN-NEW"
+            opened.add(name)
+        elif verb == "take" and name in THINGS:
+            yield "TAKE-WANTED" if name == trajectory.task.data["thing"] else "TAKE-OTHER"
+
+
+ALPHABET = Alphabet(SKILLS, project, operators=("OPEN", "TAKE"))
+
+
+# Skills of errands by hand, for methods that retrieve one.
+
+HANDBOOK = {"": "open the door behind which the thing was seen before; take it as soon as it is in sight"}
+
+
+# What an errand teaches, by rule: where the wanted thing was seen, and nothing where it was not.
+
+_TRACKER = ErrandTracker()
+
+
+def hindsight(trajectory: Trajectory) -> Skills:
+    wanted = str(trajectory.task.data["thing"])
+    shown = [*(step.observation for step in trajectory.steps), trajectory.final]
+    seen = {thing: door for door, things, _ in (read(o.text) for o in shown) for thing in things if door}
+    steps = critical_steps(trajectory, Resident(trajectory.task), _TRACKER)
+    told = fact(wanted, seen[wanted]) if wanted in seen else ""
+    return Skills(told, steps, f"{trajectory.task.goal}. {'Done' if trajectory.success else 'Failed'}.")
+
+
+# What a failed errand is called: `not_taken` where the thing was in sight, `unreadable` where nothing was done, else
+# `not_found`.
+
+
+def failure(trajectory: Trajectory) -> str:
+    if trajectory.stop is not StopReason.STEP_LIMIT:
+        return str(trajectory.stop)
+    shown = [read(o.text)[1] for o in (*(step.observation for step in trajectory.steps), trajectory.final)]
+    if any(trajectory.task.data["thing"] in things for things in shown):
+        return "not_taken"
+    return "not_found" if any(shown) else "unreadable"

@@ -1,0 +1,70 @@
+"""Errands: a thing is wanted somewhere.
+
+    train       three of four pairs of place and thing, in town 0
+    test        the others, in the same town: what has been learned there about where things are holds here
+    elsewhere   any pair, each in a town of its own: for learning to read, to open and to take, and nothing about town 0
+
+A split of town 0 is finite: 288 errands and 96.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.errors import check_asked
+from tacit.core.types import Task
+from tacit.worlds.errands.world import HOME, PLACES, THINGS
+
+NAME = "errands"
+SPLITS = ("train", "test", "elsewhere")
+FAMILY = "errand"
+TOWNS = 2**31
+
+
+def tasks(split: str, count: int, seed: int) -> list[Task]:
+    """`count` different errands of the split, or all it has; a larger count begins with the same ones."""
+    check_asked(NAME, SPLITS, split, count)
+    rng = Random(f"{NAME}/{split}/{seed}")
+    if split == "elsewhere":
+        found: dict[int, Task] = {}
+        while len(found) < count:
+            town = rng.randrange(1, TOWNS)
+            found.setdefault(town, make_task(rng.choice(PLACES), rng.choice(THINGS), town, split, seed))
+        return list(found.values())
+    pairs = [(place, thing) for place in PLACES for thing in THINGS if split_of(place, thing) == split]
+    rng.shuffle(pairs)
+    return [make_task(place, thing, HOME, split, seed) for place, thing in pairs[:count]]
+
+
+def make_task(place: str, thing: str, town: int = HOME, split: str = "own", seed: int = 0) -> Task:
+    """Any errand as a task; the id says all there is to know about it."""
+    name = f"{NAME}/{split}/{town}-{place}-{thing}"
+    return Task(NAME, name, FAMILY, split, seed, f"wanted in the {place}: {thing}", {"thing": thing, "town": town})
+
+
+def split_of(place: str, thing: str) -> str:
+    """The only split of town 0 in which this pair appears: a thing is wanted in twelve places of `train`, in four of `test`."""
+    return "test" if (PLACES.index(place) + THINGS.index(thing)) % 4 == 0 else "train"
+
+
+# Hashes of this world's panels: split -> number of tasks -> hash.
+
+PANELS: dict[str, dict[int, str]] = {
+    "train": {
+        16: "2c6665be6fe42b0d",
+        128: "91918401f98fae5c",
+        256: "64b8961df481651e",
+        288: "3391c67715e4c7c2",
+    },
+    "test": {
+        16: "daff7dd99ac86f68",
+        96: "a7f932b2c837fcbd",
+    },
+    "elsewhere": {
+        16: "3e5361fd706cf606",
+        128: "cdc7ae7f4ae8f6f6",
+        256: "8040a5068b6d8a38",
+        512: "033cb46daec9d39c",
+        1024: "14e4c33b29cbee4c",
+    },
+}

@@ -1,0 +1,61 @@
+"""MiniHack: rooms, mazes, keys and rivers of NetHack as text. Needs the extra `minihack`; its tasks can be listed without."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.types import Observation
+from tacit.core.world import Environment, texts_of_play
+from tacit.worlds.minihack.expert import Explorer
+from tacit.worlds.minihack.prompt import FullWording, TerseWording
+from tacit.worlds.minihack.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.minihack.tasks import FAMILIES, NAME, PANELS, SPLITS, tasks
+from tacit.worlds.minihack.tracker import MiniHackTracker
+from tacit.worlds.minihack.world import COMPASS, EXTRA, MAX_STEPS, REQUIRES, MiniHackWorld, read, shift
+
+
+def place(action: str, observation: Observation) -> str:
+    """The square one stands on, where an episode begins or a direction was taken."""
+    here = read(observation.text).here
+    return f"{here[0]},{here[1]}" if here and (not action or action in COMPASS) else ""
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings along the expert's episodes, for training a tiny tokenizer."""
+    return texts_of_play(MiniHackWorld(), tasks("train", 60, seed), Explorer, (TerseWording(), FullWording()))
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """What lies beside one: `what is north? boulder`."""
+    scene = read(observation.text)
+    if scene.here is None:
+        return []
+    word = rng.choice(list(COMPASS))
+    symbol = scene.at(shift(scene.here, word))
+    return [(f"what is {word}", scene.legend.get(symbol, "wall"))]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="MiniHack: reach the stairs through a room of monsters, a maze, a locked closet, over a river",
+    max_steps=MAX_STEPS,
+    make=MiniHackWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=FAMILIES,
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"explorer": Explorer},
+    alphabet=ALPHABET,
+    tracker=MiniHackTracker(),
+    failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
+    example_texts=example_texts,
+    questions=questions,
+    action_tokens=12,
+    family_tasks=tasks,
+    panels=PANELS,
+    place=place,
+    requires=REQUIRES,
+    extra=EXTRA,
+)

@@ -1,0 +1,82 @@
+"""Levels by seed: a digest of the seed decides its split, so no split has a seed of another.
+
+    train   eight tenths of all seeds
+    test    one tenth
+    hard    one tenth; river and key room only
+
+The four kinds take turns in random order. Making tasks needs no engine: a task is a kind of level and a seed for NetHack.
+Small rooms can look alike though their seeds differ.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from random import Random
+
+from tacit.core.errors import check_asked
+from tacit.core.types import Task
+from tacit.worlds.minihack.world import LEVELS
+
+NAME = "minihack"
+SPLITS = ("train", "test", "hard")
+FAMILIES = tuple(LEVELS)
+HARD = ("keyroom", "river")
+SEEDS = 2**31 - 1
+
+
+def tasks(split: str, count: int, seed: int, families: Sequence[str] = FAMILIES) -> list[Task]:
+    """`count` different levels of the split; a larger count begins with the same ones. Of some families only, in the order they
+    have among all."""
+    check_asked(NAME, SPLITS, split, count)
+    rng = Random(f"{NAME}/{split}/{seed}")
+    kinds = HARD if split == "hard" else FAMILIES
+    if not set(families) & set(kinds):
+        return []
+    found: dict[int, Task] = {}
+    while sum(task.family in families for task in found.values()) < count:
+        for family in rng.sample(kinds, len(kinds)):
+            drawn = rng.randrange(SEEDS)
+            while split_of(drawn) != split or drawn in found:
+                drawn = rng.randrange(SEEDS)
+            found[drawn] = make_task(family, drawn, split, seed)
+    return [task for task in found.values() if task.family in families][:count]
+
+
+def make_task(family: str, level_seed: int, split: str = "own", seed: int = 0) -> Task:
+    """Any level as a task; the id says all there is to know about it."""
+    data = {"level": family, "seed": level_seed}
+    return Task(NAME, f"{NAME}/{split}/{family}-{level_seed}", family, split, seed, LEVELS[family].goal, data)
+
+
+def split_of(level_seed: int) -> str:
+    """The only split in which a level of this seed is played."""
+    tenth = zlib.crc32(str(level_seed).encode()) % 10
+    return "test" if tenth == 8 else "hard" if tenth == 9 else "train"
+
+
+# Hashes of this world's panels: split -> number of tasks -> hash.
+
+PANELS: dict[str, dict[int, str]] = {
+    "train": {
+        16: "5b1d9f463240e6bb",
+        128: "1d17ac97e9d74b4b",
+        256: "09c5f3a356cc3096",
+        512: "23326d775065964d",
+        1024: "e4f47614ddb638e2",
+    },
+    "test": {
+        16: "4da114159fed905d",
+        128: "76d7002391e6fff8",
+        256: "ffee8600588aba87",
+        512: "9ff5399033fb0e66",
+        1024: "ee2d82e31a3ea2f1",
+    },
+    "hard": {
+        16: "0f354ee6fb9ab64e",
+        128: "9844bea4df8d5b79",
+        256: "dbd68d31ce630830",
+        512: "f08ba93327bbf19e",
+        1024: "46da4ef76af08c6d",
+    },
+}

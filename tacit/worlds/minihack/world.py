@@ -1,0 +1,486 @@
+"""MiniHack (Samvelyan et al., 2021) as Complementary RL presents it: the part of the map that was seen, a legend, words for
+actions.
+
+    actions   north … northwest; pick_up and apply where there is a key
+    success   the stairs down, reached
+    died      killed, or drowned
+    timeout   out of the level's turns (levels.py)
+
+A move into a wall, and whatever else costs the game no time, is refused: the map stays as it is and the observation says what
+the game said. So is what is no word of the level.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tacit.core.errors import TacitError, install
+from tacit.core.types import Observation, Task, Transition
+
+# The four levels of Complementary RL (§C.1), and what can be done in them.
+#
+#     family     MiniHack's level        turns   the goal, always the stairs down
+#     room       Room-Ultimate-5x5         30    in a dark room, among monsters and traps
+#     maze       MazeWalk-9x9              60    at the end of a maze
+#     keyroom    KeyRoom-Dark-S5           60    in a locked closet; the key lies somewhere in the dark
+#     river      River-Narrow             120    beyond a river of width two: boulders must be pushed into it
+#
+# The paper allows 30 turns, and reports the room; MiniHack's own limits are 100, 200, 200 and 350. Ours leave an explorer room,
+# which 30 would not in the river (docs/worlds/minihack.md has its win rates).
+
+COMPASS: Mapping[str, tuple[int, int]] = {
+    "north": (-1, 0),
+    "east": (0, 1),
+    "south": (1, 0),
+    "west": (0, -1),
+    "northeast": (-1, 1),
+    "southeast": (1, 1),
+    "southwest": (1, -1),
+    "northwest": (-1, -1),
+}
+"""word -> (rows, columns)"""
+PICK_UP, APPLY = "pick_up", "apply"
+
+
+class Window(NamedTuple):
+    """Where in the terminal's map the level lies."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Level:
+    name: str
+    """MiniHack's own"""
+    place: str
+    """module and class of the package"""
+    turns: int
+    window: Window
+    goal: str
+    actions: tuple[str, ...] = tuple(COMPASS)
+
+
+LEVELS: Mapping[str, Level] = {
+    "room": Level(
+        "MiniHack-Room-Ultimate-5x5-v0",
+        "room:MiniHackRoom5x5Ultimate",
+        30,
+        Window(9, 36, 5, 5),
+        "Reach the stairs down (>) of a dark room, past its monsters and traps.",
+    ),
+    "maze": Level(
+        "MiniHack-MazeWalk-9x9-v0",
+        "mazewalk:MiniHackMazeWalk9x9",
+        60,
+        Window(7, 36, 7, 7),
+        "Find the stairs down (>) in a maze.",
+    ),
+    "keyroom": Level(
+        "MiniHack-KeyRoom-Dark-S5-v0",
+        "keyroom:MiniHackKeyRoom5x5Dark",
+        60,
+        Window(8, 36, 7, 7),
+        "Find the key (() in a dark room and pick it up, unlock the closet's door (+) with it, and reach the stairs down (>).",
+        (*COMPASS, PICK_UP, APPLY),
+    ),
+    "river": Level(
+        "MiniHack-River-Narrow-v0",
+        "river:MiniHackRiverNarrow",
+        120,
+        Window(7, 26, 7, 25),
+        "Push boulders (`) into the river (}) until it can be crossed, then reach the stairs down (>) on the other side.",
+    ),
+}
+MAX_STEPS = max(level.turns for level in LEVELS.values())
+
+
+# What is seen, written as text and read back.
+#
+#     it says: You kill the newt!
+#     hp: 12/12
+#     holds: key                          where there is one to be held
+#     legend: . floor; @ you; > stairs down; F lichen; _ not seen
+#     map:
+#     _..._
+#     _.@._
+#     _.F>_
+#
+# The map is a fixed window of the terminal's, so that a place keeps its coordinates; what was seen before stays on it, as
+# NetHack
+# shows it. Symbols are NetHack's but for two: `_` is what was never seen, which the terminal leaves blank, and `'` an open
+# door, which it draws like a wall.
+
+UNSEEN, OPEN_DOOR, YOU, STAIRS, KEY, DOOR, BOULDER, WATER, TRAP = "_", "'", "@", ">", "(", "+", "`", "}", "^"
+WALLS = "|-"
+FLOOR = ".<>'"
+"""what one can walk on; things that lie about are floor too"""
+THINGS = '()[%*!?/=$"*'
+"""symbols of things that lie on the floor"""
+
+_MEANINGS = {
+    "floor of a room": "floor",
+    "dark part of a room": "floor",
+    "staircase down": "stairs down",
+    "staircase up": "stairs up",
+}
+_TEXT = re.compile(r"\A(?:it says: (.*)\n)?hp: (-?\d+)/(\d+)\n(?:holds: (.*)\n)?legend: (.*)\nmap:\n([\s\S]*)\Z")
+
+
+@dataclass(frozen=True)
+class Scene:
+    rows: tuple[str, ...]
+    legend: Mapping[str, str]
+    said: str = ""
+    hp: int = 0
+    most_hp: int = 0
+    holds: str = ""
+
+    @property
+    def here(self) -> tuple[int, int] | None:
+        """(row, column) of the agent; None where something hides it"""
+        return next(((r, row.index(YOU)) for r, row in enumerate(self.rows) if YOU in row), None)
+
+    def at(self, place: tuple[int, int]) -> str:
+        """The symbol there; beyond the window it is a wall."""
+        row, column = place
+        return self.rows[row][column] if 0 <= row < len(self.rows) and 0 <= column < len(self.rows[row]) else WALLS[0]
+
+    def find(self, symbols: str) -> list[tuple[int, int]]:
+        return [(r, c) for r, row in enumerate(self.rows) for c, symbol in enumerate(row) if symbol in symbols]
+
+    @property
+    def monsters(self) -> list[tuple[int, int]]:
+        """Letters, and the few other symbols that monsters have; the agent itself is none."""
+        return [place for place in self.find("".join(self.legend)) if self._is_monster(self.at(place))]
+
+    def _is_monster(self, symbol: str) -> bool:
+        return symbol.isalpha() or symbol in ":;&~"
+
+    @property
+    def text(self) -> str:
+        lines = [f"it says: {self.said}"] if self.said else []
+        lines.append(f"hp: {self.hp}/{self.most_hp}")
+        if self.holds:
+            lines.append(f"holds: {self.holds}")
+        lines.append("legend: " + "; ".join(f"{symbol} {meaning}" for symbol, meaning in self.legend.items()))
+        return "\n".join([*lines, "map:", *self.rows])
+
+
+def read(text: str) -> Scene:
+    """The inverse of `Scene.text`."""
+    match = _TEXT.match(text)
+    if match is None:
+        raise ValueError(f"not a MiniHack observation: {text!r}")
+    said, hp, most, holds, legend, rows = match.groups()
+    meanings = {entry[0]: entry[2:] for entry in legend.split("; ") if entry}
+    return Scene(tuple(rows.split("\n")), meanings, said or "", int(hp), int(most), holds or "")
+
+
+def meaning_of(description: str, symbol: str) -> str:
+    """The engine's words for a square, in ours."""
+    if symbol == YOU:
+        return "you"
+    if description.startswith("a key"):
+        return "key"
+    return _MEANINGS.get(description, description.removeprefix("a ").removeprefix("an ")) or "unknown"
+
+
+# Ways over what was seen: the cheapest walk to a place, and where there is still something to be seen.
+
+Place = tuple[int, int]
+MONSTER, TRAPPED = 4, 12
+"""what a square costs beside the step: a monster must be fought first, and a trap is the last resort"""
+
+
+def shift(place: Place, word: str) -> Place:
+    rows, columns = COMPASS[word]
+    return place[0] + rows, place[1] + columns
+
+
+def neighbours(place: Place) -> list[Place]:
+    return [shift(place, word) for word in COMPASS]
+
+
+def walk(
+    scene: Scene, reached: Callable[[Place], bool], blocked: Collection[tuple[Place, str]] = (), doors: Collection[Place] = ()
+) -> list[str] | None:
+    """The words that lead to the nearest place with the property, [] where it is this one, None for nowhere. `doors` are
+    places that were open doors before one stood in them: nobody goes through a door at an angle."""
+    start = scene.here
+    if start is None:
+        return None
+    monsters = set(scene.monsters)
+    queue: list[tuple[int, Place, tuple[str, ...]]] = [(0, start, ())]
+    cheapest: dict[Place, int] = {}
+    while queue:
+        cost, place, words = heapq.heappop(queue)
+        if place in cheapest:
+            continue
+        cheapest[place] = cost
+        if reached(place):
+            return list(words)
+        for word in COMPASS:
+            there = shift(place, word)
+            symbol = scene.at(there)
+            dear = MONSTER if there in monsters else TRAPPED if symbol == TRAP else 0
+            if there in cheapest or (place, word) in blocked or not (dear or symbol in FLOOR + THINGS + YOU):
+                continue
+            angled = all(COMPASS[word])
+            if angled and (OPEN_DOOR in (symbol, scene.at(place)) or there in doors or place in doors):
+                continue
+            heapq.heappush(queue, (cost + 1 + dear, there, (*words, word)))
+    return None
+
+
+def unexplored(scene: Scene, visited: Collection[Place]) -> Callable[[Place], bool]:
+    """Whether something unseen lies beside a place one has not stood on."""
+    height, width = len(scene.rows), len(scene.rows[0])
+
+    def beside(place: Place) -> bool:
+        return place not in visited and any(
+            scene.at(other) == UNSEEN for other in neighbours(place) if 0 <= other[0] < height and 0 <= other[1] < width
+        )
+
+    return beside
+
+
+def stairs(scene: Scene) -> Callable[[Place], bool]:
+    return lambda place: scene.at(place) == STAIRS
+
+
+# NetHack itself, by the packages `nle` and `minihack`: imported when a level is first played, so that nothing else needs
+# them.
+
+REQUIRES, EXTRA = ("nle", "minihack", "pkg_resources"), "minihack"
+"""the last is what minihack imports of setuptools, which has had none since version 81; the extra brings one that has"""
+KEYS = ("chars", "blstats", "message", "inv_strs", "inv_letters", "screen_descriptions")
+_HP, _MOST_HP, _TIME = 10, 11, 20
+_TRIES = 20
+"""how often a door is tried: unlocking and opening may each take several turns"""
+_SUCCESS, _RUNNING, _ESC = 2, 0, 27
+_ALIKE = ".<>@`}"
+"""symbols that mean the same wherever they stand; of any other, each may be something else"""
+_KEPT = 16
+"""idle engines of each level that are kept"""
+
+
+class Answer(NamedTuple):
+    scene: Scene
+    done: bool
+    success: bool
+    moved: bool
+    """the game's clock went on"""
+
+
+class Engine:
+    """One level, any number of episodes. What NetHack does with the hour and the moon is taken from the seed instead."""
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self._codes, self._env, self._step = _start(level)
+        self._seen: Mapping[str, np.ndarray] = {}
+
+    def reset(self, seed: int) -> Scene:
+        self._env.seed(seed, seed, reseed=False)
+        self._seen, _ = self._env.reset()
+        return self._scene(first=True)
+
+    def step(self, word: str) -> Answer:
+        return self._unlock() if word == APPLY else self._press(self._codes[word])
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _press(self, code: int) -> Answer:
+        before = int(self._seen["blstats"][_TIME])
+        # The key room's own `step` loops until a door is open, even one it cannot open; that of its parent presses one key.
+        self._seen, _, done, truncated, info = self._step(self._env, self._env.actions.index(code))
+        status = int(info["end_status"])
+        moved = status != _RUNNING or int(self._seen["blstats"][_TIME]) != before
+        return Answer(self._scene(), bool(done or truncated), status == _SUCCESS, moved)
+
+    def _unlock(self) -> Answer:
+        """The key into the lock of a closed door beside us, and then the door open. Doors have no diagonals."""
+        scene, letter = self._scene(), self._key()
+        here = scene.here
+        straight = [word for word, (rows, columns) in COMPASS.items() if not (rows and columns)]
+        word = next((word for word in straight if here and self._door(scene, word) == DOOR), "")
+        if not letter or not word:
+            said = "There is no door beside you." if letter else "You have no key."
+            return Answer(replace(scene, said=said), False, False, False)
+        answer = Answer(scene, False, False, False)
+        for _ in range(_TRIES):
+            for code in (self._codes[APPLY], ord(letter), self._codes[word]):
+                answer = self._press(code)
+            answer = self._press(ord("y") if "Unlock it?" in answer.scene.said else _ESC)
+            if "You succeed in unlocking" in answer.scene.said or answer.done:
+                break
+        for _ in range(_TRIES):
+            if answer.done or answer.scene.here != here or self._door(answer.scene, word) != DOOR:
+                break
+            answer = self._press(self._codes[word])
+        return answer
+
+    def _door(self, scene: Scene, word: str) -> str:
+        row, column = COMPASS[word]
+        here = scene.here or (0, 0)
+        return scene.at((here[0] + row, here[1] + column))
+
+    def _key(self) -> str:
+        """The letter under which the inventory has a key; empty where it has none."""
+        for letter, told in zip(self._seen["inv_letters"], self._seen["inv_strs"], strict=True):
+            if " key" in _string(told):
+                return chr(letter)
+        return ""
+
+    def _scene(self, first: bool = False) -> Scene:
+        top, left, height, width = self.level.window
+        rows: list[str] = []
+        meanings: dict[str, str] = {}
+        for r in range(top, top + height):
+            row = bytes(self._seen["chars"][r, left : left + width]).decode("latin-1").replace(" ", UNSEEN)
+            for c, symbol in enumerate(row):
+                if symbol == UNSEEN or (symbol in meanings and symbol in _ALIKE):
+                    continue
+                description = _string(self._seen["screen_descriptions"][r, left + c])
+                if symbol in WALLS and "open door" in description:
+                    symbol = OPEN_DOOR
+                    row = row[:c] + symbol + row[c + 1 :]
+                meaning = meaning_of(description, symbol)
+                if meaning not in meanings.setdefault(symbol, meaning).split(" or "):
+                    meanings[symbol] += f" or {meaning}"
+            rows.append(row)
+        if any(UNSEEN in row for row in rows):
+            meanings[UNSEEN] = "not seen"
+        said = "" if first else " ".join(_string(self._seen["message"]).split())
+        stats = self._seen["blstats"]
+        holds = "key" if APPLY in self.level.actions and self._key() else ""
+        return Scene(tuple(rows), dict(sorted(meanings.items())), said, int(stats[_HP]), int(stats[_MOST_HP]), holds)
+
+
+_idle: dict[str, list[Engine]] = {}
+"""Starting one takes a tenth of a second, a folder and two file handles. Nobody plays in an idle one, and `reset` leaves
+nothing of what was played before."""
+
+
+def borrow(level: Level) -> Engine:
+    """An engine for nobody else."""
+    kept = _idle.setdefault(level.name, [])
+    return kept.pop() if kept else Engine(level)
+
+
+def hand_back(engine: Engine) -> None:
+    kept = _idle.setdefault(engine.level.name, [])
+    if len(kept) < _KEPT:
+        kept.append(engine)
+    else:
+        engine.close()
+
+
+def _start(level: Level) -> tuple[Mapping[str, int], Any, Callable[[Any, int], Any]]:
+    """(the key of each word, the level, how a key is pressed in it)"""
+    try:
+        from minihack import MiniHackNavigation
+        from nle import nethack
+
+        module, _, name = level.place.partition(":")
+        make = getattr(importlib.import_module(f"minihack.envs.{module}"), name)
+    except ImportError as error:
+        missing = [name for name in REQUIRES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise TacitError(f"MiniHack needs {' and '.join(missing)}: {install(EXTRA)}.") from error
+        raise TacitError(f"MiniHack is installed, and could not be imported: {type(error).__name__}: {error}.") from error
+    codes = {word: int(getattr(nethack.CompassDirection, _letters(word))) for word in COMPASS}
+    codes |= {PICK_UP: int(nethack.Command.PICKUP), APPLY: int(nethack.Command.APPLY)}
+    letters = [ord(c) for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"] if APPLY in level.actions else []
+    keys = tuple(dict.fromkeys([*(codes[word] for word in level.actions), *letters, _ESC]))
+    options = {"observation_keys": KEYS, "actions": keys, "max_episode_steps": 10**6, "fix_moon_phase": True}
+    if APPLY in level.actions:
+        options["allow_all_yn_questions"] = True
+    return codes, make(**options), MiniHackNavigation.step
+
+
+def _letters(word: str) -> str:
+    """NW for northwest"""
+    return "".join(part[0] for part in (word[:5], word[5:]) if part).upper() if len(word) > 5 else word[0].upper()
+
+
+def _string(data: np.ndarray) -> str:
+    return bytes(data).partition(b"\0")[0].decode("latin-1")
+
+
+DIED, TIMEOUT = "died", "timeout"
+NO_ACTION = "That is no action here."
+
+
+class MiniHackWorld:
+    """One level at a time, in an engine of its own."""
+
+    def __init__(self) -> None:
+        self._level: Level | None = None
+        self._engine: Engine | None = None
+        self._scene = Scene((), {})
+        self._turns = 0
+
+    def reset(self, task: Task) -> Observation:
+        family, seed = str(task.data.get("level")), task.data.get("seed")
+        if family not in LEVELS or not isinstance(seed, int):
+            raise TacitError(
+                f"task {task.id!r} is no MiniHack level: its data needs a level of {', '.join(LEVELS)} and a seed."
+            )
+        self.close()
+        self._level, self._turns = LEVELS[family], 0
+        self._engine = borrow(self._level)
+        self._scene = self._engine.reset(seed)
+        return self._observe()
+
+    def step(self, action: str) -> Transition:
+        if self._engine is None or self._level is None:
+            raise TacitError("this world has no level yet: call reset(task) first.")
+        self._turns += 1
+        late = self._turns >= self._level.turns
+        word = parse_action(action, self._level)
+        if not word:
+            self._scene = replace(self._scene, said=NO_ACTION)
+            return Transition(self._observe(), done=late, effective=False, label=TIMEOUT if late else "")
+        try:
+            answer = self._engine.step(word)
+        except Exception:
+            self._engine = None  # nobody knows what it would answer next
+            raise
+        self._scene = answer.scene
+        return Transition(
+            self._observe(),
+            done=answer.done or late,
+            success=answer.success,
+            score=float(answer.success),
+            effective=answer.moved,
+            label="" if answer.success else DIED if answer.done else TIMEOUT if late else "",
+        )
+
+    def close(self) -> None:
+        if self._engine is not None:
+            hand_back(self._engine)
+        self._engine = None
+
+    def _observe(self) -> Observation:
+        assert self._level is not None
+        return Observation(self._scene.text, self._level.actions)
+
+
+def parse_action(action: str, level: Level) -> str:
+    """A word of the level; empty where it is none."""
+    word = "_".join(action[:40].lower().split()).replace("-", "_")
+    word = {"pickup": "pick_up", "apply_key": "apply"}.get(word, word.removeprefix("go_").removeprefix("move_"))
+    return word if word in level.actions else ""

@@ -1,0 +1,199 @@
+"""ScienceWorld's 30 tasks, their variations, and which of them are whose.
+
+    train, dev, test      the simulator's own lists: the first half of a task's variations, a quarter, the rest
+    eto_test              the first ten of each `test` list (all where there are fewer), of 24 tasks: "unseen" in ETO (Song et
+                          al., 2024) and in the papers that follow it, with its limit of steps for each task
+    eto_train, eto_dev    ETO's own draws, from files of its repository: "seen" is `eto_dev`, with the limits
+
+What is measured on in ETO carries its limits; what is practised on does not, since many gold paths are longer than they allow.
+Beware of `eto_dev`: 54 of its 194 variations are in `eto_train` too, which draws from `train` and `dev`. No test list has any.
+
+What a task asks (`goals.json.xz`) was written down once, from scienceworld 1.2.3; a test holds it against the simulator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tacit.core.errors import TacitError, unknown
+from tacit.core.types import Task
+
+NAME = "scienceworld"
+ETO_VARIABLE = "SCIENCEWORLD_ETO"
+ETO_TESTED = 10
+"""variations of each task in `eto_test`"""
+
+
+class Kind(NamedTuple):
+    """One of the 30."""
+
+    family: str
+    train: int
+    dev: int
+    test: int
+    """variations in each of the simulator's lists, one after the other"""
+    limit: int
+    """steps that ETO allows; 0 for the six tasks it leaves out"""
+
+    @property
+    def variations(self) -> int:
+        return self.train + self.dev + self.test
+
+
+TASKS: Mapping[str, Kind] = {
+    "boil": Kind("state_change", 14, 7, 9, 100),
+    "melt": Kind("state_change", 14, 7, 9, 80),
+    "freeze": Kind("state_change", 14, 7, 9, 80),
+    "change-the-state-of-matter-of": Kind("state_change", 14, 7, 9, 80),
+    "use-thermometer": Kind("measurement", 270, 135, 135, 30),
+    "measure-melting-point-known-substance": Kind("measurement", 218, 109, 109, 120),
+    "measure-melting-point-unknown-substance": Kind("measurement", 150, 75, 75, 0),
+    "power-component": Kind("power", 10, 5, 5, 20),
+    "power-component-renewable-vs-nonrenewable-energy": Kind("power", 10, 5, 5, 30),
+    "test-conductivity": Kind("conductivity", 450, 225, 225, 30),
+    "test-conductivity-of-unknown-substances": Kind("conductivity", 300, 150, 150, 30),
+    "find-living-thing": Kind("find_X", 150, 75, 75, 15),
+    "find-non-living-thing": Kind("find_X", 150, 75, 75, 15),
+    "find-plant": Kind("find_X", 150, 75, 75, 15),
+    "find-animal": Kind("find_X", 150, 75, 75, 15),
+    "grow-plant": Kind("growth", 62, 31, 33, 30),
+    "grow-fruit": Kind("growth", 62, 31, 33, 60),
+    "chemistry-mix": Kind("chemistry", 16, 8, 8, 60),
+    "chemistry-mix-paint-secondary-color": Kind("chemistry", 18, 9, 9, 15),
+    "chemistry-mix-paint-tertiary-color": Kind("chemistry", 18, 9, 9, 30),
+    "lifespan-longest-lived": Kind("lifespan", 62, 31, 32, 10),
+    "lifespan-shortest-lived": Kind("lifespan", 62, 31, 32, 10),
+    "lifespan-longest-lived-then-shortest-lived": Kind("lifespan", 62, 31, 32, 12),
+    "identify-life-stages-1": Kind("life_stages", 6, 3, 5, 30),
+    "identify-life-stages-2": Kind("life_stages", 4, 2, 4, 30),
+    "inclined-plane-determine-angle": Kind("inclined_plane", 84, 42, 42, 0),
+    "inclined-plane-friction-named-surfaces": Kind("inclined_plane", 692, 346, 348, 0),
+    "inclined-plane-friction-unnamed-surfaces": Kind("inclined_plane", 80, 40, 42, 0),
+    "mendelian-genetics-known-plant": Kind("genetics", 60, 30, 30, 0),
+    "mendelian-genetics-unknown-plant": Kind("genetics", 240, 120, 120, 0),
+}
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in TASKS.values()))
+"""nine of the constant-context paper (§7.1), and two of the tasks that ETO leaves out"""
+_OWN = ("train", "dev", "test")
+_ETO_FILES = {"eto_train": "train_indices.json", "eto_dev": "dev_indices.json"}
+SPLITS = (*_OWN, "eto_test", *_ETO_FILES)
+SIZES: Mapping[str, int] = {
+    "train": sum(kind.train for kind in TASKS.values()),
+    "dev": sum(kind.dev for kind in TASKS.values()),
+    "test": sum(kind.test for kind in TASKS.values()),
+    "eto_test": sum(min(ETO_TESTED, kind.test) for kind in TASKS.values() if kind.limit),
+    "eto_train": 1483,
+    "eto_dev": 194,
+}
+_LIMITED = ("eto_test", "eto_dev")
+_ETO_NAME = re.compile(r"^task-\d+a?-")
+
+
+def tasks(split: str, count: int, seed: int, families: Sequence[str] = ()) -> list[Task]:
+    """`count` tasks in an order that depends on the seed and the ids alone; of some families only, as many as there are."""
+    if split not in SPLITS:
+        raise unknown(f"split of world {NAME!r}", split, SPLITS)
+    if not 0 <= count <= SIZES[split]:
+        raise TacitError(f"{count} tasks of {split!r} were asked for; it has {SIZES[split]}.")
+    listed = _eto(split) if split in _ETO_FILES else _by_rule(split)
+    every = [_task(name, variation, split, seed) for name, variation in listed]
+    wanted = [task for task in every if not families or task.family in families]
+    return sorted(wanted, key=lambda task: hashlib.sha256(f"{seed}:{task.id}".encode()).digest())[:count]
+
+
+def _task(name: str, variation: int, split: str, seed: int) -> Task:
+    kind = TASKS[name]
+    data = {"task": name, "variation": variation, **({"limit": kind.limit} if split in _LIMITED else {})}
+    return Task(NAME, f"{split}/{name}/{variation}", kind.family, split, seed, goals()[name][variation], data)
+
+
+def _by_rule(split: str) -> Iterator[tuple[str, int]]:
+    for name, kind in TASKS.items():
+        start = {"train": 0, "dev": kind.train}.get(split, kind.train + kind.dev)
+        size = {"train": kind.train, "dev": kind.dev}.get(split, kind.test)
+        if split == "eto_test":
+            size = min(ETO_TESTED, size) if kind.limit else 0
+        yield from ((name, variation) for variation in range(start, start + size))
+
+
+def _eto(split: str) -> list[tuple[str, int]]:
+    """ETO's file: a list of [its name of the task, variation]."""
+    path = eto_file(split)
+    try:
+        rows = [(_own_name(name), int(variation)) for name, variation in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise TacitError(f"{path} is no list of ETO's, [[task, variation], …]: {error}") from error
+    strange = next((row for row in rows if row[0] not in TASKS or not 0 <= row[1] < TASKS[row[0]].variations), None)
+    if strange:
+        raise TacitError(f"{path} names variation {strange[1]} of {strange[0]!r}, which ScienceWorld does not have.")
+    return rows
+
+
+def _own_name(name: str) -> str:
+    """`task-6-lifespan-(longest-lived)` -> `lifespan-longest-lived`"""
+    return _ETO_NAME.sub("", name).replace("(", "").replace(")", "")
+
+
+def eto_file(split: str) -> Path:
+    """Where the directory that SCIENCEWORLD_ETO names has the list."""
+    root = os.environ.get(ETO_VARIABLE, "")
+    if root:
+        for name in (_ETO_FILES[split], f"eto_{_ETO_FILES[split]}"):
+            if (Path(root).expanduser() / name).is_file():
+                return Path(root).expanduser() / name
+    where = f"{root!r} has none" if root else "it is not set"
+    raise TacitError(
+        f"{split!r} is a list of ETO's: set {ETO_VARIABLE} to the directory with its {_ETO_FILES[split]} "
+        f"(eval_agent/data/sciworld in the ETO repository); {where}. {', '.join((*_OWN, 'eto_test'))} need no file."
+    )
+
+
+@cache
+def goals() -> Mapping[str, Sequence[str]]:
+    """task -> what each of its variations asks for, in the simulator's words"""
+    with lzma.open(Path(__file__).parent / "goals.json.xz", "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+# Hashes of this world's panels: split -> number of tasks -> hash. The last of each is all of it.
+
+PANELS: dict[str, dict[int, str]] = {
+    "train": {
+        16: "9961587944ab5f41",
+        128: "f7ffe625b55ea6ba",
+        3592: "a46ab6d32f5f0fc6",
+    },
+    "dev": {
+        16: "c5803020aa5c1d71",
+        128: "3ae2fcc1e945710d",
+        1796: "e7c7e01d2f314d59",
+    },
+    "test": {
+        16: "f272c5485830859b",
+        128: "adc4bae7c7f0ce54",
+        1819: "5fe05c2f0c1da92a",
+    },
+    "eto_test": {
+        16: "82e240583047e4c5",
+        128: "8e8e06ba507e50ea",
+        211: "56182514a4d3547d",
+    },
+    "eto_train": {
+        16: "dbf68d89ca803eb8",
+        128: "bc103a7d182bdb75",
+        1483: "b03df8e2ba7c0256",
+    },
+    "eto_dev": {
+        16: "25e528b39e58650c",
+        128: "57eac4ddeaaec500",
+        194: "09e52ef1b8cb33bd",
+    },
+}

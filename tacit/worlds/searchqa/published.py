@@ -1,0 +1,360 @@
+"""Questions of files as tasks: what SEARCHQA_DATA names, a folder or a single question file.
+
+    <root>/2wiki_questions.jsonl     2wiki_corpus.json                 the corpus is the file beside it with the longest
+    <root>/hotpotqa_train.json       hotpotqa_train_corpus.json        common name; `corpus.json` serves all; without any, a
+    <root>/nq_test.jsonl             corpus.jsonl                      question's own `context` does
+
+A file that calls itself train is the split `published_train`; dev, valid, val or test is `published_test`; of any other, a
+digest of each question decides, eight tenths to train. A question of the test split is never in the other, whatever file it
+is in. SEARCHQA_RETRIEVER names what they are searched with (retrieval.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tacit.core.errors import TacitError
+from tacit.core.registry import path_named_by
+from tacit.core.types import Task
+from tacit.worlds.searchqa.land import Question
+from tacit.worlds.searchqa.retrieval import Passage, made_plain, normalised, plain
+
+# Corpora and questions from files, in the forms they are published in. What cannot be read does not stop the rest.
+#
+# passages    [{"title", "text"}, …], or one such object a line; {"id", "contents": "title\ntext"} a line;
+#             {"title": [sentence, …], …}
+# questions   one object a line, or a list of them:
+#             question           the text
+#             answer             a string or several; or golden_answers, or answers
+#             kind or type       bridge, comparison, …; where nothing is said, one_hop
+#             entity_titles, second_hop_titles, or supporting_facts      whose passages say it, where that is known
+#             context            HotpotQA's: passages, for where no corpus lies beside the questions
+#             _id, id or idx     else its number in the file; of two with the same, the second is left out and told
+#
+# HotpotQA's supporting_facts and context are read as its authors write them ([[title, …], …]) and as Hugging Face does
+# ({"title": […], "sent_id" or "sentences": […]}).
+
+FAMILIES = ("one_hop", "bridge", "comparison")
+KINDS: Mapping[str, str] = {
+    **{family: family for family in FAMILIES},
+    "": "one_hop",
+    "inference": "bridge",
+    "compositional": "bridge",
+    "bridge_comparison": "comparison",
+}
+"""what a question file calls a question -> its family"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[T]):
+    """What came out of a file."""
+
+    rows: tuple[T, ...]
+    failures: tuple[str, ...] = ()
+    """`file, line: why`, one for each entry that could not be read"""
+
+    def report(self, noun: str) -> str:
+        text = f"{len(self.rows)} {noun} loaded"
+        if self.failures:
+            shown = "\n".join(f"  {failure}" for failure in self.failures[:5])
+            more = f"\n  … and {len(self.failures) - 5} more" if len(self.failures) > 5 else ""
+            text += f", {len(self.failures)} could not be read:\n{shown}{more}"
+        return text
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question of a file."""
+
+    id: str
+    question: Question
+    context: tuple[Passage, ...] = ()
+
+
+def read_questions(path: Path) -> Loaded[Asked]:
+    numbers: dict[str, int] = {}
+
+    def unlike_the_others(number: int, entry: Any) -> Asked:
+        asked = _question(number, entry)
+        if numbers.setdefault(asked.id, number) != number:
+            raise TacitError(f"question {number} has the id {asked.id!r} of question {numbers[asked.id]}, so it is left out")
+        return asked
+
+    return _read(path, unlike_the_others)
+
+
+def read_passages(path: Path) -> Loaded[Passage]:
+    return _read(path, lambda _, entry: _passage(entry))
+
+
+def _read(path: Path, make: Callable[[int, Any], T]) -> Loaded[T]:
+    """`make` gets an entry's number in the file and the entry."""
+    rows, failures = [], []
+    for number, (line, entry) in enumerate(_entries(path), 1):
+        try:
+            if isinstance(entry, TacitError):
+                raise entry
+            rows.append(make(number, entry))
+        except (TacitError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
+            failures.append(f"{path}, line {line}: {reason}.")
+    if not rows:
+        raise TacitError(f"nothing could be loaded. {failures[0] if failures else f'{path} is empty.'}")
+    return Loaded(tuple(rows), tuple(failures))
+
+
+def _entries(path: Path) -> Iterator[tuple[int, Any]]:
+    """(the line it begins on, the entry, or what is wrong with it)"""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"cannot read {path}: {error}.") from error
+    if path.suffix == ".jsonl" or not text.lstrip().startswith(("[", "{")) or _is_lines(text):
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                yield number, _decoded(line)
+        return
+    yield from _members(text)
+
+
+def _is_lines(text: str) -> bool:
+    """One object a line, whatever the file is called."""
+    first, _, rest = text.strip().partition("\n")
+    return first.startswith("{") and rest.lstrip().startswith("{") and not isinstance(_decoded(first), TacitError)
+
+
+def _decoded(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        return TacitError(f"not valid JSON ({error})")
+
+
+def _members(text: str) -> Iterator[tuple[int, Any]]:
+    """Members of a list, or (key, value) pairs of an object, one after the other: what stands before a fault is still read."""
+    decoder, spot, counted, line = json.JSONDecoder(), 0, 0, 1
+    begin = len(text) - len(text.lstrip())
+    keyed, spot = text[begin] == "{", begin + 1
+    while True:
+        while spot < len(text) and text[spot] in " \t\r\n,":
+            spot += 1
+        line, counted = line + text.count("\n", counted, spot), spot
+        if spot < len(text) and text[spot] in "]}":
+            return
+        try:
+            entry, spot = decoder.raw_decode(text, spot)
+            if keyed:
+                colon = text.index(":", spot) + 1
+                while text[colon] in " \t\r\n":
+                    colon += 1
+                value, spot = decoder.raw_decode(text, colon)
+                entry = (entry, value)
+        except (ValueError, IndexError) as error:
+            yield line, TacitError(f"not valid JSON, so nothing after it could be read ({error})")
+            return
+        yield line, entry
+
+
+def _passage(entry: Any) -> Passage:
+    if isinstance(entry, tuple):
+        title, text = entry
+    elif "contents" in entry:
+        title, _, text = str(entry["contents"]).partition("\n")
+        title = title.strip().strip('"')
+    else:
+        title, text = entry["title"], entry["sentences"] if "sentences" in entry else entry["text"]
+    passage = made_plain(_text(title, "title"), "".join(text) if isinstance(text, list) else _text(text, "text"))
+    if not passage.title or not passage.text:
+        raise TacitError("a passage needs a title and a text")
+    return passage
+
+
+def _question(number: int, entry: Any) -> Asked:
+    text = plain(_text(entry["question"], "question"))
+    given = next((entry[name] for name in ("golden_answers", "answers", "answer") if name in entry), None)
+    answers = tuple(_text(a, "answer").strip() for a in (given if isinstance(given, list) else [given]) if a is not None)
+    if not text or not answers or not all(answers):
+        raise TacitError("it has no question" if not text else "it has no answer")
+    kind = str(entry.get("kind", entry.get("type", "")) or "")
+    if kind not in KINDS:
+        raise TacitError(f"its kind {kind!r} is none of {', '.join(filter(None, KINDS))}")
+    named = [*(entry.get("entity_titles") or ()), *(entry.get("second_hop_titles") or ())]
+    named = named or [fact[0] for fact in _rows_of(entry.get("supporting_facts"), "title")]
+    titles = tuple(dict.fromkeys(made_plain(_text(title, "title"), "").title for title in named))
+    told = _rows_of(entry.get("context"), "title", "sentences")
+    context = tuple(made_plain(title, "".join(sentences)) for title, sentences in told)
+    name = next((entry[name] for name in ("_id", "id", "idx") if entry.get(name) is not None), number)
+    return Asked(str(name), Question(KINDS[kind], text, answers, titles), context)
+
+
+def _rows_of(table: Any, *columns: str) -> Sequence[Sequence[Any]]:
+    """A list of rows, whether it is told by rows or by columns; nothing where there is none."""
+    if isinstance(table, dict):
+        return list(zip(*(table[column] for column in columns), strict=True))
+    return table or ()
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise TacitError(f"its {what} is not text but {value!r}"[:200])
+    return value
+
+
+NAME = "searchqa"
+DATA_VARIABLE, RETRIEVER_VARIABLE = "SEARCHQA_DATA", "SEARCHQA_RETRIEVER"
+TRAIN, TEST = "published_train", "published_test"
+SPLITS = (TRAIN, TEST)
+USUAL_RETRIEVER = "bm25"
+CONTEXTS = "context of "
+"""a corpus that is made of the questions' own contexts is called by this and the question file"""
+
+_SUFFIXES = (".json", ".jsonl")
+_PARTS = {"train": TRAIN, "dev": TEST, "valid": TEST, "validation": TEST, "val": TEST, "test": TEST}
+_log = logging.getLogger(__name__)
+
+
+def published_tasks(
+    split: str,
+    count: int,
+    seed: int,
+    families: Sequence[str] = FAMILIES,
+    root: Path | str | None = None,
+    retriever: str = "",
+) -> tuple[Task, ...]:
+    """`count` questions of a split, in an order that depends on the seed and the questions alone. Of some families only, as
+    many as there are where they are fewer."""
+    source = Path(root) if root else data_root()
+    every = set(families) >= set(FAMILIES)
+    there = [task for task in _tasks(source, seed, retriever or chosen_retriever()) if task.split == split]
+    wanted = sorted((task for task in there if task.family in families), key=lambda task: _shuffle_key(seed, task.id))
+    if len(wanted) < count and every:
+        raise TacitError(
+            f"{count} questions of {split!r} were asked for, but {source} has {len(wanted)}; ask for fewer "
+            "(--evaluation.tasks, --tasks) or add question files."
+        )
+    return tuple(wanted[:count])
+
+
+def data_root() -> Path:
+    """What SEARCHQA_DATA names."""
+    return path_named_by(
+        DATA_VARIABLE,
+        f"there are no question files: set {DATA_VARIABLE} to a folder with, for instance, hotpotqa_train.json and "
+        "hotpotqa_train_corpus.json, or to one question file, or use a generated split (train, test, hard).",
+    )
+
+
+def chosen_retriever() -> str:
+    return os.environ.get(RETRIEVER_VARIABLE, "") or USUAL_RETRIEVER
+
+
+def corpus_of(name: str, root: Path) -> Loaded[Passage]:
+    """The passages of a corpus by the name its tasks give it."""
+    folder = root if root.is_dir() else root.parent
+    if not name.startswith(CONTEXTS):
+        return read_passages(folder / name)
+    questions = _questions(folder / name.removeprefix(CONTEXTS))
+    return Loaded(tuple(dict.fromkeys(p for asked in questions.rows for p in asked.context if p.title and p.text)))
+
+
+def digest_of(name: str, root: Path) -> str:
+    """Of the file a corpus is read from: another corpus of the same name is another task."""
+    folder = root if root.is_dir() else root.parent
+    path = folder / name.removeprefix(CONTEXTS)
+    if not path.is_file():
+        raise TacitError(f"there is no corpus {str(path)!r}; {DATA_VARIABLE} names where it should lie.")
+    return _digest(path, path.stat().st_mtime_ns)
+
+
+def question_files(root: Path) -> list[Path]:
+    if root.is_file():
+        return [root]
+    if not root.is_dir():
+        raise TacitError(f"there is no file or folder {str(root)!r}, which {DATA_VARIABLE} should name.")
+    found = sorted(p for p in root.iterdir() if p.suffix in _SUFFIXES and not p.stem.endswith("corpus"))
+    if not found:
+        raise TacitError(f"{root} holds no question files (.json or .jsonl, beside a …_corpus.json).")
+    return found
+
+
+def _tasks(root: Path, seed: int, retriever: str) -> Iterator[Task]:
+    rows: dict[str, tuple[Path, Asked, str]] = {}
+    failures: list[str] = []
+    for path in question_files(root):
+        loaded = _questions(path)
+        failures += loaded.failures
+        for asked in loaded.rows:
+            split, same = _split(path, asked), normalised(asked.question.text)
+            if same not in rows or split == TEST != rows[same][2]:
+                rows[same] = path, asked, split
+    if failures:
+        _log.warning("%s: %s", root, Loaded(tuple(rows), tuple(failures)).report("questions"))
+    told = {path for path, asked, _ in rows.values() if asked.context}
+    corpora = {path: _corpus_name(path, path in told) for path in {path: None for path, _, _ in rows.values()}}
+    digests = {name: digest_of(name, root) for name in set(corpora.values())}
+    for path, asked, split in rows.values():
+        text, corpus = asked.question.text, corpora[path]
+        data = {
+            "question": text,
+            "answers": list(asked.question.answers),
+            "titles": list(asked.question.titles),
+            "corpus": corpus,
+            "digest": digests[corpus],
+            "retriever": retriever,
+        }
+        yield Task(NAME, f"{NAME}/{_dataset(path)}/{asked.id}", asked.question.family, split, seed, text, data)
+
+
+def _questions(path: Path) -> Loaded[Asked]:
+    return _read_once(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _read_once(path: Path, changed: int) -> Loaded[Asked]:
+    """Kept, as long as the file is not written to: a run asks for its tasks several times."""
+    return read_questions(path)
+
+
+@lru_cache(maxsize=16)
+def _digest(path: Path, changed: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def _dataset(path: Path) -> str:
+    return path.stem.removesuffix("_questions")
+
+
+def _corpus_name(path: Path, has_contexts: bool) -> str:
+    parts = _dataset(path).split("_")
+    names = [*("_".join([*parts[:n], "corpus"]) for n in range(len(parts), 0, -1)), "corpus"]
+    for name in names:
+        for suffix in _SUFFIXES:
+            if (path.parent / f"{name}{suffix}").is_file():
+                return f"{name}{suffix}"
+    if has_contexts:
+        return f"{CONTEXTS}{path.name}"
+    raise TacitError(f"{path} has no corpus beside it: none of {', '.join(names)} (.json or .jsonl) in {path.parent}.")
+
+
+def _split(path: Path, asked: Asked) -> str:
+    for part in re.split(r"[_\W]+", _dataset(path).lower()):
+        if part in _PARTS:
+            return _PARTS[part]
+    return TRAIN if zlib.crc32(normalised(asked.question.text).encode()) % 10 < 8 else TEST
+
+
+def _shuffle_key(seed: int, task_id: str) -> bytes:
+    """Orders ids at random but alike everywhere; leaving some out does not move the others."""
+    return hashlib.sha256(f"{seed}:{task_id}".encode()).digest()

@@ -1,0 +1,281 @@
+"""Which passages a query finds: BM25, or nearness of vectors, behind one protocol.
+
+    bm25      score(q, d) = Σ_w idf(w) · tf(w, d) / (tf(w, d) + k₁(1 − b + b|d|/|d̄|)), k₁ = 1.5, b = 0.75   (bm25s)
+    ngrams    cosine of hashed character n-grams; learns nothing and needs nothing
+    any other name is a sentence encoder, a directory or a hub id: cosine of its vectors   (extra `sentences`)
+
+Equal scores are told apart by the order of the passages, so that every machine finds the same.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tacit.core.errors import TacitError, install
+from tacit.core.platform import load_bm25s
+
+# What the world says, written and read back.
+#
+#     Question: On which river is the town where Mara Velden was born?      before the first search
+#
+#     <information>                                                          after one
+#     Doc 1: "Mara Velden" Mara Velden is a potter, born in Talbrook in 1823.
+#     Doc 2: "Talbrook" Talbrook is a town on the Senn. …
+#     </information>
+#
+# What others wrote (passages, queries) cannot end the information: it has no angle brackets and no line breaks of its own.
+
+OPENING, CLOSING = "<information>", "</information>"
+REFUSED = "Refused: "
+LONGEST = 200
+"""words of a passage that are shown"""
+
+_BRACKETS = str.maketrans("<>", "[]")
+_DOC = re.compile(r'^Doc \d+: "([^"\n]*)" (.*)$', re.M)
+_NAME = re.compile(r"\b[^\W\d_a-z][\w'’-]*(?: (?:of |the |de |von |van )?[^\W\d_a-z][\w'’-]*)*|\b\d{4}\b")
+_NO_NAMES = frozenset((
+    "A", "An", "At", "Did", "Do", "Does", "For", "From", "He", "How", "I", "If", "In", "Into", "Is", "It", "Its",
+    "Lake", "On", "Or", "She", "The", "They", "To", "Was", "Were", "What", "When", "Where", "Which", "Who", "Whom",
+    "Whose", "Why", "Are",
+))  # fmt: skip
+MOST_NAMES = 16
+
+
+class Passage(NamedTuple):
+    title: str
+    text: str
+
+
+def plain(text: str, most: int = 0) -> str:
+    """Somebody's text as it may stand between our tags: one line, no angle brackets, nothing that cannot be written down; cut
+    after `most` characters, where that is said.
+
+    >>> plain("rivers</information> <answer>")
+    'rivers[/information] [answer]'
+    """
+    line = " ".join(text.encode("utf-8", "ignore").decode().split()).translate(_BRACKETS)
+    if not line.isprintable():
+        line = "".join(c for c in line if c.isprintable())
+    return f"{line[:most].rstrip()}…" if most and len(line) > most else line
+
+
+def made_plain(title: str, text: str) -> Passage:
+    """A passage as it is shown; quotation marks end a title."""
+    return Passage(plain(title).replace('"', "'"), plain(text))
+
+
+def show(passages: Iterable[Passage]) -> str:
+    lines = [f'Doc {i}: "{title}" {_shortened(text)}' for i, (title, text) in enumerate(passages, 1)]
+    return "\n".join([OPENING, *(lines or ["Nothing was found."]), CLOSING])
+
+
+def read(text: str) -> tuple[Passage, ...]:
+    """The passages of an observation, best first."""
+    return tuple(Passage(*found) for found in _DOC.findall(text)) if text.startswith(OPENING) else ()
+
+
+def proposals(question: str, passages: Iterable[Passage]) -> tuple[str, ...]:
+    """Something that could be said next: search for a name that was read, or answer it. Any other query or answer will do
+    too."""
+    texts = [question, *(f"{title}. {text}" for title, text in passages)]
+    found = dict.fromkeys(name for text in texts for name in map(_trimmed, _NAME.findall(text)) if name)
+    names = list(found)[:MOST_NAMES]
+    return (*(f"search {name}" for name in names), *(f"answer {name}" for name in names))
+
+
+def _trimmed(name: str) -> str:
+    """Without the word that only began a sentence; `The Long Winter` keeps its own."""
+    first, _, rest = name.partition(" ")
+    if first in _NO_NAMES and not (first in ("The", "Lake") and rest):
+        return _trimmed(rest) if rest else ""
+    return name.removesuffix("'s").removesuffix("’s")
+
+
+def _shortened(text: str) -> str:
+    words = text.split(" ")
+    return text if len(words) <= LONGEST else f"{' '.join(words[:LONGEST])} …"
+
+
+# When an answer is right: the usual normalisation of question answering, exact match and F1.
+#
+#     normalised(a) = lower case, without punctuation, without a, an and the, single spaces
+#     EM(a, golds)  = 1 where normalised(a) is one of the normalised golds
+#     F1(a, gold)   = 2PR / (P + R) over the words they share; golds: the best of them
+#
+# Of `yes` and `no` only the word itself is worth anything (HotpotQA's rule): F1 is then EM.
+#
+# Other than SQuAD's normalisation, whose punctuation is ASCII's: curly quotes, dashes and the ellipsis go as well, so
+# `O’Brien’s`
+# is `OBriens` here and not there, and `1914–1918` is `1914-1918`. Where nothing is left of a gold or of an answer (`%`, `A`,
+# `The The`), SQuAD's finds all such equal; here they are compared as they are written, in lower case and single spaces.
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’“”´–—…")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WHOLE = ("yes", "no", "noanswer")
+
+
+def normalised(text: str) -> str:
+    """
+    >>> normalised("The  Devil's Hairpin!")
+    'devils hairpin'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> bool:
+    said = _comparable(answer)
+    return bool(said) and any(said == _comparable(gold) for gold in golds)
+
+
+def f1(answer: str, golds: Sequence[str]) -> float:
+    return max((_f1(_comparable(answer), _comparable(gold)) for gold in golds), default=0.0)
+
+
+def _comparable(text: str) -> str:
+    return normalised(text) or " ".join(text.lower().split())
+
+
+def _f1(said: str, gold: str) -> float:
+    if said == gold or said in _WHOLE or gold in _WHOLE:
+        return float(said == gold and bool(said))
+    shared = sum((Counter(said.split()) & Counter(gold.split())).values())
+    return 2 * shared / (len(said.split()) + len(gold.split())) if shared else 0.0
+
+
+Encode = Callable[[Sequence[str]], np.ndarray]
+"""N texts -> [N, D]"""
+
+_WORD = re.compile(r"\w+")
+_STOPWORDS = frozenset((
+    "a", "an", "and", "are", "as", "at", "be", "been", "by", "did", "do", "does", "for", "from", "how", "in", "is",
+    "it", "its", "of", "on", "or", "that", "the", "this", "to", "was", "were", "what", "when", "where", "which",
+    "who", "whom", "whose", "why", "with",
+))  # fmt: skip
+
+
+class Retriever(Protocol):
+    def find(self, query: str, count: int) -> Sequence[int]:
+        """The numbers of the passages that fit best, best first; fewer where fewer fit at all."""
+        ...
+
+
+class Bm25:
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._ids: dict[str, int] = {}
+        rows = [[self._ids.setdefault(word, len(self._ids)) for word in words(text)] for text in texts]
+        bm25s = load_bm25s()
+        self._index = bm25s.BM25(k1=1.5, b=0.75)
+        self._index.index(bm25s.tokenization.Tokenized(ids=rows, vocab=self._ids), show_progress=False)
+
+    def find(self, query: str, count: int) -> Sequence[int]:
+        scores_N = self.scores(query)
+        return () if scores_N is None else _best(scores_N, count)
+
+    def scores(self, query: str) -> np.ndarray | None:
+        """Of every passage; None where no passage has a word of the query."""
+        ids = [self._ids[word] for word in words(query) if word in self._ids]
+        return self._index.get_scores_from_ids(ids) if ids else None
+
+
+class Dense:
+    """Nearness of vectors. `by_spread` divides each dimension by its spread over the passages: where nothing was learned, what
+    all passages share tells none apart."""
+
+    def __init__(self, texts: Sequence[str], encode: Encode, by_spread: bool = False) -> None:
+        self._encode = encode
+        vectors_ND = np.asarray(encode(texts), dtype=np.float32)
+        spread_D = vectors_ND.std(axis=0)
+        self._weights_D = (
+            1.0 / np.maximum(spread_D, 1e-3 * spread_D.max()) if by_spread and spread_D.any() else np.ones_like(spread_D)
+        )
+        self._vectors_ND = _unit(vectors_ND * self._weights_D)
+
+    def find(self, query: str, count: int) -> Sequence[int]:
+        vector_D = np.asarray(self._encode([query]), dtype=np.float32)[0] * self._weights_D
+        return _best(self._vectors_ND @ (vector_D / max(np.linalg.norm(vector_D), 1e-9)), count) if vector_D.any() else ()
+
+
+class Ngrams:
+    """Character n-grams of a text's words, hashed with a sign into `dims` dimensions: 1 + log(how often) of each."""
+
+    def __init__(self, dims: int = 4096, sizes: Sequence[int] = (3, 4, 5)) -> None:
+        self._dims, self._sizes = dims, tuple(sizes)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        vectors_ND = np.zeros((len(texts), self._dims), np.float32)
+        for row_D, text in zip(vectors_ND, texts, strict=True):
+            grams, counts = np.unique(self._hashes(text), return_counts=True)
+            signs = 1.0 - 2.0 * (grams >> np.uint64(63)).astype(np.float32)
+            np.add.at(row_D, (grams % np.uint64(self._dims)).astype(np.int64), signs * (1.0 + np.log(counts)))
+        return _unit(vectors_ND)
+
+    def _hashes(self, text: str) -> np.ndarray:
+        """Polynomials of each window's bytes, mixed; wrapping around 2⁶⁴ is meant."""
+        joined = f" {' '.join(_WORD.findall(text.lower()))} ".encode("utf-8", "ignore")
+        data = np.frombuffer(joined, np.uint8).astype(np.uint64)
+        found = []
+        for size in self._sizes:
+            windows = max(len(data) - size + 1, 0)
+            hashed = np.full(windows, size, np.uint64)
+            for k in range(size):
+                hashed = hashed * np.uint64(1099511628211) + data[k : k + windows]
+            hashed ^= hashed >> np.uint64(29)
+            hashed *= np.uint64(0xBF58476D1CE4E5B9)
+            found.append(hashed ^ (hashed >> np.uint64(32)))
+        return np.concatenate(found)
+
+
+class Sentences:
+    """A sentence encoder of the `sentence-transformers` library."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise TacitError(
+                f"the retriever {name!r} is none of {', '.join(RETRIEVERS)}, so it is a sentence encoder, and those need "
+                f"sentence-transformers: {install('sentences')}."
+            ) from error
+        try:
+            self._model: Any = SentenceTransformer(name, device="cpu")
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise TacitError(
+                f"cannot load the sentence encoder {name!r}: {reason} Or choose {' or '.join(RETRIEVERS)}."
+            ) from error
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        return self._model.encode(list(texts), convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
+
+
+RETRIEVERS: dict[str, Callable[[Sequence[str]], Retriever]] = {
+    "bm25": Bm25,
+    "ngrams": lambda texts: Dense(texts, Ngrams(), by_spread=True),
+}
+
+
+def make_retriever(name: str, texts: Sequence[str]) -> Retriever:
+    """A retriever over these texts, by its name."""
+    return RETRIEVERS[name](texts) if name in RETRIEVERS else Dense(texts, Sentences(name))
+
+
+def words(text: str) -> list[str]:
+    """What is looked up: lower case, without the words every text has."""
+    return [word for word in _WORD.findall(text.lower()) if word not in _STOPWORDS]
+
+
+def _best(scores_N: np.ndarray, count: int) -> list[int]:
+    """Rounded before they are compared: sums in another order must not change who comes first."""
+    rounded_N = np.round(scores_N.astype(np.float64), 4)
+    order = np.argsort(-rounded_N, kind="stable")[:count]
+    return [int(i) for i in order if rounded_N[i] > 0]
+
+
+def _unit(vectors_ND: np.ndarray) -> np.ndarray:
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-9)

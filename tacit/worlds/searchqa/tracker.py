@@ -1,0 +1,85 @@
+"""Search QA's progress state for constant-context agents: what was asked so far, and the best passage each search brought.
+
+    phase      search -> done
+    progress   +1.0 for each passage the question hangs on, when it is first read (where the file says which), and
+               for the right answer; +0.02 for a search that brings something new
+    error      0.3 for what is neither a search nor an answer and for a wrong answer, 0.2 for an empty one,
+               0.1 for a search that brings nothing new
+
+Values as in the constant-context paper's Table 6 for events of the same kind; errors are positive amounts, to be subtracted.
+Which passages matter is known to the signals alone: the block does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tacit.core.hindsight import component_names, summed
+from tacit.core.types import Observation, Task, Transition
+from tacit.worlds.searchqa.prompt import brief
+from tacit.worlds.searchqa.retrieval import plain, read
+from tacit.worlds.searchqa.world import MAX_STEPS, parse_action
+
+PROGRESS: Mapping[str, float] = {"subgoal": 1.0, "new_passage": 0.02}
+ERRORS: Mapping[str, float] = {"unreadable": 0.3, "wrong": 0.3, "refused": 0.2, "nothing_new": 0.1}
+SHOWN_QUERY = 60
+BOUND = 900
+"""the most characters a state block has"""
+
+
+@dataclass(frozen=True)
+class SearchState:
+    needed: frozenset[str]
+    """titles the question hangs on, where they are known"""
+    queries: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+    """the best passage of each search that brought a new one"""
+    seen: frozenset[str] = frozenset()
+    """titles of all passages read"""
+    turns: int = 0
+    phase: str = "search"
+    fault: str = ""
+    """what was wrong with the last action, one of ERRORS"""
+
+
+class SearchTracker:
+    version = "searchqa-1"
+    components = component_names(PROGRESS, ERRORS)
+
+    def start(self, task: Task, observation: Observation) -> SearchState:
+        return SearchState(frozenset(map(str, task.data.get("titles", ()))))
+
+    def update(self, state: SearchState, action: str, transition: Transition) -> SearchState:
+        after = replace(state, turns=state.turns + 1, fault="")
+        kind, said = parse_action(action)
+        if not transition.effective:
+            return replace(after, fault="refused" if action.strip().lower() in ("search", "answer") else "unreadable")
+        if kind == "answer":
+            return replace(after, phase="done" if transition.success else "search", fault="" if transition.success else "wrong")
+        passages = read(transition.observation.text)
+        new = [passage for passage in passages if passage.title not in state.seen]
+        told = next((brief(passage) for passage in passages[:1] if brief(passage) not in state.found), "")
+        return replace(
+            after,
+            queries=(*state.queries, plain(said, SHOWN_QUERY))[-MAX_STEPS:],
+            found=(*state.found, told)[-MAX_STEPS:] if told else state.found,
+            seen=state.seen | {passage.title for passage in passages},
+            fault="" if new else "nothing_new",
+        )
+
+    def render(self, state: SearchState) -> str:
+        lines = [f"phase: {state.phase}", f"turns left: {max(MAX_STEPS - state.turns, 0)}"]
+        if state.queries:
+            lines.append(f"searched: {'; '.join(state.queries)}")
+        if state.found:
+            lines.append(f"found: {' | '.join(state.found)}")
+        return "\n".join(lines)
+
+    def signals(self, before: SearchState, after: SearchState) -> Mapping[str, float]:
+        reached = len(after.needed & after.seen) - len(before.needed & before.seen) + (before.phase != after.phase)
+        progress = {
+            "subgoal": PROGRESS["subgoal"] * reached,
+            "new_passage": PROGRESS["new_passage"] * bool(after.seen - before.seen),
+        }
+        return summed(progress, {after.fault: ERRORS[after.fault]} if after.fault else {})

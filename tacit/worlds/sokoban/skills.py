@@ -1,0 +1,118 @@
+"""Sixteen atomic skills: what a step does, by direction.
+
+    WALK     a step onto free floor                       PLACE    a push that brings a box onto a target
+    PUSH     any other push                               BUMP     a step that is refused
+
+What is no direction has no skill.
+"""
+
+from __future__ import annotations
+
+from tacit.core.hindsight import Skills, critical_steps
+from tacit.core.types import Observation, Trajectory
+from tacit.core.world import Alphabet
+from tacit.worlds.sokoban.expert import best_moves, deadlocked
+from tacit.worlds.sokoban.tracker import SokobanTracker
+from tacit.worlds.sokoban.world import DIRECTIONS, Room, parse, read_position
+
+KINDS = ("WALK", "PUSH", "PLACE", "BUMP")
+SKILLS = tuple(f"{kind}-{way.upper()}" for kind in KINDS for way in DIRECTIONS)
+
+
+def skill(action: str, seen: str) -> str | None:
+    """What the action does to the room that is seen."""
+    direction = parse(action)
+    if direction is None:
+        return None
+    layout, at = read_position(seen)
+    room = Room(layout)
+    there = room.move(at, direction)
+    if there is None:
+        kind = "BUMP"
+    elif there.boxes == at.boxes:
+        kind = "WALK"
+    else:
+        kind = "PLACE" if layout.targets & (there.boxes & ~at.boxes) else "PUSH"
+    return f"{kind}-{direction.upper()}"
+
+
+def project(trajectory: Trajectory) -> tuple[str, ...]:
+    skills = (skill(step.action, step.observation.text) for step in trajectory.steps)
+    return tuple(s for s in skills if s is not None)
+
+
+ALPHABET = Alphabet(SKILLS, project, operators=("PUSH", "PLACE"))
+
+
+# Skills of Sokoban by hand, for methods that retrieve one.
+
+HANDBOOK = {
+    "": (
+        "look where a box has to be pushed from before pushing it, and walk round to that side; never push a box into a corner "
+        "or along a wall without a target, for it cannot be pulled back"
+    ),
+    "two_boxes": "decide first which box goes to which target, and do not let one box stand in the way of the other",
+}
+
+
+# What an episode of Sokoban teaches, by rule: the pushes that solved the room, or the one after which nothing could.
+#
+# A solver knows what to do from any position but a deadlock, where there is nothing to be said.
+
+_TRACKER = SokobanTracker()
+MOST = 5
+"""critical steps of an episode"""
+
+
+class _Adviser:
+    """Nothing in a deadlock; elsewhere a move of a shortest solution."""
+
+    def act(self, observation: Observation) -> str:
+        return next(iter(best_moves(*read_position(observation.text))), "")
+
+
+def hindsight(trajectory: Trajectory) -> Skills:
+    steps = critical_steps(trajectory, _Adviser(), _TRACKER, most=len(trajectory))
+    if trajectory.success:
+        pushed = ", ".join(pushes(trajectory))
+        return Skills(f"push {pushed}, in this order", dict(list(steps.items())[:MOST]), f"Solved in {len(trajectory)} moves.")
+    as_good = {
+        t for t in steps if trajectory.steps[t].action in best_moves(*read_position(trajectory.steps[t].observation.text))
+    }
+    others = [(t, told) for t, told in steps.items() if t not in as_good]
+    fatal = first_deadlock(trajectory)
+    if fatal is None:
+        return Skills(f"push {', '.join(solution(trajectory))}, in this order", dict(others[:MOST]), "Not solved in time.")
+    step = trajectory.steps[fatal]
+    wrong = f"do not push the box {step.action}"
+    kept = dict([(t, told) for t, told in others if t < fatal][: MOST - 1])
+    kept[fatal] = f"{_Adviser().act(step.observation)}; {wrong}"
+    layout, at = read_position(step.observation.text)
+    row, column = divmod(layout.beside(at.agent, step.action.strip().lower()), layout.width)
+    where = f"that is in row {row + 1}, column {column + 1}"
+    return Skills(f"{wrong} {where}: after that the room cannot be solved", kept, "Lost by a push that cannot be undone.")
+
+
+def pushes(trajectory: Trajectory) -> list[str]:
+    """The moves that moved a box."""
+    seen = [*(step.observation for step in trajectory.steps), trajectory.final]
+    boxes = [read_position(observation.text)[1].boxes for observation in seen]
+    return [step.action for step, now, then in zip(trajectory.steps, boxes, boxes[1:], strict=False) if now != then]
+
+
+def solution(trajectory: Trajectory) -> list[str]:
+    """The pushes of a shortest solution from the start."""
+    layout, at = read_position(trajectory.steps[0].observation.text)
+    room, found = Room(layout), []
+    while best := best_moves(layout, at):
+        there = room.move(at, best[0])
+        assert there is not None
+        found += [best[0]] if there.boxes != at.boxes else []
+        at = there
+    return found
+
+
+def first_deadlock(trajectory: Trajectory) -> int | None:
+    """The step after which the room could no longer be solved."""
+    seen = [*(step.observation for step in trajectory.steps[1:]), trajectory.final]
+    return next((t for t, after in enumerate(seen) if deadlocked(*read_position(after.text))), None)

@@ -1,0 +1,144 @@
+"""Rooms from a seed, made by reverse play, so that all can be solved; and no two splits share a room, not even turned or
+mirrored.
+
+A room is 6 by 6 with walls around, some three tenths of the cells inside walls, its floor in one piece, and one or two targets.
+Playing backwards from the solved room reaches every position that can be solved; the start is any of those that take the right
+number of moves and have no box on a target. A digest of walls and targets, in the first of their eight reflections, decides the
+split:
+
+    train    seven tenths of all rooms: one box (3 to 16 moves) or two (5 to 20)
+    test     about a sixth, the same
+    hard     about a sixth: two boxes, 14 to 24 moves
+
+There are not many rooms this small, and two seeds may well draw the same one. Those of a corpus for pretraining are kept apart
+from those of runs: seeds beyond what a person types draw from a seventh of the training rooms, all others from the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from tacit.core.errors import check_asked
+from tacit.core.types import Task
+from tacit.worlds.sokoban.expert import moves_left
+from tacit.worlds.sokoban.world import DIRECTIONS, Layout, Room, read_rows
+
+NAME = "sokoban"
+SPLITS = ("train", "test", "hard")
+FAMILIES = {1: "one_box", 2: "two_boxes"}
+SIZE = 6
+WALLED = 0.3
+"""share of the cells inside that are walls"""
+MOVES = {1: range(3, 17), 2: range(5, 21)}
+HARD_MOVES = range(14, 25)
+SHARES = {"train": range(12), "corpus": range(12, 14), "test": range(14, 17), "hard": range(17, 20)}
+"""twentieths of all rooms"""
+FAR = 1 << 32
+"""seeds from here on are derived ones"""
+GOAL = "Push every box onto a target."
+
+
+def tasks(split: str, count: int, seed: int) -> list[Task]:
+    """`count` different rooms of the split; a larger count begins with the same ones."""
+    check_asked(NAME, SPLITS, split, count)
+    shares = SHARES["corpus" if split == "train" and seed >= FAR else split]
+    rng = Random(f"{NAME}/{split}/{seed}")
+    found: dict[str, Task] = {}
+    while len(found) < count:
+        boxes = 2 if split == "hard" else rng.choice((1, 2))
+        moves = HARD_MOVES if split == "hard" else MOVES[boxes]
+        task = make_task(draw_room(rng, boxes, moves, shares), split, seed)
+        found.setdefault(task.id, task)
+    return list(found.values())
+
+
+def make_task(rows: Sequence[str], split: str = "own", seed: int = 0) -> Task:
+    """Any room as a task."""
+    _, start = read_rows(rows)
+    mark = hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
+    family = FAMILIES[start.boxes.bit_count()]
+    return Task(NAME, f"{NAME}/{split}/{family}-{mark}", family, split, seed, GOAL, {"room": list(rows)})
+
+
+def split_of(layout: Layout) -> str:
+    """The only split in which this room appears, whichever way it is turned."""
+    share = share_of(layout)
+    return next((split for split in SPLITS if share in SHARES[split]), "train")
+
+
+def share_of(layout: Layout) -> int:
+    return zlib.crc32(min(_reflections(layout)).encode()) % 20
+
+
+def draw_room(rng: Random, boxes: int, moves: range, shares: range) -> list[str]:
+    """A room of these shares with a start of one of these numbers of moves in it."""
+    while True:
+        layout = draw_layout(rng, boxes, shares)
+        starts = [at for at, left in moves_left(layout).items() if left in moves and not at.boxes & layout.targets]
+        if starts:
+            return Room(layout).rows(rng.choice(sorted(starts)))
+
+
+def draw_layout(rng: Random, boxes: int, shares: range) -> Layout:
+    inside = [row * SIZE + column for row in range(1, SIZE - 1) for column in range(1, SIZE - 1)]
+    around = sum(1 << cell for cell in range(SIZE * SIZE) if cell not in inside)
+    while True:
+        walls = around | sum(1 << cell for cell in inside if rng.random() < WALLED)
+        floor = [cell for cell in inside if not walls >> cell & 1]
+        if len(floor) < 3 * boxes:
+            continue
+        layout = Layout(SIZE, SIZE, walls, sum(1 << cell for cell in rng.sample(floor, boxes)))
+        if share_of(layout) in shares and _in_one_piece(layout):
+            return layout
+
+
+def _in_one_piece(layout: Layout) -> bool:
+    floor = layout.floor
+    reached, edge = {floor[0]}, [floor[0]]
+    while edge:
+        cell = edge.pop()
+        beside = {layout.beside(cell, way) for way in DIRECTIONS} - {-1} - reached
+        reached |= beside
+        edge += beside
+    return len(reached) == len(floor)
+
+
+def _reflections(layout: Layout) -> Iterator[str]:
+    """The room's walls and targets in all eight ways to turn and mirror it."""
+    cells = range(layout.height * layout.width)
+    text = "".join("W" if layout.walls >> cell & 1 else "C" if layout.targets >> cell & 1 else "." for cell in cells)
+    rows = [text[start : start + layout.width] for start in range(0, len(text), layout.width)]
+    for _ in range(4):
+        rows = ["".join(column) for column in zip(*rows[::-1], strict=True)]
+        yield "/".join(rows)
+        yield "/".join(row[::-1] for row in rows)
+
+
+# Hashes of this world's panels: split -> number of tasks -> hash.
+
+PANELS: dict[str, dict[int, str]] = {
+    "train": {
+        16: "782b299c4ccce693",
+        128: "438b7e1254cc9612",
+        256: "5363c905911aedf0",
+        512: "7ec5d9c88225b887",
+        1024: "150dd604ff7a3e09",
+    },
+    "test": {
+        16: "7cb35d0b1431c918",
+        128: "98d939cd8b817291",
+        256: "d7a69dc900177fbc",
+        512: "8a5a2075681273e8",
+        1024: "f0b4352f45b22758",
+    },
+    "hard": {
+        16: "6a04cc66c7303021",
+        128: "0359b607f119b994",
+        256: "89ebbcf4587148a8",
+        512: "5ead9a2a8366a082",
+        1024: "566cf67d71c0006b",
+    },
+}

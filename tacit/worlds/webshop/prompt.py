@@ -1,0 +1,161 @@
+"""How the shop is told: `full` to a language model, `terse` to a policy of a million parameters.
+
+`full` follows the template that GiGPO, BiPACE and OPID train with (BiPACE appendix J): a page is its parts, each in quotes,
+without the instruction, which the prompt states itself. `terse` writes a page in a line, and of past pages
+only which they were.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tacit.core.types import ActionStyle, Observation, Task
+from tacit.worlds.webshop.expert import Shopper
+from tacit.worlds.webshop.generator import KINDS
+from tacit.worlds.webshop.pages import SEPARATOR, Seen, parts_of, read_page, read_wish
+from tacit.worlds.webshop.tasks import tasks
+from tacit.worlds.webshop.tracker import ShopTracker
+from tacit.worlds.webshop.world import WebShop
+
+ANY_SEARCH = "search[<your query>]"
+
+
+class FullWording:
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        return (
+            "You are an expert autonomous agent operating in the WebShop e-commerce environment.\n"
+            f"Your task is to: {task.goal}."
+        )
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        return f"[Observation {number}: '{_quoted(observation)}', Action {number}: '{action}']"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        shown = "; the most recent observations and the actions you took are shown above"
+        return self._told(number, observation, admissible, shown)
+
+    def alone(self, number: int, observation: Observation, admissible: bool) -> str:
+        return self._told(number, observation, admissible)
+
+    def _told(self, number: int, observation: Observation, admissible: bool, above: str = "") -> str:
+        text = f"Your current observation is: {_quoted(observation)}."
+        if number > 1:
+            text = (
+                f"Prior to this step, you have already taken {number - 1} step(s){above}. You are now at step {number} and "
+                f"your current observation is: {_quoted(observation)}."
+            )
+        if admissible and observation.actions:
+            offered = "\n".join(f"'{action}'," for action in _offered(observation))
+            text += f"\nYour admissible actions of the current situation are:\n[\n{offered}\n]."
+        return text
+
+    def request(self, style: ActionStyle) -> str:
+        if style == "bare":
+            return (
+                "Now it's your turn to take one action for the current step: search[words] or click[text]. Answer with the "
+                "action alone."
+            )
+        return (
+            "Now it's your turn to take one action for the current step.\n"
+            "You should first reason step-by-step about the current situation, then think carefully which admissible action "
+            "best advances the shopping goal. This reasoning process MUST be enclosed within <think> </think> tags.\n"
+            "Once you've finished your reasoning, you should choose an admissible action for current step and present it "
+            "within <action> </action> tags."
+        )
+
+
+class TerseWording:
+    """`p1 of 33 / b156 jorvik rain jacket, hooded 56 / b141 …`, `jorvik rain jacket, hooded / 56 / color: red, … / size: …`"""
+
+    separator = "\n"
+
+    def task(self, task: Task) -> str:
+        """`waterproof, easy clean backpacks / color: navy / size: large / under 40`"""
+        wish = read_wish(task.goal)
+        limit = f"under {wish.limit:g}" if wish.limit is not None else ""
+        return " / ".join(p for p in (wish.thing, *(f"{n}: {v}" for n, v in wish.options.items()), limit) if p).lower()
+
+    def turn(self, number: int, observation: Observation, action: str) -> str:
+        seen = read_page(observation)
+        return f"{f'p{seen.number}' if seen.kind == 'results' else seen.kind} > {action}"
+
+    def now(self, number: int, observation: Observation, admissible: bool) -> str:
+        text = brief(read_page(observation))
+        if admissible and observation.actions:
+            text += f"\n[{'; '.join(_offered(observation))}]"
+        return f"{text} >"
+
+    def request(self, style: ActionStyle) -> str:
+        return ""
+
+
+LONGEST = 600
+"""characters of a detail page that the terse wording tells; of a generated product it is never as many"""
+
+
+def brief(seen: Seen) -> str:
+    """A page in a line."""
+    if seen.kind == "results":
+        offers = (f"{offer.id} {offer.title} {_cost(offer.prices)}" for offer in seen.offers)
+        return " / ".join((f"p{seen.number} of {seen.total}", *offers)).lower()
+    if seen.kind == "item":
+        options = (f"{name}: {', '.join(values)}" for name, values in seen.options.items())
+        return " / ".join((seen.title, _cost(seen.prices), *options)).lower()
+    return "; ".join(seen.told).lower()[:LONGEST] if seen.told else seen.kind
+
+
+def _cost(prices: tuple[float, ...]) -> str:
+    return "-".join(f"{price:g}" for price in prices)
+
+
+def _quoted(observation: Observation) -> str:
+    return SEPARATOR.join(f"'{part}'" for part in parts_of(observation.text))
+
+
+def _offered(observation: Observation) -> list[str]:
+    """What is listed to an agent: any search is one entry."""
+    shown = (ANY_SEARCH if action.startswith("search[") else action for action in observation.actions)
+    return list(dict.fromkeys(shown))
+
+
+# Text of the shop for training a tiny tokenizer, and questions about it for pretraining a small one.
+
+GOALS = 150
+NAMED = 20
+"""how often every word of the shelves is named besides, so that a rare one is spelled in few tokens too"""
+
+
+def example_texts(seed: int) -> list[str]:
+    """Tasks, pages, past turns, blocks and actions along the expert's visits, and all that is on the shelves."""
+    world, tracker, wordings, texts = WebShop(), ShopTracker(), (TerseWording(), FullWording()), []
+    for task in tasks("train", GOALS, seed):
+        expert, observation, done, number = Shopper(task), world.reset(task), False, 1
+        state = tracker.start(task, observation)
+        texts += [wording.task(task) for wording in wordings]
+        while not done:
+            action = expert.act(observation)
+            for wording in wordings:
+                texts += [wording.now(number, observation, False), wording.turn(number, observation, action)]
+            texts += [tracker.render(state), action]
+            transition = world.step(action)
+            state = tracker.update(state, action, transition)
+            observation, done, number = transition.observation, transition.done, number + 1
+    for kind in KINDS:
+        values = [f"click[{value}]" for values in kind.options.values() for value in values]
+        texts += [", ".join((*kind.attributes, kind.one, kind.many, *values))] * NAMED
+    return texts
+
+
+def questions(rng: Random, observation: Observation) -> list[tuple[str, str]]:
+    """What something costs, and what is called so: `price b156? 56.6`, `which jorvik rain jacket, hooded? b156`."""
+    seen = read_page(observation)
+    if seen.kind == "results" and seen.offers:
+        offer = rng.choice(seen.offers)
+        return [(f"price {offer.id}", f"{offer.lowest:g}"), (f"which {offer.title.lower()}", offer.id)]
+    if seen.kind == "item" and seen.options:
+        name = rng.choice(sorted(seen.options))
+        value = rng.choice(seen.options[name]) if seen.options[name] else "none"
+        return [(f"what is {value}", name)]
+    return []

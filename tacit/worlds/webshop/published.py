@@ -1,0 +1,184 @@
+"""Loads the original's files from the directory that WEBSHOP_DATA names (or from the product file it names itself).
+
+    items_shuffle_1000.json   the products: 1,000 of them; items_shuffle.json is all 1.18 million; products_*.json any other
+    items_ins_v2_1000.json    their attributes and sentences; items_ins_v2.json beside the large one
+    items_human_ins.json      sentences that people wrote, with what counts of them: splits `human_*` (may be missing)
+    reviews.json              reviews and ratings (may be missing, as it is where most people train)
+
+A record that cannot be read is reported with its place, and the others load.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tacit.core.errors import TacitError
+from tacit.core.registry import path_named_by
+from tacit.worlds.webshop.catalogue import Catalogue, Product, Review, Wanted
+
+DATA_VARIABLE = "WEBSHOP_DATA"
+NAME = "published"
+PEOPLE = "items_human_ins.json"
+LONGEST_ID = 10
+_PRODUCTS = ("items_shuffle_1000.json", "items_shuffle.json", "products_*.json")
+_ATTRIBUTES = {"items_shuffle.json": "items_ins_v2.json"}
+_USUAL_ATTRIBUTES = "items_ins_v2_1000.json"
+_NO_DIGIT = re.compile(r"[^\d.]")
+_log = logging.getLogger(__name__)
+
+
+def published() -> Catalogue:
+    """The catalogue of the files that WEBSHOP_DATA names now, read once in each process."""
+    missing = (
+        f"WebShop's own products are not found: set {DATA_VARIABLE} to the directory with items_shuffle_1000.json and "
+        "items_ins_v2_1000.json (the data folder that WebShop's setup.sh fills), or use a generated split."
+    )
+    return load_catalogue(str(path_named_by(DATA_VARIABLE, missing)))
+
+
+@lru_cache(2)
+def load_catalogue(source: str) -> Catalogue:
+    file = _product_file(Path(source))
+    folder = file.parent
+    attributes = _mapping(folder / _ATTRIBUTES.get(file.name, _USUAL_ATTRIBUTES))
+    people = _mapping(folder / PEOPLE) if (folder / PEOPLE).exists() else {}
+    reviews = _reviews(folder / "reviews.json") if (folder / "reviews.json").exists() else {}
+    failures: list[str] = []
+    found: dict[str, Product] = {}
+    left_out = 0
+    for place, record in enumerate(_read(file), 1):
+        where = f"{file}, product {place}"
+        try:
+            if not isinstance(record, dict):
+                raise TypeError(f"a product is a JSON object, not {type(record).__name__}")
+            asin = str(record["asin"])
+            if asin in found or asin == "nan" or len(asin) > LONGEST_ID:
+                left_out += 1
+                continue
+            where += f" ({asin})"
+            found[asin] = read_product(record, attributes.get(asin, {}), reviews.get(asin, {}))
+        except KeyError as error:
+            failures.append(f"{where}: it has no {error}.")
+        except (TypeError, ValueError, AttributeError) as error:
+            failures.append(f"{where}: {error}.")
+    if not found:
+        raise TacitError(f"{file} holds no product that can be read. {failures[0] if failures else 'It is empty.'}")
+    synthetic = list(_sentences(attributes, found, failures))
+    human = list(_told_by_people(people, found, failures))
+    catalogue = Catalogue(NAME, tuple(found.values()), synthetic, human, tuple(failures), left_out)
+    if failures:
+        _log.warning("%s: %s", file, catalogue.report)
+    return catalogue
+
+
+def read_product(record: Mapping[str, Any], about: Mapping[str, Any], reviewed: Mapping[str, Any]) -> Product:
+    """A record of the original as a product. KeyError, TypeError or ValueError where it is none."""
+    features = record["small_description"] or []
+    options: dict[str, tuple[str, ...]] = {}
+    for name, contents in (record["customization_options"] or {}).items():
+        if contents is not None:
+            values = (str(content["value"]).strip().replace("/", " | ").lower() for content in contents)
+            options[name.lower()] = tuple(values)
+    return Product(
+        id=_text(record, "asin"),
+        title=_text(record, "name"),
+        query=_text(record, "query").lower().strip(),
+        family=_text(record, "category"),
+        path=_text(record, "product_category"),
+        pricing=_pricing(record.get("pricing")),
+        description=_text(record, "full_description"),
+        features=tuple(map(str, features)) if isinstance(features, list) else (str(features),),
+        options=options,
+        attributes=tuple(map(str, about.get("attributes") or ())),
+        reviews=tuple(_review(review) for review in reviewed.get("reviews") or ()),
+        rating=str(reviewed.get("average_rating") or "N.A."),
+    )
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record[key]
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"its {key!r} is a {type(value).__name__}, not a text")
+    return value or ""
+
+
+def _pricing(told: str | None) -> tuple[float, ...]:
+    """`$19.99$27.99` -> 19.99, 27.99; further ones do not count"""
+    if not told:
+        return ()
+    return tuple(float(_NO_DIGIT.sub("", price)) for price in told.split("$")[1:])[:2]
+
+
+def _review(told: Mapping[str, Any]) -> Review:
+    return Review(str(told.get("title", "")), str(told.get("score", told.get("stars", ""))), str(told.get("review", "")))
+
+
+def _sentences(attributes: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]) -> Iterator[Wanted]:
+    for asin in found:
+        about = attributes.get(asin) or {}
+        sentence, counted = about.get("instruction"), about.get("instruction_attributes")
+        if sentence and counted:
+            yield Wanted(asin, str(sentence), tuple(map(str, counted)))
+        elif sentence:
+            failures.append(f"the sentence of product {asin} has no instruction_attributes: {sentence!r}.")
+
+
+def _told_by_people(people: Mapping[str, Any], found: Mapping[str, Product], failures: list[str]) -> Iterator[Wanted]:
+    for asin in found:
+        for place, told in enumerate(people.get(asin) or (), 1):
+            try:
+                counted = tuple(map(str, told["instruction_attributes"]))
+                values = tuple(map(str, told["instruction_options"]))
+                if counted:
+                    yield Wanted(asin, str(told["instruction"]), counted, values)
+            except (KeyError, TypeError) as error:
+                failures.append(f"{PEOPLE}, sentence {place} of product {asin}: {error!r} is missing or no list.")
+
+
+def _product_file(source: Path) -> Path:
+    if source.is_file():
+        return source
+    if not source.is_dir():
+        raise TacitError(f"there is no file or directory {source} ({DATA_VARIABLE} names it).")
+    found = next((file for pattern in _PRODUCTS for file in sorted(source.glob(pattern))), None)
+    if found is None:
+        raise TacitError(
+            f"{source} holds no products: none of {', '.join(_PRODUCTS)}. WebShop's setup.sh (`-d small`, `-d all`) downloads "
+            "them."
+        )
+    return found
+
+
+def _reviews(file: Path) -> dict[str, Any]:
+    return {str(row["asin"]): row for row in _read(file) if isinstance(row, dict) and "asin" in row}
+
+
+def _mapping(file: Path) -> Mapping[str, Any]:
+    if not file.exists():
+        raise TacitError(
+            f"{file} is missing: it has the attributes and the sentences of the products. WebShop's setup.sh downloads it."
+        )
+    loaded = _json(file)
+    if not isinstance(loaded, dict):
+        raise TacitError(f"{file} should be a JSON object from product ids to what is known of them.")
+    return {asin: about for asin, about in loaded.items() if isinstance(about, dict | list)}
+
+
+def _read(file: Path) -> Sequence[Any]:
+    loaded = _json(file)
+    if not isinstance(loaded, list):
+        raise TacitError(f"{file} should be a JSON list, and is a {type(loaded).__name__}.")
+    return loaded
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise TacitError(f"{file} cannot be read as JSON (truncated, or not such a file?): {error}.") from error

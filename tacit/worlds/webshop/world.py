@@ -1,0 +1,176 @@
+"""WebShop's text mode in plain Python: search, read, choose, buy.
+
+    search[words]   the fifty best matches, ten on a page; from any page, as in the original
+    click[text]     what is listed as clickable: a product, an option's value, Next >, < Prev, Back to Search, Description,
+                    Features, Reviews, Buy Now
+
+    success         Buy Now with reward 1 (reward.py)
+    score           the reward, when something is bought
+    timeout         15 steps (the rollout counts them), as everybody trains
+
+`search` and `click` are in small letters; what stands in the brackets may have any. Everything else changes nothing, and the
+same page is seen again. Not here: the original's hidden queries `<r>`, `<a>`, `<c>` and `<q>`, which list products past the
+search; they are words like others.
+
+What one can type into the search bar cannot be listed. The actions of the search page are parts of the sentence to search for,
+so that everything listed can be done; wordings tell them as `search[<your query>]`, as verl-agent does.
+"""
+
+from __future__ import annotations
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, Task, Transition
+from tacit.worlds.webshop.catalogue import Catalogue, Goal, Product
+from tacit.worlds.webshop.pages import (
+    BACK,
+    BUY,
+    DETAILS,
+    NEXT,
+    PREVIOUS,
+    Page,
+    detail_page,
+    done_page,
+    item_page,
+    read_wish,
+    results_page,
+    search_page,
+)
+from tacit.worlds.webshop.reward import Verdict, judge
+from tacit.worlds.webshop.tasks import catalogue_of
+
+MAX_STEPS = 15
+LONGEST_ACTION = 4000
+"""characters that are looked at"""
+WRONG_TYPE, WRONG_PRODUCT, WRONG_OPTIONS, TOO_EXPENSIVE = "wrong_type", "wrong_product", "wrong_options", "too_expensive"
+_DETAILS = {name.lower(): name for name in DETAILS}
+
+
+class WebShop:
+    """One visit at a time. `show_attributes` adds the page of attributes, which the original leaves out by default."""
+
+    def __init__(self, show_attributes: bool = False) -> None:
+        self._show_attributes = show_attributes
+        self._catalogue: Catalogue | None = None
+        self._goal: Goal | None = None
+        self._searches: tuple[str, ...] = ()
+        self._page = Page("")
+        self._found: list[Product] = []
+        self._number = 0
+        """of the page of results, 0 before the first search"""
+        self._product: Product | None = None
+        self._detail = ""
+        self._chosen: dict[str, str] = {}
+
+    @property
+    def page(self) -> Page:
+        """What is seen now, with `clickables` and `has_search_bar`."""
+        return self._page
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        return dict(self._chosen)
+
+    def reset(self, task: Task) -> Observation:
+        try:
+            self._goal = Goal.from_data(task.data["goal"])
+            self._catalogue = catalogue_of(task)
+        except (KeyError, TypeError, ValueError) as error:
+            raise TacitError(f"task {task.id!r} is no shopping trip: {error!r}. Make one with `tasks`.") from error
+        self._searches = tuple(f"search[{part}]" for part in read_wish(self.goal.sentence).parts)
+        self._found = []
+        self._open_search()
+        return self._observe()
+
+    def step(self, action: str) -> Transition:
+        name, argument = parse_action(action)
+        if name == "search" and argument.strip():
+            self._found, self._number = self.catalogue.search(argument.lower()), 1
+            self._open_results()
+        elif name == "click" and argument.lower() in self._page.clickables and not self._page.has_search_bar:
+            clicked = argument.lower()
+            if clicked == BUY.lower() and self._product is not None and not self._detail:
+                return self._buy(self._product)
+            self._click(clicked)
+        else:
+            return Transition(self._observe(), effective=False)
+        return Transition(self._observe())
+
+    def close(self) -> None:
+        self._catalogue = self._goal = None
+
+    @property
+    def goal(self) -> Goal:
+        if self._goal is None:
+            raise TacitError("the shop has no customer yet; call reset(task) first.")
+        return self._goal
+
+    @property
+    def catalogue(self) -> Catalogue:
+        if self._catalogue is None:
+            raise TacitError("the shop is closed; call reset(task) first.")
+        return self._catalogue
+
+    def _click(self, clicked: str) -> None:
+        if clicked == BACK.lower():
+            self._open_search()
+        elif self._product is None:
+            if clicked in (NEXT.lower(), PREVIOUS.lower()):
+                self._number += 1 if clicked == NEXT.lower() else -1
+                self._open_results()
+            else:
+                self._open_item(next(product for product in self._found if product.id.lower() == clicked))
+        elif self._detail:
+            self._open_item(self._product, self._chosen)
+        elif clicked == PREVIOUS.lower():
+            self._open_results()
+        elif clicked in _DETAILS:
+            self._detail = _DETAILS[clicked]
+            self._page = detail_page(self.goal.sentence, self._product, self._detail)
+        else:
+            # Of two options that have the value, the later one is meant, as in the original.
+            name = next(name for name, values in reversed(list(self._product.options.items())) if clicked in values)
+            self._chosen[name] = clicked
+
+    def _open_search(self) -> None:
+        self._product, self._detail, self._chosen, self._number = None, "", {}, 0
+        self._page = search_page(self.goal.sentence)
+
+    def _open_results(self) -> None:
+        self._product, self._detail, self._chosen = None, "", {}
+        self._page = results_page(self.goal.sentence, self._found, self._number)
+
+    def _open_item(self, product: Product, chosen: dict[str, str] | None = None) -> None:
+        self._product, self._detail, self._chosen = product, "", chosen or {}
+        self._page = item_page(self.goal.sentence, product, self._show_attributes)
+
+    def _buy(self, product: Product) -> Transition:
+        verdict = judge(product, self._chosen, self.goal)
+        score = verdict.reward
+        self._page = done_page(score)
+        success = score == 1.0
+        return Transition(
+            Observation(self._page.text), True, success, score, label="" if success else _label(verdict, self.goal)
+        )
+
+    def _observe(self) -> Observation:
+        if self._page.has_search_bar:
+            return Observation(self._page.text, self._searches)
+        return Observation(self._page.text, tuple(f"click[{text}]" for text in self._page.clickables))
+
+
+def parse_action(action: str) -> tuple[str, str]:
+    """`search[red shoes]` -> search, red shoes; two empty texts where it is no action. A value may have brackets of its own."""
+    text = action[:LONGEST_ACTION].strip()
+    name, bracket, rest = text.partition("[")
+    if not bracket or not rest.endswith("]"):
+        return "", ""
+    return name, rest[:-1]
+
+
+def _label(verdict: Verdict, goal: Goal) -> str:
+    """What was wrong with a purchase, the gravest first."""
+    if verdict.kind < 1:
+        return WRONG_TYPE
+    if verdict.attributes < len(goal.attributes):
+        return WRONG_PRODUCT
+    return WRONG_OPTIONS if verdict.options < len(goal.options) else TOO_EXPENSIVE

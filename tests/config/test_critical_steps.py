@@ -1,0 +1,28 @@
+"""How many steps of an episode have a skill of their own where credit is measured: what the method says, or else the world."""
+
+from __future__ import annotations
+
+import pytest
+from scripted import ScriptedPolicy
+
+from tacit.config.credit_quality import rule_of
+from tacit.config.players import Target
+from tacit.config.recipe import Recipe
+from tacit.core.protocols import Sampling
+from tacit.worlds import get_environment
+
+
+@pytest.mark.parametrize(
+    ("world", "method", "most"),
+    [
+        ("alfworld", {"name": "grpo"}, 5),
+        ("searchqa", {"name": "grpo"}, 2),
+        ("searchqa", {"name": "opid"}, 2),
+        ("searchqa", {"name": "opid", "critical_steps": 3}, 3),
+    ],
+)
+def test_the_shift_is_measured_with_as_many_critical_steps_as_there_are_in_training(world, method, most):
+    recipe, there = Recipe.from_json({"world": world, "model": "tiny", "method": method}), get_environment(world)
+    context = recipe.settings.build(there).context
+    target = Target("an agent", recipe, there, context, ScriptedPolicy(lambda prompt: ""), Sampling(), 0)
+    assert rule_of(target).most == most

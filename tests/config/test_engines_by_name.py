@@ -1,0 +1,101 @@
+"""Engines by name: what they say they can do is held against what a method needs, before anything is loaded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tacit.cli.main import main
+from tacit.config.checks import prepare
+from tacit.config.recipe import Recipe
+from tacit.core.errors import TacitError
+from tacit.core.protocols import CAPABILITIES, Engine
+from tacit.engines import all_engines, get_engine
+from tacit.engines.local.settings import EngineSettings
+from tacit.engines.models.tiny import TINY_SIZES
+
+HALF = """
+from tacit.core.protocols import Engine
+from tacit.engines.local.settings import EngineSettings
+
+def load(model, settings):
+    raise AssertionError("a refused engine is never loaded")
+
+NARROW = Engine("narrow", "samples and learns", frozenset({"sampling", "learning"}), EngineSettings, load)
+"""
+
+
+def recipe(**said) -> Recipe:
+    return Recipe.from_json({"world": "countdown", "model": "tiny-base", **said})
+
+
+def test_the_local_engine_can_do_everything():
+    assert get_engine("local").capabilities == set(CAPABILITIES)
+    assert {"local", "chat"} <= set(all_engines())
+
+
+def test_an_unknown_engine_is_refused_with_those_there_are(capsys):
+    assert main(["train", "--world", "countdown", "--engine", "lokal"]) == 2
+    assert "unknown engine 'lokal'. Did you mean 'local'? Known: chat, local, sharded, tinker." in capsys.readouterr().err
+
+
+def test_an_engine_that_cannot_learn_is_refused_before_anything_is_loaded():
+    with pytest.raises(TacitError, match=r"'grpo' needs learning, reference, scoring, which engine 'chat' cannot do.*: local"):
+        prepare(recipe(engine="chat", method="grpo"))
+
+
+@pytest.mark.parametrize(
+    ("method", "missing"),
+    [
+        ({"name": "bipace", "kl": 0.0}, "hidden_states"),
+        ({"name": "bipace", "kl": 0.0, "pooling": "mean"}, "hidden_states"),
+        ({"name": "ppo", "kl": 0.0}, "values"),
+        ({"name": "grpo", "kl": 0.1}, "reference, scoring"),
+        ({"name": "reinforce_pp"}, "reference, scoring"),
+        ({"name": "grpo", "kl": 0.0, "entropy": 0.1}, "entropy"),
+        ({"name": "reuserl+bipace", "kl": 0.0}, "hidden_states"),
+    ],
+)
+def test_what_a_method_needs_and_an_engine_lacks(method, missing, tmp_path, monkeypatch):
+    (tmp_path / "narrow_engine.py").write_text(HALF)
+    engine = f"{tmp_path / 'narrow_engine.py'}:NARROW"
+    try:
+        with pytest.raises(TacitError, match=f"needs {missing}, which engine 'narrow' cannot do"):
+            prepare(recipe(engine=engine, method=method))
+        prepare(recipe(engine=engine, method={"name": "grpo", "kl": 0.0}))
+    finally:
+        sys.modules.pop("narrow_engine", None)
+        sys.path[:] = [place for place in sys.path if place != str(tmp_path)]
+
+
+def test_an_engine_declares_what_exists():
+    with pytest.raises(TacitError, match=r"declares \['flying'\], which no method asks for"):
+        Engine("odd", "", frozenset({"flying"}), EngineSettings, lambda model, settings: None)
+
+
+def test_the_engine_turns_on_what_a_method_needs():
+    prepared = prepare(recipe(method={"name": "ppo"}))
+    assert prepared.recipe.engine.value_head and any("value_head" in note for note in prepared.recipe.notes)
+
+
+def test_a_policy_nobody_asks_for_is_refused():
+    with pytest.raises(TacitError, match=r"\[policies.extractor\]: method 'grpo' does not use a policy of that name"):
+        prepare(recipe(policies={"extractor": {"model": "tiny-base"}}))
+    with pytest.raises(TacitError, match="no model at '/nowhere/at/all'"):
+        prepare(recipe(policies={"extractor": {"model": "/nowhere/at/all"}}))
+
+
+def test_a_second_policy_is_like_the_first_unless_something_is_said():
+    teaching = f"{Path(__file__).parents[1] / 'teaching.py'}:Teaching"
+    told = recipe(method=teaching, engine={"threads": 1}, policies={"pupil": {"model": "tiny", "tiny": {"layers": 1}}})
+    assert told.policies["pupil"].tiny.layers == 1 and told.policies["pupil"].engine.threads == 1
+    own = {"model": "tiny-base", "engine": {"device": "cpu"}}
+    other = recipe(model="tiny", method=teaching, engine={"lora_rank": 8}, policies={"pupil": own}).policies["pupil"]
+    assert other.tiny is None and (other.engine.lora_rank, other.engine.device) == (8, "cpu"), "what is not said is the first's"
+    larger = recipe(model="tiny", method=teaching, policies={"pupil": {"model": "tiny-4m"}}).policies["pupil"]
+    assert larger.tiny == TINY_SIZES["tiny-4m"]
+    assert Recipe.from_json(told.to_json()) == told
+    with pytest.raises(TacitError, match=r"unknown setting 'size' in \[policies.pupil\]"):
+        recipe(method=teaching, policies={"pupil": {"size": 3}})

@@ -1,0 +1,156 @@
+"""Several worlds in one run: how they are written, how an iteration is shared out, and what each keeps to itself."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scripted import ScriptedPolicy, solve_countdown
+
+from tacit.cli.main import main
+from tacit.config.checks import prepare
+from tacit.config.recipe import Recipe, read_mixture
+from tacit.core.credit import Batch
+from tacit.core.errors import TacitError
+from tacit.evaluation.scores import over_worlds
+from tacit.methods import get_method
+from tacit.rollout.worlds import InPlace
+from tacit.training.loop import Loop
+from tacit.training.practice import Playground, share_out, walk
+from tacit.worlds import get_environment
+
+
+def test_shares_are_equal_unless_said():
+    assert read_mixture("alfworld") == {"alfworld": 1.0}
+    assert read_mixture("alfworld, countdown") == {"alfworld": 0.5, "countdown": 0.5}
+    assert read_mixture("path/to/file.py:WORLD=0.25,countdown=0.75") == {"path/to/file.py:WORLD": 0.25, "countdown": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("alfworld=0.5,countdown=0.4", "add up to 0.9, not to 1"),
+        ("alfworld=0.5,countdown", "none for countdown"),
+        ("alfworld=0.5,countdown=half", "'half' is no share"),
+        ("alfworld=1.5,countdown=-0.5", "'1.5' is no share"),
+        ("alfworld,alfworld", "names 'alfworld' twice"),
+        ("alfworld,,countdown", "an empty name"),
+    ],
+)
+def test_shares_that_make_no_sense_are_refused(text, reason, capsys):
+    with pytest.raises(TacitError, match=reason):
+        read_mixture(text)
+    assert main(["train", "--world", text]) == 2 and reason in capsys.readouterr().err
+
+
+def test_every_world_gets_its_share_over_the_iterations():
+    assert share_out(8, [1.0], 1) == [8]
+    assert share_out(8, [0.75, 0.25], 3) == [6, 2]
+    counts = np.array([share_out(4, [0.6, 0.3, 0.1], n) for n in range(1, 11)])
+    assert (counts.sum(axis=1) == 4).all() and counts.sum(axis=0).tolist() == [24, 12, 4]
+    assert share_out(1, [0.5, 0.5], 1) != share_out(1, [0.5, 0.5], 2), "one group an iteration: they take turns"
+
+
+def test_the_pool_is_walked_through_epoch_by_epoch():
+    """Drawn afresh every iteration, 200 draws of 200 tasks had found 124 of them."""
+    taken = np.concatenate([walk(200, 8 * n, 8, seed=3) for n in range(25)])
+    assert sorted(taken) == list(range(200)), "each once"
+    again = np.concatenate([walk(200, 200 + 8 * n, 8, seed=3) for n in range(25)])
+    assert sorted(again) == list(range(200)) and list(again) != list(taken), "then all of them in another order"
+    assert len(walk(5, 3, 4, seed=0)) == 4, "an epoch may end in the middle of an iteration"
+
+
+def playground(name: str, share: float) -> Playground:
+    world = get_environment(name)
+    settings = get_method("reuserl")(wording="terse", style="bare", admissible=False, history=1, kl=0.0)
+    method = settings.build(world)
+    return Playground(method, world.tasks("train", 16, 0), InPlace(world.make), 16, 4, name, share)
+
+
+def test_one_iteration_in_two_worlds():
+    policy = ScriptedPolicy(
+        lambda prompt, seed: solve_countdown(prompt) if set(prompt) <= set("0123456789 >!:op(+-*/,)\n") else "look"
+    )
+    loop = Loop([playground("countdown", 0.75), playground("alfworld", 0.25)], policy, iterations=4)
+    done = loop.iterate(1)
+    worlds = [group.task.world for group in done.played]
+    assert worlds.count("countdown") == 12 and worlds.count("alfworld") == 4
+    assert done.metrics["countdown/success"] == 1.0 and done.metrics["alfworld/success"] == 0.0
+    assert done.metrics["success"] == 0.75 and done.metrics["countdown/dictionary_size"] >= 5
+    ((batch, _, _),) = policy.updates
+    assert len(set(batch.group.tolist())) == 16 and len(set(batch.trajectory.tolist())) == 16 * 8, "numbered apart"
+    assert loop.drawn == {"countdown": 12, "alfworld": 4}
+    assert all(f"seconds_{phase}" in done.metrics for phase in ("rollout", "credit", "scoring", "update", "companions"))
+
+
+def test_collecting_may_run_ahead_of_learning():
+    policy = ScriptedPolicy(lambda prompt, seed: solve_countdown(prompt) if seed % 2 else "hm")
+    ahead, behind = (Loop([playground("countdown", 1.0)], policy, iterations=2) for _ in range(2))
+    first, second = ahead.collect(1), ahead.collect(2)
+    overlapped = [ahead.learn(first), ahead.learn(second)]
+    in_turn = [behind.iterate(1), behind.iterate(2)]
+    for one, other in zip(overlapped, in_turn, strict=True):
+        assert [g.task.id for g in one.played] == [g.task.id for g in other.played]
+
+
+def test_batches_with_other_columns_are_not_joined():
+    one = Batch.imitation([np.arange(3)], [np.arange(2)])
+    with pytest.raises(ValueError, match="other columns"):
+        Batch.concatenate([one, one.with_column("returns", "row", np.zeros(1))])
+
+
+def test_what_is_said_of_one_world_holds_there_alone():
+    document = {
+        "world": "alfworld=0.5,countdown=0.5", "model": "tiny-base", "method": "grpo", "max_steps": 9,
+        "worlds": {"countdown": {"max_steps": 5, "evaluation": {"tasks": 7}, "method": {"history": 0}}},
+    }  # fmt: skip
+    prepared = prepare(Recipe.from_json(document))
+    house, puzzle = prepared.recipe.places
+    assert (house.train.max_steps, house.train.evaluation.split, house.settings.history) == (9, "unseen", 2)
+    assert (puzzle.train.max_steps, puzzle.train.evaluation.split, puzzle.settings.history) == (5, "test", 0)
+    assert puzzle.train.evaluation.tasks == 7 and house.train.evaluation.tasks == 128
+    stored = json.loads(json.dumps(prepared.recipe.to_json()))
+    assert Recipe.from_json(stored).places == prepared.recipe.places, "as it is written down, so it is read"
+    assert prepared.recipe.at("countdown").train.max_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("worlds", "reason"),
+    [
+        ({"cooking": {}}, "about a world the run is not in"),
+        ({"countdown": {"speed": 3}}, "unknown setting 'speed'"),
+        ({"countdown": {"method": {"clip_high": 0.3}}}, "share one update"),
+        ({"countdown": {"split": "seen"}}, "unknown split 'seen' of world 'countdown'"),
+        ({"countdown": {"evaluation": {"split": "unseen"}}}, "unknown split 'unseen' of world 'countdown'"),
+    ],
+)
+def test_bad_tables_of_single_worlds(worlds, reason):
+    with pytest.raises(TacitError, match=reason):
+        prepare(Recipe.from_json({"world": "alfworld,countdown", "model": "tiny-base", "worlds": worlds}))
+
+
+def test_what_is_said_of_one_world_is_not_overruled_for_a_small_model():
+    own = {"countdown": {"method": {"style": "tags", "wording": "full"}}}
+    document = {"world": "alfworld,countdown", "model": "tiny-base", "worlds": own}
+    house, puzzle = prepare(Recipe.from_json(document)).recipe.places
+    assert (puzzle.settings.style, puzzle.settings.wording) == ("tags", "full")
+    assert (house.settings.style, house.settings.wording) == ("bare", "terse")
+
+
+def test_one_world_under_two_names_is_refused():
+    twice = "countdown,tacit.worlds.countdown:ENVIRONMENT"
+    with pytest.raises(TacitError, match="names one world twice: countdown, countdown"):
+        prepare(Recipe.from_json({"world": twice, "model": "tiny-base"}))
+
+
+def test_worlds_count_the_same_in_a_score_however_large_their_panels():
+    def score(world, success, episodes):
+        known = {"stage": "rl", "step": 3, "panel": f"{world}/test/{episodes}", "world": world}
+        return {**known, "success": success, "interval": [success - 0.1, success + 0.1], "episodes": episodes}
+
+    both = over_worlds([score("a", 0.8, 10), score("b", 0.4, 90)])
+    assert both["success"] == pytest.approx(0.6) and both["episodes"] == 100
+    assert both["interval"] == pytest.approx([0.6 - 0.1 / 2**0.5, 0.6 + 0.1 / 2**0.5])
+    assert both["worlds"]["b"]["success"] == 0.4 and both["panel"] == "a/test/10 + b/test/90"
+    assert over_worlds([score("a", 0.8, 10)]) == score("a", 0.8, 10)

@@ -1,0 +1,92 @@
+"""A package of its own brings a world, a method and an engine by entry points; they are listed, and train together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+MODULE = '''
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from guessing import NEXT
+from tacit.core.composition import Part, replaces
+from tacit.core.protocols import Engine
+from tacit.credit.episode import LeaveOneOut
+from tacit.engines.local.settings import ENGINE as LOCAL
+from tacit.methods.grpo import GRPO
+
+WORLD = replace(NEXT, name="letters")
+
+
+@dataclass(frozen=True)
+class Bold(GRPO):
+    """GRPO that leaves itself out."""
+
+    name: ClassVar[str] = "bold"
+    kl: float = 0.0
+
+    def changes(self, world, tools) -> Sequence[Part]:
+        return (replaces("credits", "episode credit", LeaveOneOut()),)
+
+
+def load(model, settings):
+    print("the courier loads", model.name)
+    return LOCAL.load(model, settings)
+
+
+ENGINE = Engine("courier", "the local engine, carried", LOCAL.capabilities, LOCAL.settings, load, LOCAL.fit)
+'''
+ENTRY_POINTS = """
+[tacit.worlds]
+letters = letters_package:WORLD
+[tacit.methods]
+bold = letters_package:Bold
+[tacit.engines]
+courier = letters_package:ENGINE
+broken = letters_package:NOTHING
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """As pip leaves an installed package: its modules, and a dist-info beside them."""
+    place = tmp_path_factory.mktemp("site")
+    (place / "letters_package.py").write_text(MODULE)
+    info = place / "letters_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: letters-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    return place
+
+
+def tacit(installed: Path, *words: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(installed), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-m", "tacit", *words], env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_they_are_listed(installed):
+    for what, name in (("worlds", "letters"), ("methods", "bold"), ("engines", "courier")):
+        listed = tacit(installed, "list", what)
+        assert listed.returncode == 0 and name in listed.stdout, listed.stdout + listed.stderr
+
+
+def test_they_train_together(installed, tmp_path):
+    words = ["--world", "letters", "--method", "bold+gigpo", "--engine", "courier", "--model", "tiny-0.5m", "--iterations", "1",
+             "--groups", "2", "--group-size", "2", "--sft.steps", "2", "--tasks", "8", "--evaluation.tasks", "2",
+             "--engine.device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
+    done = tacit(installed, "train", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the courier loads tiny-0.5m" in done.stdout and (tmp_path / "run" / "summary.json").exists()
+
+
+def test_what_a_package_does_not_have_is_said(installed):
+    done = tacit(installed, "train", "--world", "letters", "--engine", "broken")
+    assert done.returncode == 2 and "cannot load the engine 'broken' of letters-package" in done.stderr

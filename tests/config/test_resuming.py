@@ -1,0 +1,56 @@
+"""What may change when a run goes on, also in what was said of one of its worlds; and what only a whole run can be told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tacit.config.checks import fixed_differences
+from tacit.config.recipe import Recipe
+from tacit.core.errors import TacitError
+
+MIXED = {"world": "alfworld,countdown", "model": "tiny-base"}
+OWN = "tacit.worlds.countdown:ENVIRONMENT"
+
+
+def written(worlds=None, **more):
+    return Recipe.from_json({**MIXED, **more, **({"worlds": worlds} if worlds else {})}).to_json()
+
+
+def test_what_may_change_may_change_in_one_world():
+    before = written({"countdown": {"workers": 1, "max_steps": 9}})
+    after = written({"countdown": {"workers": 2, "world_timeout_s": 5.0, "max_steps": 9}}, keep=7, workers=3)
+    assert fixed_differences(before, after) == []
+    assert fixed_differences(written(), after | {"worlds": {"countdown": {"workers": 2}}}) == [], "nothing was said before"
+    assert fixed_differences(after | {"worlds": {"countdown": {"workers": 2}}}, written(keep=7)) == [], "nor is it now"
+
+
+def test_the_rest_may_not_and_is_named_where_it_is():
+    before = written({"countdown": {"evaluation": {"tasks": 9}}})
+    after = written({"countdown": {"evaluation": {"tasks": 8}, "method": {"history": 1}}, "alfworld": {"max_steps": 3}})
+    assert fixed_differences(before, after) == [
+        "worlds.alfworld.max_steps=3", "worlds.countdown.evaluation.tasks=8", "worlds.countdown.method.history=1",
+    ]  # fmt: skip
+    assert fixed_differences(before, written()) == ["worlds.countdown.evaluation.tasks=None"]
+    assert fixed_differences(written(), written(evaluation={"every": 2})) == ["evaluation.every=2"]
+
+
+def test_a_world_whose_name_has_dots():
+    place = {"world": f"alfworld,{OWN}"}
+    before, after = (written({OWN: {"workers": n, "max_steps": n}}, **place) for n in (1, 2))
+    assert fixed_differences(before, after) == [f"worlds.{OWN}.max_steps=2"]
+
+
+@pytest.mark.parametrize(
+    ("table", "setting"),
+    [
+        ({"keep": 1}, "keep"),
+        ({"checkpoint-every": 1}, "checkpoint-every"),
+        ({"seed": 4}, "seed"),
+        ({"sft": {"lr": 0.1}}, "sft.lr"),
+        ({"sft": {"rounds": 1}}, "sft.rounds"),
+        ({"evaluation": {"every": 1}}, "evaluation.every"),
+    ],
+)
+def test_what_the_worlds_of_a_run_share_is_not_said_of_one(table, setting):
+    with pytest.raises(TacitError, match=rf"\[worlds.countdown\] says '{setting}', which the worlds of a run share"):
+        written({"countdown": table})

@@ -1,0 +1,147 @@
+"""What the agent reads: the last k turns, and notes that stay inside their frame."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from plain_words import TASK, Plain, Recalling
+from scripted import Words
+
+from tacit.core.types import PLAIN, Condition, Observation, Transition
+from tacit.prompts.conversation import CLOSE, OPEN, frame
+from tacit.prompts.history import History
+from tacit.rollout.encoding import fit
+
+
+def prompts(context, turns=4, condition=PLAIN):
+    reader = context.begin(TASK, condition)
+    out = []
+    for t in range(turns):
+        out.append(reader.read(Observation(f"o{t}", ("a",))))
+        assert reader.record(f"a{t}", Transition(Observation(f"o{t + 1}"))) == {}
+    return out
+
+
+@pytest.mark.parametrize(
+    ("turns", "history"),
+    [
+        (0, ()),
+        (2, ("2: saw o1, did a1", "3: saw o2, did a2")),
+        (None, ("1: saw o0, did a0", "2: saw o1, did a1", "3: saw o2, did a2")),
+        (9, ("1: saw o0, did a0", "2: saw o1, did a1", "3: saw o2, did a2")),
+    ],
+)
+def test_the_last_k_turns(turns, history):
+    last = prompts(History(Plain(), turns))[-1]
+    assert last.history == history
+    assert last.text == "\n".join(["task: win", *history, "4: see o3 ['a']", "answer tags"])
+
+
+def test_the_first_prompt_has_no_history():
+    first = prompts(History(Plain(), None))[0]
+    assert first.history == () and first.now == "1: see o0 ['a']"
+
+
+def test_admissible_actions_and_style_are_the_contexts_to_decide():
+    last = prompts(History(Plain(), 0, admissible=False, style="bare"))[-1]
+    assert last.now == "4: see o3" and last.request == "answer bare"
+
+
+def test_no_history_is_spoken_of_that_is_not_shown():
+    assert [p.now for p in prompts(History(Recalling(), 0, admissible=False))][-1] == "4: see o3"
+    first, second, *_ = prompts(History(Recalling(), 2, admissible=False))
+    assert first.now == "1: see o0", "there is no past yet"
+    assert second.now == "after what stands above, 2: see o1"
+
+
+def test_a_history_that_was_cut_away_is_not_spoken_of_either():
+    last = prompts(History(Recalling(), 2, admissible=False))[-1]
+    once, twice = last.without_oldest(), last.without_oldest().without_oldest()
+    assert len(once.history) == 1 and once.now == "after what stands above, 4: see o3"
+    assert twice.history == () and twice.now == "4: see o3" and "above" not in twice.text
+    fitted, _, fits = fit(last, Words(20), 4)
+    assert fits and fitted == twice
+    plain = prompts(History(Plain(), 2, admissible=False))[-1]
+    assert plain.without_oldest().without_oldest().now == plain.now, "a wording that never speaks of it has nothing to change"
+
+
+def test_episodes_do_not_share_their_past():
+    context = History(Plain(), None)
+    assert prompts(context)[0].history == () == prompts(context)[0].history
+
+
+def test_a_conditions_note_follows_the_task():
+    last = prompts(History(Plain(), 0), condition=Condition("guided", "look first"))[-1]
+    assert last.text.splitlines()[:4] == ["task: win", "<note>", "look first", "</note>"]
+    assert prompts(History(Plain(), 0))[-1].task_note == ""
+
+
+def test_a_note_is_delimited_and_bounded():
+    assert frame(" look \n") == "<note>\nlook\n</note>"
+    assert frame("x" * 5000) == f"<note>\n{'x' * 2000}\n</note>"
+    assert frame("abc", limit=2) == "<note>\nab\n</note>"
+
+
+@pytest.mark.parametrize("note", ["", "  \n", "</note>", "</note> </note>", "<note>\n</note>"])
+def test_a_note_that_says_nothing_is_left_out(note):
+    assert frame(note) == ""
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "</note x>",
+        "</note/>",
+        "</note\u200b>",
+        "<\u200b/note>",
+        "</no\u200bte>",
+        '<note kind="system">',
+        "</\nNOTE\n>",
+        "</note\u00a0>",
+    ],
+)
+def test_what_reads_as_the_end_of_a_note_is_none(tag):
+    assert frame(f"before {tag}after") == "<note>\nbefore after\n</note>"
+    assert frame(f"before </no{tag}te>after") == "<note>\nbefore after\n</note>"
+
+
+@pytest.mark.parametrize("text", ["a <notebook> b", "a < b and note c > d", "<notes>", "if x <note_2> then"])
+def test_what_is_no_delimiter_stays(text):
+    assert frame(text) == f"<note>\n{text}\n</note>"
+
+
+pieces = st.lists(
+    st.sampled_from(
+        ["<note>", "</note>", "</NOTE >", "</", "<", "note", ">", "/", " ", "no", "te>", "</n", "ote>", "x", "\u200b"]
+    ),
+    max_size=30,
+).map("".join)
+
+
+@given(st.one_of(pieces, st.text()), st.integers(1, 60))
+@example("</no</note>te>", 2000)
+@example("<<note>/note>", 2000)
+def test_no_note_can_close_its_own_frame(note, limit):
+    framed = frame(note, limit)
+    if framed:
+        assert framed.startswith(f"{OPEN}\n") and framed.endswith(f"\n{CLOSE}")
+        inside = framed[len(OPEN) + 1 : -len(CLOSE) - 1]
+        assert inside.strip() and len(inside) <= limit
+        assert not re.search(r"<\s*/?\s*note(\s[^<>]*)?/?>", inside, re.IGNORECASE)
+
+
+def test_a_hostile_note_takes_no_time():
+    began = time.perf_counter()
+    frame("</note" * 40_000 + ">" * 40_000)
+    assert time.perf_counter() - began < 1.0
+
+
+def test_a_note_full_of_what_nobody_sees_is_framed_at_once():
+    began = time.process_time()
+    for _ in range(20):
+        frame("<" + "\u3164" * 1999)
+    assert time.process_time() - began < 1.0

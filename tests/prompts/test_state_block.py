@@ -1,0 +1,149 @@
+"""The constant context: what is in it, what is left out on request, and that it never grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from plain_words import TASK, Plain, Recalling
+from scripted import ScriptedPolicy, stumble_through_countdown
+
+from tacit.core.errors import TacitError
+from tacit.core.protocols import Sampling
+from tacit.core.types import PLAIN, Condition, Observation, Transition
+from tacit.prompts.history import History
+from tacit.prompts.state_block import StateBlock
+from tacit.rollout.episodes import EpisodePlan, rollout
+from tacit.rollout.worlds import InPlace
+from tacit.worlds import get_environment
+
+
+@dataclass(frozen=True)
+class Diary:
+    """Counts turns; a gossiping one writes all of them down."""
+
+    gossip: bool = False
+    version: str = "diary-1"
+
+    def start(self, task, observation):
+        return [f"{task.goal} from {observation.text}"]
+
+    def update(self, state, action, transition):
+        return [*state, action]
+
+    def render(self, state):
+        return "block: " + (" ".join(state) if self.gossip else f"{state[0]}, {len(state) - 1} done")
+
+    def signals(self, before, after):
+        return {"progress": float(len(after) - len(before)), "error": 0.25}
+
+
+def prompts(context, turns=4, condition=PLAIN):
+    reader = context.begin(TASK, condition)
+    out = []
+    for t in range(turns):
+        out.append(reader.read(Observation(f"o{t}", ("a",))))
+        assert reader.record(f"a{t}", Transition(Observation(f"o{t + 1}"))) == {"progress": 1.0, "error": 0.25}
+    return out
+
+
+def test_the_context_is_task_turn_before_block_and_observation():
+    first, *_, last = prompts(StateBlock(Plain(), Diary()))
+    assert first.text.splitlines() == ["task: win", "block: win from o0, 0 done", "1: see o0", "answer bare"]
+    assert last.text.splitlines() == [
+        "task: win",
+        "3: saw o2, did a2",
+        "block: win from o0, 3 done",
+        "4: see o3",
+        "answer bare",
+    ]
+
+
+def test_no_turn_is_spoken_of_that_is_not_shown():
+    first, second, *_ = prompts(StateBlock(Recalling(), Diary()))
+    assert first.now == "block: win from o0, 0 done\n1: see o0"
+    assert second.now == "block: win from o0, 1 done\nafter what stands above, 2: see o1"
+    assert second.without_oldest().now == "block: win from o0, 1 done\n2: see o1", "the block stays"
+    assert prompts(StateBlock(Recalling(), Diary(), one_step=False))[1].now == "block: win from o0, 1 done\n2: see o1"
+
+
+def test_ablations_leave_out_what_they_say_and_measure_the_same():
+    """`prompts` itself checks the signals."""
+    assert prompts(StateBlock(Plain(), Diary(), block=False))[-1].text.splitlines()[1:3] == ["3: saw o2, did a2", "4: see o3"]
+    assert prompts(StateBlock(Plain(), Diary(), one_step=False))[-1].history == ()
+    bare = prompts(StateBlock(Plain(), Diary(), block=False, one_step=False))
+    memoryless = History(Plain(), 0, admissible=False, style="bare").begin(TASK, PLAIN)
+    assert bare[0] == memoryless.read(Observation("o0", ("a",)))
+
+
+def test_react_contexts_are_histories():
+    """ReAct-1step shows the turn before, ReAct-full all: the same turn, told in the same words."""
+    block, react = StateBlock(Plain(), Diary(), block=False, style="tags"), History(Plain(), 1, admissible=False)
+    for context in (react, replace(react, turns=None)):
+        reader = context.begin(TASK, PLAIN)
+        reader.read(Observation("o0"))
+        reader.record("a0", Transition(Observation("o1")))
+        assert reader.read(Observation("o1")) == prompts(block, 2)[1]
+
+
+def test_actions_are_listed_on_request():
+    assert prompts(StateBlock(Plain(), Diary(), admissible=True))[0].now.endswith("1: see o0 ['a']")
+
+
+def test_a_note_follows_the_task_and_does_not_count():
+    context = StateBlock(Plain(), Diary(), bound=80)
+    noted = prompts(context, condition=Condition("guided", "x" * 500))[-1]
+    assert noted.text.splitlines()[:4] == ["task: win", "<note>", "x" * 500, "</note>"]
+    assert noted.with_notes(task_note="") == prompts(context)[-1]
+
+
+def test_a_prompt_beyond_the_bound_is_an_error_that_says_what_grew():
+    context = StateBlock(Plain(), Diary(gossip=True), bound=120)
+    with pytest.raises(
+        TacitError, match=r"turn \d+ of task 'w/1' has \d+ characters, more than the bound of 120 .*state block"
+    ):
+        prompts(context, 50)
+    exact = len(prompts(StateBlock(Plain(), Diary()), 1)[0].text)
+    assert prompts(StateBlock(Plain(), Diary(), bound=exact), 1)
+    with pytest.raises(TacitError, match="turn 1 "):
+        prompts(StateBlock(Plain(), Diary(), bound=exact - 1), 1)
+
+
+def test_two_episodes_share_nothing():
+    context = StateBlock(Plain(), Diary())
+    assert prompts(context) == prompts(context)
+
+
+def test_signals_reach_the_steps_of_a_rollout():
+    world = get_environment("countdown")
+    context = StateBlock(world.wording("terse"), world.tracker)
+    plans = [EpisodePlan(task, seed) for seed, task in enumerate(world.tasks("train", 4, 0))]
+    policy = ScriptedPolicy(stumble_through_countdown)
+    played = rollout(plans, context, InPlace(world.make), policy, Sampling(max_tokens=32), 12)
+    steps = [step for trajectory in played for step in trajectory.steps]
+    names = {"progress", "error", *world.tracker.components}
+    assert all({"progress", "error"} <= set(step.signals) <= names for step in steps)
+    assert {step.signals["error"] for step in steps if step.action == "hm"} == {0.3}
+    for trajectory in played:
+        assert trajectory.success == (trajectory.steps[-1].signals["progress"] >= 1.0)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("alfworld", 4000), ("countdown", 4000), ("cooking", 4000), ("webshop", 4000)])
+@pytest.mark.parametrize("wording", ["full", "terse"])
+def test_every_world_with_a_tracker_stays_within_the_default_bound(name, limit, wording):
+    """Experts' episodes, to their end."""
+    world = get_environment(name)
+    context = StateBlock(world.wording(wording), world.tracker)
+    assert context.bound == limit
+    for task in world.tasks("train", 12, 5):
+        live, expert, reader = world.make(), world.expert()(task), context.begin(task, PLAIN)
+        observation = live.reset(task)
+        for _ in range(world.max_steps):
+            prompt = reader.read(observation)
+            assert len(prompt.history) <= 1 and len(prompt.text) <= limit
+            action = expert.act(observation)
+            transition = live.step(action)
+            reader.record(action, transition)
+            observation = transition.observation
+            if transition.done:
+                break

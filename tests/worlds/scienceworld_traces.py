@@ -1,0 +1,30 @@
+"""Gold paths as the simulator answered them (scienceworld 1.2.3), one of nearly every task: for tests that start no JVM."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from functools import cache
+from pathlib import Path
+
+from tacit.core.types import Observation, Task, Transition
+from tacit.worlds.scienceworld.tasks import TASKS, goals
+from tacit.worlds.scienceworld.world import is_refused
+
+
+@cache
+def traces() -> list[tuple[Task, list[tuple[str, str, float]]]]:
+    """(task, (action, what was answered, score) for every turn; the first is the beginning, without an action)"""
+    with lzma.open(Path(__file__).parent / "scienceworld_traces.json.xz", "rt", encoding="utf-8") as file:
+        rows = json.load(file)
+    return [(task(row["task"], row["variation"]), [tuple(turn) for turn in row["turns"]]) for row in rows]
+
+
+def task(name: str, variation: int, **data: int) -> Task:
+    about = {"task": name, "variation": variation, **data}
+    return Task("scienceworld", f"{name}/{variation}", TASKS[name].family, "train", 0, goals()[name][variation], about)
+
+
+def transition(text: str, before: float, score: float, label: str = "") -> Transition:
+    done = not 0 <= score < 1
+    return Transition(Observation(text), done, score >= 1, max(0.0, score), not is_refused(text), label, score - before)

@@ -1,0 +1,307 @@
+"""The household's experts: what they win, in how many steps, what they may see, and what throws them off."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import subprocess
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from alfworld_pens import house_of_pens, task_of
+from alfworld_problem import GOALS, problem
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Observation, Task
+from tacit.core.world import Expert
+from tacit.worlds.alfworld import ENVIRONMENT
+from tacit.worlds.alfworld.expert import Explorer, Oracle, plan
+from tacit.worlds.alfworld.house_tables import PLACES, chance
+from tacit.worlds.alfworld.published import load_games, parse_problem
+from tacit.worlds.alfworld.tracker import command_of, read_goal, read_view
+from tacit.worlds.alfworld.world import FAMILIES, AlfWorld, Goal, Household
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = ("train", "seen", "unseen")
+
+
+@cache
+def generated(split: str, count: int) -> Sequence[Task]:
+    return ENVIRONMENT.tasks(split, count, 7)
+
+
+def play(make: Callable[[Task], Expert], task: Task, max_steps: int = 50, noise: float = 0.0) -> tuple[list[str], AlfWorld]:
+    """The commands played and the world they led to."""
+    rng = random.Random(zlib.crc32(task.id.encode()))
+    world, expert, played = AlfWorld(), make(task), []
+    observation = world.reset(task)
+    while len(played) < max_steps and not world.household.won:
+        action = expert.act(observation)
+        assert action in observation.actions, f"{task.id}: {action!r} would be refused"
+        played.append(rng.choice(observation.actions) if rng.random() < noise else action)
+        observation = world.step(played[-1]).observation
+    return played, world
+
+
+def rates(make: Callable[[Task], Expert], tasks: Sequence[Task], **how) -> dict[str, float]:
+    games, wins = Counter(t.family for t in tasks), Counter(t.family for t in tasks if play(make, t, **how)[1].household.won)
+    assert set(games) == set(FAMILIES)
+    return {family: wins[family] / games[family] for family in games}
+
+
+def stuck(household: Household) -> bool:
+    """In hand is what fits nowhere in this house: then nothing can ever be taken or put again."""
+    if household.held is None:
+        return False
+    kind = household.game.things[household.held].kind
+    return not any((r.kind, kind) in household.game.fits for r in household.game.receptacles)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "goal"),
+    [
+        ("put a mug in coffeemachine.", Goal("pick", "mug", "coffeemachine")),
+        ("put some toiletpaper on toiletpaperhanger.", Goal("pick", "toiletpaper", "toiletpaperhanger")),
+        ("look at bowl under the desklamp.", Goal("look", "bowl", "desklamp")),
+        ("examine the pen with the desklamp.", Goal("look", "pen", "desklamp")),
+        ("clean some plate and put it in cabinet.", Goal("clean", "plate", "cabinet")),
+        ("put a clean plate in cabinet.", Goal("clean", "plate", "cabinet")),
+        ("heat some egg and put it in fridge.", Goal("heat", "egg", "fridge")),
+        ("put a hot egg in fridge.", Goal("heat", "egg", "fridge")),
+        ("cool some pan and put it in stoveburner.", Goal("cool", "pan", "stoveburner")),
+        ("put a cool pan in stoveburner.", Goal("cool", "pan", "stoveburner")),
+        ("put two cd in safe.", Goal("pick2", "cd", "safe")),
+        ("find two cd and put them in safe.", Goal("pick2", "cd", "safe")),
+    ],
+)
+def test_goals_are_read_from_their_sentences(sentence, goal):
+    assert read_goal(sentence) == goal
+
+
+def test_a_sentence_that_is_no_goal_is_refused():
+    with pytest.raises(TacitError, match="'tidy up'"):
+        read_goal("tidy up")
+
+
+def test_feedback_names_every_command_that_changed_something():
+    """Half purposeful, half random play, so that every verb but `slice` comes up."""
+    idle, verbs = ("look", "inventory", "help", "examine", "fly"), set()
+    for task in generated("train", 60)[:24]:
+        world, rng = AlfWorld(), random.Random(zlib.crc32(task.id.encode()))
+        assert command_of(world.reset(task).text) == ""
+        for _ in range(40):
+            purposeful = plan(world.household)[:1] if rng.random() < 0.5 else []
+            action = (purposeful or [rng.choice([*world.household.commands, "fly"])])[0]
+            expected = "" if action.startswith(idle) else action
+            assert command_of(world.step(action).observation.text) == expected
+            verbs.add(action.split()[0])
+    assert verbs >= {"go", "open", "close", "take", "move", "use", "clean", "heat", "cool", *idle}
+    assert command_of("You sliced the apple 1 with the butterknife 2.") == "slice apple 1 with butterknife 2"
+
+
+def test_views_are_read():
+    assert read_view("You arrive at desk 1. On the desk 1, you see a cd 12, and a pen 3.") == ("desk 1", ["cd 12", "pen 3"])
+    assert read_view("You open the safe 1. The safe 1 is open. In it, you see nothing.") == ("safe 1", [])
+    assert read_view("You arrive at safe 1. The safe 1 is closed.") is None
+    assert read_view("You are facing the desk 1. Next to it, you see a pen 3.") is None
+
+
+def test_every_kind_of_goal_has_usual_places():
+    kinds = {read_goal(task.goal).kind for split in GENERATED for task in generated(split, 60)}
+    assert kinds <= set(PLACES)
+    assert "desklamp" in PLACES
+    assert chance("pillow", "bed") > chance("pillow", "armchair") > chance("pillow", "fridge") > 0
+    assert chance("gramophone", "diningtable") > chance("gramophone", "toaster") > 0
+
+
+@pytest.mark.parametrize("split", GENERATED)
+def test_generated_houses_are_won(split):
+    tasks = generated(split, 60)
+    assert min(rates(Explorer, tasks).values()) >= 0.9
+    assert set(rates(Oracle, tasks).values()) == {1.0}
+
+
+def published(shared_data: Path, name: str, per_family: int | None = None) -> list[Task]:
+    tasks = list(load_games(shared_data / "alfworld" / f"{name}.jsonl.xz").tasks)
+    random.Random(0).shuffle(tasks)
+    if per_family is None:
+        return tasks
+    return [task for family in FAMILIES for task in [t for t in tasks if t.family == family][:per_family]]
+
+
+def check_published(tasks: list[Task]) -> None:
+    assert min(rates(Explorer, tasks).values()) >= 0.9
+    for task in tasks:
+        played, world = play(Oracle, task)
+        assert world.household.won
+        assert len(played) <= len(task.data["walkthrough"])
+
+
+def test_published_games_are_won(shared_data):
+    """Held-out ones: the table of places was made from the training games."""
+    check_published(published(shared_data, "valid_seen", 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train", "valid_seen"])
+def test_all_published_games_are_won(shared_data, name):
+    check_published(published(shared_data, name))
+
+
+@pytest.mark.parametrize("make", [Explorer, Oracle])
+def test_random_commands_in_between_only_cost_time(make):
+    """30% of commands are somebody else's: all is won that still can be."""
+    worlds = [play(make, task, max_steps=150, noise=0.3)[1] for task in generated("train", 60)]
+    assert all(world.household.won or stuck(world.household) for world in worlds)
+    assert sum(world.household.won for world in worlds) >= 0.9 * len(worlds)
+
+
+def test_explorer_recovers_from_what_it_did_not_see():
+    """After each of its first ten moves two random ones happen behind its back."""
+    lost = 0
+    for task in generated("seen", 60)[::2]:
+        world, expert, rng = AlfWorld(), Explorer(task), random.Random(zlib.crc32(task.id.encode()))
+        observation = world.reset(task)
+        for number in range(150):
+            observation = world.step(expert.act(observation)).observation
+            for _ in range(2 if number < 10 else 0):
+                if not world.household.won:
+                    observation = world.step(rng.choice(observation.actions)).observation
+            if world.household.won:
+                break
+        lost += not (world.household.won or stuck(world.household))
+    assert lost == 0
+
+
+@pytest.mark.parametrize("task", generated("unseen", 12), ids=lambda task: task.id)
+def test_explorer_needs_nothing_but_the_goal(task):
+    """The same commands with and without the game in its hands; and the same again."""
+    blind = play(lambda _: Explorer(Task("", "", "", "", 0, task.goal)), task)[0]
+    assert blind == play(Explorer, task)[0] == play(Explorer, task)[0]
+
+
+def test_hidden_things_do_not_change_what_explorer_does():
+    """Where the other pen happens to be in the drawer it delivers to, it has played the same and has luck, no more."""
+    usual, short = (play(Explorer, task_of(house_of_pens(second)))[0] for second in ("drawer 2", "drawer 1"))
+    assert short == usual[:5]
+
+
+def test_two_come_together_in_one_place():
+    """The oracle brings the other pen to drawer 2, where one is. The explorer cannot know; both end in one drawer."""
+    assert play(Oracle, task_of(house_of_pens("drawer 2")))[0] == [
+        "go to desk 1",
+        "take pen 1 from desk 1",
+        "go to drawer 2",
+        "open drawer 2",
+        "move pen 1 to drawer 2",
+    ]
+    assert play(Explorer, task_of(house_of_pens("drawer 2")))[0] == [
+        "go to desk 1",
+        "take pen 1 from desk 1",
+        "go to drawer 1",
+        "open drawer 1",
+        "move pen 1 to drawer 1",
+        "go to drawer 2",
+        "open drawer 2",
+        "take pen 2 from drawer 2",
+        "go to drawer 1",
+        "move pen 2 to drawer 1",
+    ]
+
+
+@pytest.mark.parametrize("make", [Explorer, Oracle])
+def test_what_is_not_wanted_is_put_down(make):
+    task = task_of(house_of_pens("drawer 2"))
+    world, expert = AlfWorld(), make(task)
+    expert.act(world.reset(task))
+    expert.act(world.step("go to bed 1").observation)
+    assert expert.act(world.step("take pillow 1 from bed 1").observation) == "move pillow 1 to bed 1"
+    assert expert.act(world.step("go to desk 1").observation) == "go to bed 1"
+
+
+@pytest.mark.parametrize("make", [Explorer, Oracle])
+def test_with_a_thing_in_hand_that_fits_nowhere_they_keep_calm(make):
+    task = task_of(house_of_pens("drawer 2"))
+    world, expert = AlfWorld(), make(task)
+    expert.act(world.reset(task))
+    expert.act(world.step("go to bed 1").observation)
+    observation = world.step("take teddybear 1 from bed 1").observation
+    for _ in range(30):
+        action = expert.act(observation)
+        assert action in observation.actions
+        observation = world.step(action).observation
+    assert action == "look"
+
+
+def test_oracle_says_when_it_cannot_follow():
+    task = generated("train", 60)[0]
+    world, oracle = AlfWorld(), Oracle(task)
+    oracle.act(world.reset(task))
+    world.step(world.household.commands[0])
+    elsewhere = Observation("You are in the middle of a room.", ("look",))
+    with pytest.raises(TacitError, match="lost track"):
+        oracle.act(elsewhere)
+    with pytest.raises(TacitError, match="no 'game'"):
+        Oracle(replace(task, data={}))
+
+
+def shorter_win(household: Household, limit: int) -> bool:
+    """Whether some sequence of fewer than `limit` commands wins: all are tried."""
+
+    def state(h: Household) -> tuple:
+        changing = (h.clean, h.hot, h.cool, h.toggled)
+        return h.location, h.held, *h.opened, *map(tuple, h.contents), *map(frozenset, changing)
+
+    seen, front = {state(household)}, [household]
+    for _ in range(limit - 1):
+        reached = []
+        for before in front:
+            for command in before.commands:
+                if command.startswith(("look", "inventory", "help", "examine", "slice")):
+                    continue
+                after = copy.deepcopy(before, {id(before.game): before.game})
+                after.answer(command)
+                if after.won:
+                    return True
+                if state(after) not in seen:
+                    seen.add(state(after))
+                    reached.append(after)
+        front = reached
+    return False
+
+
+@pytest.mark.parametrize("family", GOALS)
+def test_plans_win_and_are_as_short_as_can_be(family):
+    """From states of random play; brute force finds nothing shorter than their last four commands."""
+    rng = random.Random(zlib.crc32(family.encode()))
+    for number in range(100):
+        household = Household(parse_problem(problem(family), "do it."))
+        for _ in range(rng.randrange(30)):
+            household.answer(rng.choice(household.commands))
+        commands = plan(household)
+        for left in range(len(commands), 0, -1):
+            assert not household.won
+            assert number >= 10 or left != min(4, len(commands)) or not shorter_win(household, left)
+            assert commands[-left] in household.commands
+            household.answer(commands[-left])
+        assert household.won
+
+
+def test_both_are_registered_and_the_explorer_is_imitated():
+    assert list(ENVIRONMENT.experts) == ["explorer", "oracle"]
+    assert ENVIRONMENT.expert() is Explorer
+
+
+def test_benchmark_reports_both_experts():
+    script = [sys.executable, str(ROOT / "benchmarks" / "alfworld_experts.py"), "--split", "unseen", "--count", "12", "--json"]
+    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True)
+    results = json.loads(done.stdout.splitlines()[-1])["unseen"]
+    assert {name: set(rows) for name, rows in results.items()} == {"explorer": set(FAMILIES), "oracle": set(FAMILIES)}
+    assert all(row["wins"] == row["games"] == 2 for row in results["oracle"].values())

@@ -1,0 +1,82 @@
+"""The cooking game's block in other forms, and the rule that reads it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tacit.core.errors import TacitError
+from tacit.core.types import PLAIN, Observation, Task, Transition
+from tacit.prompts.state_block import StateBlock
+from tacit.worlds.cooking import ENVIRONMENT
+from tacit.worlds.cooking.expert import act
+from tacit.worlds.cooking.world import CookingWorld
+
+
+def wins(task: Task, form: str, wording: str = "terse") -> bool:
+    context = StateBlock(ENVIRONMENT.wording(wording), ENVIRONMENT.tracker_of(form))
+    world, reader = CookingWorld(), context.begin(task, PLAIN)
+    observation = world.reset(task)
+    for _ in range(ENVIRONMENT.max_steps):
+        action = act(reader.read(observation).text)
+        transition = world.step(action)
+        reader.record(action, transition)
+        observation = transition.observation
+        if transition.done:
+            return transition.success
+    return False
+
+
+@pytest.mark.parametrize("wording", ["terse", "full"])
+@pytest.mark.parametrize("form", ["full", "text"])
+def test_the_block_is_enough_to_win_every_game(form, wording):
+    tasks = ENVIRONMENT.tasks("test", 60, 0)
+    assert {task.family for task in tasks} == set(ENVIRONMENT.families)
+    assert all(wins(task, form, wording) for task in tasks)
+
+
+def test_without_what_is_left_to_search_it_is_not():
+    tasks = ENVIRONMENT.tasks("test", 60, 0)
+    assert 0 < sum(wins(task, "no_places") for task in tasks) < 45
+
+
+def test_a_prompt_without_a_block_is_refused():
+    with pytest.raises(TacitError, match="reads a state block, and this prompt has none"):
+        act("kitchen | fridge?")
+
+
+def test_the_text_says_all_the_tracker_wants_to_know():
+    """Random play, some of it nonsense: the same states and rewards, with nothing but texts and actions."""
+    full, text = ENVIRONMENT.tracker_of("full"), ENVIRONMENT.tracker_of("text")
+    refused = ended = 0
+    for number, task in enumerate(ENVIRONMENT.tasks("train", 60, 1)):
+        rng, world = Random(number), CookingWorld()
+        observation = world.reset(task)
+        one, other = full.start(task, observation), text.start(task, Observation(observation.text))
+        for _ in range(ENVIRONMENT.max_steps):
+            action = rng.choice([*observation.actions, "fly to the moon", "", "cook salt with stove", "examine knife"])
+            transition = world.step(action)
+            observation = transition.observation
+            one, other = (
+                full.update(one, action, transition),
+                text.update(other, action, Transition(Observation(observation.text))),
+            )
+            assert one == other
+            refused += not transition.effective
+            if transition.done:
+                ended += 1
+                break
+    assert refused > 50 and ended > 10
+
+
+def test_forms_have_versions_of_their_own_and_show_what_they_say():
+    assert [tracker.version for tracker in ENVIRONMENT.trackers.values()] == [
+        *("cooking-2", "cooking-text-1", "cooking-no_places-1")
+    ]
+    for task in ENVIRONMENT.tasks("test", 20, 0):
+        blocks = []
+        for form in ("full", "no_places"):
+            tracker = ENVIRONMENT.tracker_of(form)
+            blocks.append(tracker.render(tracker.start(task, CookingWorld().reset(task))).split("\n"))
+        assert [line for line in blocks[0] if not line.startswith("to search: ")] == blocks[1]

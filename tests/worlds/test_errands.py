@@ -1,0 +1,132 @@
+"""Errands: rules by hand, what chance and one true entry are worth, and what each episode tells of the town."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from every_world import HOSTILE, expert_episode, fingerprint, fingerprint_elsewhere, random_episode
+from tracked import fold
+
+from tacit.core.errors import TacitError
+from tacit.core.types import StopReason
+from tacit.prompts.conversation import frame
+from tacit.rollout.replay import as_trajectory, playing
+from tacit.worlds import get_environment
+from tacit.worlds.errands.expert import Stranger
+from tacit.worlds.errands.tasks import make_task, split_of
+from tacit.worlds.errands.tracker import BOUND
+from tacit.worlds.errands.world import DOORS, HOME, THINGS, door_of, fact, is_true, read, town
+
+ENVIRONMENT = get_environment("errands")
+MUG = make_task("kitchen", "mug")
+DOOR = door_of("mug", HOME)
+OTHER = next(door for door in DOORS if door != DOOR)
+
+
+class Scripted:
+    def __init__(self, *actions):
+        self._actions = list(actions)
+
+    def act(self, observation):
+        return self._actions.pop(0)
+
+
+def episode(task, *actions, seed=0):
+    return as_trajectory(task, playing(ENVIRONMENT.make(), task, Scripted(*actions), len(actions)), seed)
+
+
+def won(player, tasks):
+    return sum(as_trajectory(t, playing(ENVIRONMENT.make(), t, player(t), ENVIRONMENT.max_steps)).success for t in tasks)
+
+
+def test_rules_by_hand():
+    found = episode(MUG, f"open {DOOR}", "take mug")
+    assert found.success and found.stop is StopReason.SUCCESS and len(found) == 2
+    assert found.steps[1].observation.text == f"behind {DOOR}: {', '.join(town(HOME)[DOOR])} | here it is"
+    late = episode(MUG, f"open {OTHER}", f"open {DOOR}", "take mug")
+    assert late.success and len(late) == 3
+    refused = episode(MUG, "take mug", f"open {OTHER}", f"take {town(HOME)[OTHER][0]}")
+    assert [s.effective for s in refused.steps] == [False, True, False] and not refused.success
+    assert read(refused.final.text) == (OTHER, town(HOME)[OTHER], "that is not wanted")
+    assert read(refused.steps[1].observation.text) == ("", (), "that is not here")
+
+
+def test_a_town_is_eight_doors_with_three_things_each_and_no_two_are_alike():
+    for number in (HOME, 1, 2):
+        kept = [thing for things in town(number).values() for thing in things]
+        assert tuple(town(number)) == DOORS and sorted(kept) == sorted(THINGS) and len(kept) == 24
+    assert town(1) != town(HOME) != town(2)
+
+
+def test_chance_is_one_in_four_and_one_true_entry_is_everything():
+    """The two baselines: who has learned nothing, without an entry and with the right one. A wrong one costs a door."""
+    tasks = ENVIRONMENT.tasks("elsewhere", 1200, 0)
+
+    def oracle(task):
+        return Stranger(task, fact(task.data["thing"], door_of(task.data["thing"], task.data["town"])))
+
+    def misled(task):
+        right = door_of(task.data["thing"], task.data["town"])
+        return Stranger(task, fact(task.data["thing"], next(d for d in DOORS if d != right)))
+
+    assert 0.21 < won(Stranger, tasks) / 1200 < 0.29, "2 of 8 doors"
+    assert won(oracle, tasks) == 1200
+    assert 0.11 < won(misled, tasks) / 1200 < 0.18, "1 of 7 doors"
+    assert won(ENVIRONMENT.expert(), ENVIRONMENT.tasks("test", 96, 0)) == 96
+
+
+def test_train_and_test_share_the_town_and_no_errand_and_elsewhere_is_elsewhere():
+    train, test, elsewhere = (
+        ENVIRONMENT.tasks(split, 10_000 if split != "elsewhere" else 500, 3) for split in ENVIRONMENT.splits
+    )
+    assert (len(train), len(test)) == (288, 96)
+    assert not {t.goal for t in train} & {t.goal for t in test}
+    for split, tasks in (("train", train), ("test", test)):
+        assert {t.data["thing"] for t in tasks} == set(THINGS), "what is learned in one is asked in the other"
+        assert all(t.data["town"] == HOME and t.split == split for t in tasks)
+    towns = [t.data["town"] for t in elsewhere]
+    assert HOME not in towns and len(set(towns)) == 500
+    assert ENVIRONMENT.tasks("elsewhere", 50, 3) == elsewhere[:50] and ENVIRONMENT.tasks("test", 50, 3) == test[:50]
+    assert split_of("kitchen", "apple") == "test"
+    with pytest.raises(TacitError, match=r"Did you mean 'test'"):
+        ENVIRONMENT.tasks("tets", 1, 0)
+
+
+def test_an_episode_teaches_where_the_thing_was_seen():
+    assert ENVIRONMENT.hindsight(episode(MUG, f"open {DOOR}", "take mug")).episode == f"mug behind {DOOR}"
+    assert ENVIRONMENT.hindsight(episode(MUG, f"open {DOOR}", f"open {OTHER}", "dance")).episode == f"mug behind {DOOR}"
+    assert ENVIRONMENT.hindsight(episode(MUG, f"open {OTHER}", "take mug", "dance")).episode == ""
+    assert not is_true("mug behind nothing") and not is_true("") and not is_true(f"mug behind {OTHER}")
+
+
+def test_failures_alphabet_and_tracker():
+    def skills(*actions):
+        return ENVIRONMENT.alphabet(episode(MUG, *actions))
+
+    seen = episode(MUG, f"open {DOOR}", "dance", "dance")
+    assert ENVIRONMENT.failure(seen) == "not_taken"
+    assert ENVIRONMENT.failure(episode(MUG, f"open {OTHER}", "dance")) == "not_found"
+    assert ENVIRONMENT.failure(episode(MUG, "dance")) == "unreadable"
+    assert skills(f"open {OTHER}", f"open {OTHER}", "take bell", "take mug", "dance")[:2] == ("OPEN-NEW", "OPEN-AGAIN")
+    state, signals = fold(MUG, [f"open {OTHER}", f"open {OTHER}", f"open {DOOR}", "take mug"])
+    assert state.phase == "done" and sum(s.get("progress", 0.0) for s in signals) == pytest.approx(2.04)
+    assert signals[1]["error"] == pytest.approx(0.1) and len(ENVIRONMENT.tracker.render(state)) < BOUND
+    _, signals = fold(MUG, ["dance", "take mug"])
+    assert [s["error"] for s in signals] == pytest.approx([0.3, 0.2])
+
+
+def test_nothing_that_is_written_breaks_it_and_it_is_the_same_in_every_process():
+    for task in ENVIRONMENT.tasks("train", 20, 1):
+        assert expert_episode(ENVIRONMENT, task)[1].success
+        random_episode(ENVIRONMENT, task, Random(task.id))
+    world = ENVIRONMENT.make()
+    world.reset(MUG)
+    assert all(not world.step(text).effective for text in HOSTILE)
+    assert fingerprint("errands", "train") == fingerprint_elsewhere("errands", "train", 5)
+    with pytest.raises(TacitError, match="is no errand"):
+        world.reset(get_environment("countdown").tasks("train", 1, 0)[0])
+
+
+def test_a_note_is_read_as_a_note():
+    assert frame(fact("mug", DOOR)) == f"<note>\nmug behind {DOOR}\n</note>"

@@ -1,0 +1,87 @@
+"""Splits that somebody published: no more than there is, and all of it where no number is named."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from dataclasses import replace
+
+import pytest
+from alfworld_problem import lines
+
+from tacit.cli.main import main
+from tacit.config.checks import prepare
+from tacit.config.recipe import Recipe
+from tacit.core.errors import TacitError
+from tacit.evaluation.panels import Panel, choose_panel
+from tacit.training.practice import Course
+from tacit.training.settings import EvaluationSettings, TrainSettings
+from tacit.worlds import get_environment
+
+WORLD = get_environment("alfworld")
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A release of six games to practise on, and six and three to be measured on."""
+    for folder, count in (("train", 6), ("valid_seen", 6), ("valid_unseen", 3)):
+        with lzma.open(tmp_path / f"{folder}.jsonl.xz", "wt") as file:
+            file.write("\n".join(lines(split=folder)[:count]))
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    return replace(WORLD, published={"published_train": 6, "valid_seen": 6, "valid_unseen": 3}, panels={})
+
+
+def test_a_further_split_is_measured_whole_however_many_tasks_the_panel_has(small):
+    evaluation = EvaluationSettings(split="valid_seen", tasks=5, also="valid_unseen, seen, valid_seen:2, unseen:4")
+    course = Course.of(small, TrainSettings(tasks=4, evaluation=evaluation))
+    assert course.panel.name == "alfworld/valid_seen/5"
+    assert [panel.name for panel in course.further] == [
+        "alfworld/valid_unseen/3",
+        "alfworld/seen/5",
+        "alfworld/valid_seen/2",
+        "alfworld/unseen/4",
+    ]
+
+
+def test_where_no_number_is_named_a_published_split_is_all_of_it(small):
+    settings = TrainSettings(split="published_train", evaluation=EvaluationSettings(split="valid_seen", also="valid_unseen"))
+    course = Course.of(small, settings)
+    assert [len(tasks) for tasks in (course.tasks, course.panel.tasks, course.further[0].tasks)] == [6, 6, 3]
+    assert choose_panel(get_environment("countdown"), "test", 0).name == "countdown/test/128"
+
+
+def test_more_cannot_be_had(small):
+    assert len(small.tasks_of("valid_unseen", 99, 0)) == 3 and len(Panel.of(small, "valid_unseen", 99).tasks) == 3
+    assert len(small.tasks_of("unseen", 99, 0)) == 99, "a generated split has as many as one likes"
+
+
+def test_a_download_that_is_not_whole_is_still_told(small):
+    incomplete = replace(small, published={"valid_seen": 140})
+    with pytest.raises(TacitError, match=r"140 games of 'valid_seen' were asked for, but .* has 6 games loaded"):
+        Panel.of(incomplete, "valid_seen", 500)
+
+
+def test_the_number_is_written_down_with_the_split():
+    recipe = prepare(Recipe.from_json({"world": "alfworld", "evaluation": {"split": "valid_unseen"}}), (WORLD,)).recipe
+    assert recipe.to_json()["evaluation"]["tasks"] == 134
+    recipe = prepare(Recipe.from_json({"world": "alfworld"}), (WORLD,)).recipe
+    assert recipe.to_json()["evaluation"]["tasks"] == 128
+
+
+def test_an_expert_on_the_split_that_is_named(small, monkeypatch, capsys):
+    oracle = {"oracle": WORLD.experts["oracle"]}  # the first expert reads goals that are the household's own words
+    monkeypatch.setattr("tacit.worlds.alfworld.ENVIRONMENT", replace(small, experts=oracle))
+    numbered = ["--split", "valid_seen", "--tasks", "2"]
+    for flags, panel in ((["--split", "valid_unseen"], "valid_unseen/3"), (numbered, "valid_seen/2")):
+        assert main(["eval", "expert", "--world", "alfworld", "--json", *flags]) == 0
+        assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["panel"] == f"alfworld/{panel}"
+
+
+def test_all_of_the_real_split(shared_data, monkeypatch):
+    monkeypatch.setenv("ALFWORLD_DATA", str(shared_data / "alfworld"))
+    panel = choose_panel(WORLD, "valid_seen", 0)
+    assert panel.name == "alfworld/valid_seen/140" and panel.hash == WORLD.panels["valid_seen"][140]
+    course = Course.of(
+        WORLD, TrainSettings(tasks=3, evaluation=EvaluationSettings(split="unseen", tasks=200, also="valid_seen"))
+    )
+    assert [p.name for p in course.further] == ["alfworld/valid_seen/140"]

@@ -1,0 +1,343 @@
+"""ScienceWorld without a JVM: tasks and splits, what is read out of its texts, what its tracker makes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from scienceworld_traces import task, traces, transition
+
+from tacit.core.errors import TacitError
+from tacit.core.types import Completion, Observation, Prompt, Step, StopReason, Trajectory
+from tacit.evaluation.panels import Panel
+from tacit.worlds import get_environment
+from tacit.worlds.scienceworld import world
+from tacit.worlds.scienceworld.prompt import brief
+from tacit.worlds.scienceworld.skills import ADVICE, SKILLS, skill
+from tacit.worlds.scienceworld.tasks import FAMILIES, SIZES, TASKS, goals, tasks
+from tacit.worlds.scienceworld.tracker import BOUND, ERRORS, PROCEDURES, SCORE_SHARE, read_goal
+from tacit.worlds.scienceworld.world import OUT_OF_STEPS, WRONG_FOCUS, Event, read_event, read_inventory
+
+WORLD = get_environment("scienceworld")
+NO_FILE = ("train", "dev", "test", "eto_test")
+
+
+def variations(split):
+    return {(t.data["task"], t.data["variation"]) for t in tasks(split, SIZES[split], 0)}
+
+
+def test_the_published_sizes():
+    assert [SIZES[split] for split in WORLD.splits] == [3592, 1796, 1819, 211, 1483, 194]
+    assert len(TASKS) == 30 and len(FAMILIES) == 11 and set(FAMILIES) == set(PROCEDURES)
+    assert {name: len(said) for name, said in goals().items()} == {name: kind.variations for name, kind in TASKS.items()}
+
+
+def test_splits_share_nothing_but_that_etos_test_is_part_of_test():
+    train, dev, test, eto = map(variations, NO_FILE)
+    assert not train & dev and not train & test and not dev & test and eto < test
+
+
+@pytest.mark.parametrize("split", NO_FILE)
+def test_this_machine_makes_the_published_tasks(split):
+    panel = Panel.of(WORLD, split, SIZES[split])
+    assert panel.hash == WORLD.panels[split][SIZES[split]] and panel.difference() == ""
+
+
+def test_etos_lists(shared_data, monkeypatch):
+    folder = shared_data / "scienceworld"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} has no lists of ETO's")
+    monkeypatch.setenv("SCIENCEWORLD_ETO", str(folder))
+    own = {
+        (name, at)
+        for name, at in json.loads((folder / "eto_test_indices.json").read_text())
+        for name in [name.split("-", 2)[2].replace("(", "").replace(")", "")]
+    }
+    assert variations("eto_test") == own
+    assert not variations("eto_train") & variations("test") and len(variations("eto_train") & variations("eto_dev")) == 54
+    for split in ("eto_train", "eto_dev"):
+        assert Panel.of(WORLD, split, SIZES[split]).hash == WORLD.panels[split][SIZES[split]]
+    limits = json.loads((folder / "eto_max_steps.json").read_text())
+    ours = {name: kind.limit for name, kind in TASKS.items() if kind.limit}
+    assert sorted(ours.values()) == sorted(limits.values()) and len(ours) == len(limits)
+    assert all(t.data["limit"] == ours[t.data["task"]] for t in tasks("eto_dev", 194, 0))
+    assert not any("limit" in t.data for t in tasks("eto_train", 1483, 0))
+
+
+@pytest.mark.parametrize(
+    ("lists", "says"),
+    [
+        (None, "set SCIENCEWORLD_ETO to the directory"),
+        ("not JSON", "is no list of ETO's"),
+        ('[["task-1-boil", 30]]', "names variation 30 of 'boil'"),
+        ('[["task-1-bake", 0]]', "'bake', which ScienceWorld does not have"),
+    ],
+)
+def test_lists_that_are_not_there_or_not_etos_are_told(lists, says, tmp_path, monkeypatch):
+    monkeypatch.delenv("SCIENCEWORLD_ETO", raising=False)
+    if lists is not None:
+        (tmp_path / "dev_indices.json").write_text(lists)
+        monkeypatch.setenv("SCIENCEWORLD_ETO", str(tmp_path))
+    with pytest.raises(TacitError, match=says):
+        tasks("eto_dev", 2, 0)
+
+
+def test_tasks_of_a_family_are_those_among_all():
+    among = [t for t in tasks("eto_test", 211, 5) if t.family == "power"]
+    assert list(WORLD.tasks_of("eto_test", 50, 5, ("power",))) == among and len(among) == 10
+
+
+def test_importing_it_starts_nothing_and_needs_no_package():
+    code = (
+        "import sys; sys.modules['scienceworld'] = sys.modules['py4j'] = None\n"
+        "from tacit.worlds import get_environment\n"
+        "world = get_environment('scienceworld'); world.tasks('test', 3, 0); world.example_texts(0); print(world.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "scienceworld\n", done.stderr
+
+
+def test_a_missing_package_or_java_is_named_with_how_to_get_it(monkeypatch, tmp_path):
+    for name in ("py4j", "py4j.java_gateway"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert WORLD.missing[-1] == "py4j" and "py4j: `pip install 'tacit-agents[scienceworld]'`" in WORLD.remedy
+    with pytest.raises(TacitError, match=r"needs the packages scienceworld and py4j .*\[scienceworld\]"):
+        world.open_laboratory()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert re.search(r"Java, and JAVA_HOME is .* which has no bin/java: `apt install openjdk-17", WORLD.remedy)
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TacitError, match=r"not ready here: it needs .*Java, and there is no `java` on the path: `apt"):
+        WORLD.check_ready()
+
+
+def test_a_jar_that_is_gone_and_a_java_that_cannot(monkeypatch, tmp_path):
+    pytest.importorskip("py4j", reason="needs the extra scienceworld")
+    (tmp_path / "scienceworld").mkdir()
+    (tmp_path / "scienceworld" / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "scienceworld", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'no such option' >&2\nexit 3\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert re.fullmatch(r"needs the simulator .*scienceworld.jar, which its .* install that again, `pip .*", WORLD.remedy)
+    with pytest.raises(TacitError, match=r"ScienceWorld needs the simulator .*install that again, `pip"):
+        world.open_laboratory()
+    jar = tmp_path / "scienceworld" / "scienceworld.jar"
+    jar.touch()
+    assert WORLD.remedy == ""
+    with pytest.raises(TacitError, match=r"scienceworld.jar is not the simulator of scienceworld 1.2.3: .*EnvObject.class"):
+        world.open_laboratory()
+    monkeypatch.setattr(world, "lay_out", lambda jar, directory: None)
+    with pytest.raises(TacitError, match=r"could not start ScienceWorld's simulator: no such option. A Java that can: `apt"):
+        world.open_laboratory()
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("You move to the kitchen.", Event("went", "kitchen")),
+        ("You move through the door to the art studio.", Event("went", "art studio")),
+        ("You move the metal pot to the inventory.", Event("took", "metal pot")),
+        ("(disconnecting sodium chloride)You move the sodium chloride to the green box.",
+         Event("moved", "sodium chloride", "green box")),
+        ("anode on battery is now connected to terminal 1 on green wire", Event("connected", "battery", "green wire")),
+        ("the thermometer measures a temperature of -5 degrees celsius", Event("measured", "-5")),
+        ("Sugar and water mix to produce sugar water.", Event("mixed", "Sugar and water", "sugar water")),
+        ("The door is already open.", Event("refused")),
+        ("The stove appears broken, and can't be activated or deactivated.", Event("refused")),
+        ("No known action matches that input.", Event("refused")),
+        ("This outside location is called the outside. Here you see: \n\tthe agent", Event("room", "outside")),
+        ("a substance called liquid lead", Event()),
+    ],
+)  # fmt: skip
+def test_what_happened(text, event):
+    assert read_event(text) == event
+
+
+def test_what_is_carried():
+    assert read_inventory("In your inventory, you see:\n\ta metal pot (containing nothing)\n\tan orange\n") == (
+        "metal pot",
+        "orange",
+    )
+    assert read_inventory("You move to the kitchen.") is None
+
+
+def test_every_goal_has_a_target_and_boxes_where_it_speaks_of_them():
+    for name, sentences in goals().items():
+        for sentence in sentences:
+            goal = read_goal(sentence)
+            assert goal.target, (name, sentence)
+            assert all(box in sentence for box in goal.answers) and ("box" in sentence) == bool(goal.answers)
+
+
+def test_gold_paths_add_up():
+    """Of a task that is solved Δscore / 33 makes 100 / 33 less what the first look was worth; milestones are paid once."""
+    for task_, turns in traces():
+        tracker, sums = WORLD.tracker, {}
+        state = tracker.start(task_, Observation(turns[0][1]))
+        for (_, _, before), (action, text, score) in pairwise(turns):
+            after = tracker.update(state, action, transition(text, before, score))
+            for name, worth in tracker.signals(state, after).items():
+                sums[name] = sums.get(name, 0.0) + worth
+            state = after
+            for tracked in WORLD.trackers.values():
+                assert len(tracked.render(state)) <= BOUND
+        assert sums["progress.score"] == pytest.approx(SCORE_SHARE * (1 - turns[0][2])), task_.id
+        assert len(set(state.reached)) == len(state.reached) >= 2, (task_.id, state.reached)
+        required = {m.name for m in PROCEDURES[task_.family] if not m.optional}
+        assert required <= set(state.reached), (task_.id, state.reached)
+        assert set(sums) <= {"progress", "error", *tracker.components}
+        assert sums["error"] < 0.02 * len(turns) + 0.5, (task_.id, sums)
+
+
+def test_the_block_of_an_episode_midway():
+    (task_, turns) = next(pair for pair in traces() if pair[0].data["task"] == "find-animal")
+    state = WORLD.tracker.start(task_, Observation(turns[0][1]))
+    for action, text, score in turns[1:8]:
+        state = WORLD.tracker.update(state, action, transition(text, 0.0, score))
+    assert WORLD.tracker.render(state) == (
+        "phase: answer\ntarget: animal\nselected: blue jay egg\ninventory: blue jay\nroom: outside\n"
+        "visited: hallway, kitchen, outside\nanswer: red box\nanswer room: kitchen\nmeasured: none\n"
+        "done: reach_answer_room, find, take"
+    )
+    assert WORLD.forms["paper"].render(state) == (
+        "phase: answer\nselected_entity: blue jay egg\ninventory: blue jay\nanswer_room: kitchen\n"
+        "completed_subgoals: reach_answer_room, find, take"
+    )
+
+
+def errors_of(name, turns):
+    state, met = WORLD.tracker.start(task(name, 0), Observation("This room is called the hallway. In it, you see: ")), []
+    for action, text, *rest in turns:
+        after = WORLD.tracker.update(state, action, transition(text, 0.0, 0.0, *rest))
+        met.append(after.errors)
+        state = after
+    return met
+
+
+@pytest.mark.parametrize(
+    ("name", "turns", "errors"),
+    [
+        ("boil", [("fly", "No known action matches that input.")], ("unreadable",)),
+        ("boil", [("open door to kitchen", "The door is already open.")], ("no_effect",)),
+        ("boil", [("look around", "This room is called the hallway.")] * 2, ("repeated",)),
+        ("boil", [(f"go to {r}", f"You move to the {r}.") for r in ("a", "b", "a", "b")], ("oscillated",)),
+        ("boil", [("eat apple", "You eat the apple.")], ("wrong_skill",)),
+        ("power-component", [("connect air to air", "Something can't be connected to itself.")], ("bad_operation",)),
+        ("use-thermometer", [("move unknown substance B to red box", "You move the unknown substance B to the red box.")],
+         ("premature",)),
+        ("boil", [("focus on air", "You focus on the air.", WRONG_FOCUS)], ("wrong_focus",)),
+        ("boil", [("wait1", "You decide to wait for 1 iterations.")] * 13, ("waited_long",)),
+    ],
+)  # fmt: skip
+def test_each_error_has_its_occasion(name, turns, errors):
+    assert errors_of(name, turns)[-1] == errors
+
+
+def test_the_papers_nine_families_have_modules_of_their_own_within_table_6():
+    nine = ["find_X", "lifespan", "conductivity", "measurement", "growth", "state_change", "power", "chemistry", "life_stages"]
+    assert all(WORLD.skill_families[family] == (family,) and WORLD.handbook[family] for family in nine)
+    assert {kind.family for kind in TASKS.values() if kind.limit} == set(nine), "the tasks that ETO plays"
+    assert all(0.08 <= milestone.worth <= 2.0 for procedure in PROCEDURES.values() for milestone in procedure)
+    assert all(0.03 <= worth <= 0.25 for worth in ERRORS.values()) and pytest.approx(100 / 33) == SCORE_SHARE
+
+
+def test_every_error_has_one():
+    told = {error for mark in test_each_error_has_its_occasion.pytestmark for case in mark.args[1] for error in case[2]}
+    assert told == set(ERRORS)
+
+
+def test_a_lost_score_is_an_error_of_its_worth():
+    tracker = WORLD.tracker
+    before = tracker.start(task("boil", 0), Observation("This room is called the hallway."))
+    half = tracker.update(before, "go to kitchen", transition("You move to the kitchen.", 0.0, 0.5))
+    lost = tracker.update(half, "focus on air", transition("You focus on the air.", 0.5, -1.0, WRONG_FOCUS))
+    assert tracker.signals(before, half)["progress.score"] == pytest.approx(50 / 33)
+    assert tracker.signals(half, lost)["error.lost_score"] == pytest.approx(150 / 33)
+    assert tracker.signals(half, lost)["error.wrong_focus"] == 0.25
+
+
+def test_rooms_in_few_words():
+    room = (
+        "This room is called the kitchen. In it, you see: \n\tthe agent\n\ta substance called air\n\ta chair. On the chair is: "
+        "nothing.\n\ta cupboard. The cupboard door is open. In the cupboard is: a tin cup (containing nothing), a drawer.\n\t"
+        "a stove, which is turned off. On the stove is: nothing.\nYou also see:\n\tA door to the bathroom (that is closed)\n\t"
+        "A door to the hallway (that is open)\n"
+    )
+    assert brief(room) == "kitchen: chair; cupboard open: a tin cup, a drawer; stove off | bathroom?; hallway"
+    assert brief("the thermometer measures a temperature of 98 degrees celsius") == "98 C"
+
+
+def test_every_command_has_a_skill():
+    said = {action for _, turns in traces() for action, *_ in turns[1:]}
+    assert {skill(action) for action in said} == set(SKILLS)
+    assert [skill(a) for a in ("open door to kitchen", "open cupboard", "0", "", "FOCUS ON air")] == [
+        "MOVE", "ACCESS", "OBSERVE", "OBSERVE", "FOCUS",
+    ]  # fmt: skip
+
+
+def looked_back(turns, task_, success, detail=""):
+    """An episode of these recorded turns."""
+    steps = tuple(
+        Step(Observation(before[1]), Prompt("", ""), None, Completion(None, None, "", "stop"), now[0], True)  # type: ignore[arg-type]
+        for before, now in pairwise(turns)
+    )
+    stop = StopReason.SUCCESS if success else StopReason.FAILURE
+    return Trajectory(task_, steps, success, float(success), stop, Observation(turns[-1][1]), detail=detail)
+
+
+def test_looking_back_at_gold_paths_and_at_their_first_halves():
+    """Of a success, commands that reached milestones; of half of it, what is left, and not what was reached."""
+    for task_, turns in traces():
+        whole = WORLD.hindsight(looked_back(turns, task_, True))
+        actions = [action for action, *_ in turns[1:]]
+        assert whole.steps and all(actions[t] == told for t, told in whole.steps.items()), task_.id
+        assert set(whole.episode.split("; ")) <= set(actions)
+        half = WORLD.hindsight(looked_back(turns[: len(turns) // 2 + 1], task_, False, OUT_OF_STEPS))
+        assert half.episode.startswith("still to do: ") and "{" not in half.episode and "\n" not in half.episode
+    (task_, turns) = next(pair for pair in traces() if pair[0].data["task"] == "find-animal")
+    assert WORLD.hindsight(looked_back(turns[:8], task_, False, OUT_OF_STEPS)).episode == (
+        "still to do: give the answer with red box"
+    )
+    lost = looked_back([*turns[:3], ("focus on air", "You focus on the air.", 0.0)], task_, False, WRONG_FOCUS)
+    assert WORLD.hindsight(lost).episode.startswith("do not focus on air")
+
+
+def test_every_milestone_has_its_advice():
+    assert {m.name for procedure in PROCEDURES.values() for m in procedure} | {"finish"} == set(ADVICE)
+
+
+def test_a_refused_command_is_told_what_the_phase_asks_for():
+    told = [("", "This room is called the hallway."), ("fly", "No known action matches that input.")]
+    assert WORLD.hindsight(looked_back(told, task("boil", 0), False, OUT_OF_STEPS)).steps == {
+        0: f"look for {read_goal(task('boil', 0).goal).target} and focus on it"
+    }
+
+
+def failed(actions, stop, detail="", score=0.0):
+    steps = tuple(
+        Step(Observation(""), Prompt("", ""), None, Completion(None, None, "", "stop"), a, True)  # type: ignore[arg-type]
+        for a in actions
+    )
+    return Trajectory(task("boil", 0), steps, False, score, stop, Observation(""), detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("episode", "label"),
+    [
+        (failed(["focus on air"], StopReason.FAILURE, WRONG_FOCUS), "wrong_focus"),
+        (failed(["wait1"], StopReason.FAILURE, OUT_OF_STEPS), "never_focused"),
+        (failed(["focus on water"], StopReason.FAILURE, OUT_OF_STEPS, 0.4), "unfinished"),
+        (failed(["focus on water"], StopReason.STEP_LIMIT), "timeout"),
+        (failed([], StopReason.WORLD_ERROR, "the simulator died"), "world_error"),
+    ],
+)
+def test_what_a_failed_episode_was_missing(episode, label):
+    assert WORLD.failure(episode) == label

@@ -1,0 +1,206 @@
+"""The original's files: their layouts, and what is said where something is missing or broken."""
+
+from __future__ import annotations
+
+import json
+import time
+from random import Random
+
+import pytest
+from webshop_data import about, record, write_shop
+
+from tacit.core.errors import TacitError
+from tacit.worlds import get_environment
+from tacit.worlds.webshop.catalogue import NO_LIMIT, Catalogue, Product, Wanted
+from tacit.worlds.webshop.published import load_catalogue
+
+WORLD = get_environment("webshop")
+
+
+def test_a_product_as_the_original_reads_it(tmp_path):
+    people = [{"instruction": "i want a red stool.", "instruction_attributes": ["steel frame"], "instruction_options": ["red"]}]
+    reviews = [{"asin": "B01", "average_rating": "4.5", "reviews": [{"title": "Good", "stars": "5", "review": "Firm."}]}]
+    odd = record(
+        "B02",
+        pricing="$9.99$1,020.50$7",
+        small_description="One line",
+        customization_options={"Fit/Type": [{"value": " A/B "}]},
+    )
+    shop = load_catalogue(
+        str(
+            write_shop(
+                tmp_path,
+                [record("B01"), odd, record("B03", pricing="")],
+                {"B01": about("easy assemble", "steel frame")},
+                items_human_ins={"B01": people},
+                reviews=reviews,
+            )
+        )
+    )
+    first, second, third = shop.products
+    assert first.options == {"color": ("red", "light blue")} and first.query == "bar stools" and first.tag == "$40.0"
+    assert first.rating == "4.5" and first.reviews[0].body == "Firm." and first.attributes == ("easy assemble", "steel frame")
+    assert second.pricing == (9.99, 1020.5) and second.tag == "$9.99 to $1020.5" and 9.99 <= second.price <= 1020.5
+    assert second.price == second.price and second.features == ("One line",) and second.options == {"fit/type": ("a | b",)}
+    assert third.price == 100.0 and third.tag == "$100.0" and third.rating == "N.A."
+    goals = [goal for test in (False, True) for goal in shop.goals(test)]
+    assert [goal.options for goal in goals] == [(("color", "red"),), (("color", "light blue"),)]
+    assert goals[0].sentence.startswith("Find me easy assemble, steel frame bar stools with color: red, and price lower than ")
+    (said,) = [goal for test in (False, True) for goal in shop.goals(test, human=True)]
+    assert said.options == (("", "red"),) and said.sentence.startswith("i want a red stool, and price lower than ")
+    assert goals[0].limit > 40 and goals[0].limit % 10 == 0 and goals[0].limit != NO_LIMIT
+
+
+def test_one_bad_product_is_named_with_its_place_and_the_rest_load(tmp_path, caplog):
+    broken = record("B03")
+    del broken["name"]
+    products = [
+        record("B01"),
+        "no product",
+        broken,
+        record("B04", pricing="$cheap"),
+        record("B01"),
+        record("nan"),
+        record("B05"),
+    ]
+    known = {
+        "B01": about("steel frame"),
+        "B05": {"attributes": [], "instruction": "Find me a stool", "instruction_attributes": []},
+    }
+    shop = load_catalogue(str(write_shop(tmp_path, products, known)))
+    assert [product.id for product in shop.products] == ["B01", "B05"] and shop.left_out == 2
+    file = tmp_path / "items_shuffle_1000.json"
+    assert shop.failures[0] == f"{file}, product 2: a product is a JSON object, not str."
+    assert (
+        shop.failures[1] == f"{file}, product 3 (B03): it has no 'name'." and "product 4 (B04): could not" in shop.failures[2]
+    )
+    assert "B05 has no instruction_attributes" in shop.failures[3] and len(shop.failures) == 4
+    assert "product 3 (B03)" in caplog.text and "2 products, 2 left out" in shop.report
+
+
+def test_what_is_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
+    with pytest.raises(TacitError, match=r"set WEBSHOP_DATA to the directory with items_shuffle_1000.json"):
+        WORLD.tasks("published_test", 1, 0)
+    monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(TacitError, match=r"there is no file or directory .*nowhere"):
+        WORLD.tasks("published_test", 1, 0)
+    monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
+    with pytest.raises(TacitError, match=r"holds no products: none of items_shuffle_1000.json"):
+        WORLD.tasks("published_test", 1, 0)
+    (tmp_path / "items_shuffle_1000.json").write_text('[{"asin": "B0', encoding="utf-8")
+    with pytest.raises(TacitError, match=r"items_ins_v2_1000.json is missing: .*setup.sh downloads it"):
+        WORLD.tasks("published_test", 1, 0)
+    (tmp_path / "items_ins_v2_1000.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(TacitError, match=r"items_shuffle_1000.json cannot be read as JSON \(truncated"):
+        WORLD.tasks("published_test", 1, 0)
+    (tmp_path / "items_shuffle_1000.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(TacitError, match=r"should be a JSON list, and is a dict"):
+        WORLD.tasks("published_test", 1, 0)
+    (tmp_path / "items_shuffle_1000.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(TacitError, match=r"holds no product that can be read. It is empty"):
+        WORLD.tasks("published_test", 1, 0)
+
+
+def test_the_large_layout_and_a_file_named_itself(tmp_path, monkeypatch):
+    (tmp_path / "items_shuffle.json").write_text(json.dumps([record("B01"), record("B02")]), encoding="utf-8")
+    (tmp_path / "items_ins_v2.json").write_text(json.dumps({"B01": about("steel frame")}), encoding="utf-8")
+    assert len(load_catalogue(str(tmp_path)).synthetic) == 1
+    write_shop(tmp_path, [record("B09")], {})
+    assert [p.id for p in load_catalogue(str(tmp_path / "items_shuffle.json")).products] == ["B01", "B02"]
+
+
+def test_more_goals_than_there_are(tmp_path, monkeypatch):
+    known = {f"B{n:02}": about(f"attribute {n}") for n in range(40)}
+    products = [record(asin, full_description=f"attribute {n}") for n, asin in enumerate(known)]
+    monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, products, known)))
+    total = sum(len(WORLD.tasks_of(split, 99, 0, ("garden",))) for split in ("published_train", "published_test"))
+    assert total == 80
+    with pytest.raises(
+        TacitError, match=r"99 goals of 'published_train' were asked for, but the published shop \(40 products\)"
+    ):
+        WORLD.tasks("published_train", 99, 0)
+
+
+def test_what_shares_a_sentence_or_a_product_is_on_one_side():
+    """A chain: two products share a sentence, the second shares its other sentence with a third."""
+    products = tuple(Product(f"B{n}", "x", "q", "garden", "") for n in range(300))
+    wanted = []
+    for n in range(0, 300, 3):
+        first, second = f"sentence {n}", f"other {n}"
+        wanted += [(f"B{n}", first), (f"B{n + 1}", first), (f"B{n + 1}", second), (f"B{n + 2}", second)]
+    told = [Wanted(product, sentence, ("a",)) for product, sentence in wanted]
+    shop = Catalogue("x", products, (), told)
+    for n in range(0, 300, 3):
+        assert len({f"B{m}" in shop.tested for m in range(n, n + 3)}) == 1
+    assert 30 < len(shop.tested) < 90
+    Random(0).shuffle(told)
+    assert Catalogue("x", products, (), told).tested == shop.tested, "whatever the order"
+
+
+def test_what_people_wrote_moves_no_product():
+    products = tuple(Product(f"B{n}", "x", "q", "garden", "") for n in range(300))
+    synthetic = [Wanted(f"B{n}", f"find me {n}", ("a",)) for n in range(200)]
+    people = [Wanted(f"B{n}", f"a person wants {n // 2}", ("a",)) for n in range(300)]
+    alone, both = Catalogue("x", products, synthetic), Catalogue("x", products, synthetic, people)
+    decided = {wanted.product for wanted in synthetic}
+    assert both.tested & decided == alone.tested and both.tested - decided
+    sides = [{goal.sentence.partition(", and price")[0] for goal in both.goals(test, human=True)} for test in (False, True)]
+    assert all(sides) and not sides[0] & sides[1], "one sentence about two products"
+
+
+def test_without_what_people_wrote_the_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, [record("B01")], {"B01": about("steel frame")})))
+    for asked in (lambda: WORLD.tasks("human_test", 1, 0), lambda: WORLD.tasks_of("human_train", 1, 0, ("garden",))):
+        with pytest.raises(TacitError, match=r"items_human_ins\.json does not lie beside the products.* setup\.sh fetches it"):
+            asked()
+
+
+def test_published_splits_share_nothing(shared_data):
+    shop = load_catalogue(str(shared_data / "webshop"))
+    assert len(shop.products) == 394 and shop.failures == () and len(shop.synthetic) == 216
+    sides = [
+        {wanted.sentence for wanted in shop.synthetic if (wanted.product in shop.tested) == test} for test in (False, True)
+    ]
+    assert not sides[0] & sides[1] and all(sides)
+
+
+def test_speed_with_a_thousand_products(shared_data, tmp_path, monkeypatch):
+    """The expert's visits, each query met for the first time: pages, search and what the expert itself needs."""
+    records = json.loads((shared_data / "webshop" / "products_394.json").read_text(encoding="utf-8"))
+    known = json.loads((shared_data / "webshop" / "items_ins_v2_1000.json").read_text(encoding="utf-8"))
+    products = [{**records[n % 394], "asin": f"X{n:05}"} for n in range(1000)]
+    about_them = {f"X{n:05}": known.get(records[n % 394]["asin"], {}) for n in range(1000)}
+    monkeypatch.setenv("WEBSHOP_DATA", str(write_shop(tmp_path, products, about_them)))
+    tasks = WORLD.tasks("published_train", 150, 0)
+    live, steps, spent = WORLD.make(), 0, 0.0
+    live.reset(tasks[0])
+    live.step("search[anything]")  # the index is made with the first search
+    for task in tasks:
+        hero, observation = WORLD.expert()(task), live.reset(task)
+        for _ in range(WORLD.max_steps):
+            action = hero.act(observation)
+            start = time.process_time()
+            transition = live.step(action)
+            spent += time.process_time() - start
+            observation, steps = transition.observation, steps + 1
+            if transition.done:
+                break
+    assert steps / spent > 2000
+
+
+def test_sentences_of_people_can_be_shopped_for(tmp_path, monkeypatch):
+    said = {"instruction_attributes": ["steel frame"], "instruction_options": ["red"]}
+    people = {f"B{n:02}": [{"instruction": f"i want a red stool number {n}.", **said}] for n in range(20)}
+    shop = write_shop(tmp_path, [record(asin) for asin in people], {}, items_human_ins=people)
+    monkeypatch.setenv("WEBSHOP_DATA", str(shop))
+    tasks = [task for split in ("human_train", "human_test") for task in WORLD.tasks_of(split, 99, 0, ("garden",))]
+    assert len(tasks) == 20 and len({task.split for task in tasks}) == 2
+    for task in tasks:
+        for expert in ("oracle", "shopper"):
+            live, hero = WORLD.make(), WORLD.expert(expert)(task)
+            observation, done = live.reset(task), False
+            while not done:
+                transition = live.step(hero.act(observation))
+                observation, done = transition.observation, transition.done
+            assert transition.success, (expert, task.goal)
