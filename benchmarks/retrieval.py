@@ -76,14 +76,14 @@ class Known:
 
 
 def burst(bank, embedding, queries: Sequence[str], settings: tuple[int, float, int], repeats: int) -> dict[str, float]:
-    from tacit.companions.experience.manager import Desk
+    from tacit.companions.experience.manager import QueryQueue
     from tacit.companions.experience.retrieval import Diversity, retrieve
 
     began = time.process_time()
     waited: list[float] = []
     whole: list[float] = []
     for step in range(repeats):
-        with Desk(lambda asked, step=step: retrieve(bank, embedding, asked, step, Diversity()), *settings) as desk:
+        with QueryQueue(lambda asked, step=step: retrieve(bank, embedding, asked, step, Diversity()), *settings) as desk:
             answered = [0.0] * len(queries)
             handed = []
             futures = []

@@ -21,7 +21,7 @@ from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak
 from tacit.modules.router import open_player
-from tacit.rollout.episodes import NOBODY, Onlooker, SamplingPolicy
+from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, SamplingPolicy
 from tacit.runs.directory import SETTINGS, find_summary, read_settings, saved_checkpoints
 from tacit.runs.metrics import read_metrics
 from tacit.runs.trajectories import read_records, recorded_steps, replay, trajectory_record
@@ -399,17 +399,17 @@ def evaluate(
         meant = with_panel(_said(name, world, method, settings), panel, "" if endpoint else name)
         target = _open(name, meant, checkpoint, actor, endpoint, key_variable, concurrency, timeout_s)
     sitting = Sitting(target, tuple(ks), prices, Path(out) if out is not None else None, fresh, meant)
-    measured = sitting.play(batch, _Counting(progress) if progress else NOBODY)
+    measured = sitting.play(batch, _Counting(progress) if progress else NO_OBSERVER)
     return Evaluation(measured, sitting.keep(measured))
 
 
-class _Counting(Onlooker):
+class _Counting(RolloutObserver):
     """Says how many episodes are over."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress, self._over = progress, 0
 
-    def over(self, place: int, trajectory: Trajectory) -> None:
+    def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
         self._over += 1
         self._progress(self._over)
 

@@ -45,7 +45,7 @@ from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world
 from tacit.evaluation.tokens import TokenUse
 from tacit.modules.router import open_player
-from tacit.rollout.episodes import Tally, describe_completion
+from tacit.rollout.episodes import RolloutProgress, describe_completion
 from tacit.rollout.worlds import first_crash
 from tacit.runs.directory import SUMMARY, find_summary
 from tacit.runs.files import write_json
@@ -57,7 +57,7 @@ LINE_EVERY_S = 5.0
 """between lines where there is no terminal to redraw; none for what is over sooner"""
 
 
-class EvalProgress(Tally):
+class EvalProgress(RolloutProgress):
     """A bar in a terminal; elsewhere a line every few seconds, whether or not anything has happened since."""
 
     def __init__(
@@ -98,13 +98,13 @@ class EvalProgress(Tally):
                 lines.append(describe_completion("first completion", *self.first))
             if not self._live:
                 trouble = f"; {self._trouble()}" if self._trouble() else ""
-                lines.append(f"eval: {', '.join(self.parts())}{trouble}")
+                lines.append(f"eval: {', '.join(self.status())}{trouble}")
             if not all(heard(partial(say, self._console), line) for line in lines):
                 return
 
     def _render(self) -> RenderableType:
         width = self._console.width
-        lines = [Text(line, no_wrap=True) for line in pack([*self.parts(), *filter(None, [self._trouble()])], width)]
+        lines = [Text(line, no_wrap=True) for line in pack([*self.status(), *filter(None, [self._trouble()])], width)]
         bar = ProgressBar(total=max(1, self._episodes), completed=self._before + self._over, width=min(width - 6, 40))
         return Group(bar, *lines) if width >= 16 else Group(*lines)
 
@@ -285,7 +285,7 @@ def run(argv: Sequence[str]) -> int:
         say(console, f"warning: {sitting.panel.difference()}", style="yellow")
     progress = EvalProgress(console, sitting.episodes, sitting.rules.max_steps, target.policy)
     try:
-        measured = sitting.play(arguments.batch, progress, progress.begun)
+        measured = sitting.play(arguments.batch, progress, progress.resume)
     except KeyboardInterrupt as stop:
         kept = f" What was played is in {sitting.journal.path}; the same command goes on from there." if sitting.journal else ""
         print(f"\nstopped.{kept}", file=sys.stderr)

@@ -23,7 +23,7 @@ from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import PANEL_SEED, Panel, choose_panel, is_panel_file, read_panel
 from tacit.evaluation.scores import PanelScore, in_world, score_panel
 from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, plot_tokens, react_contexts
-from tacit.rollout.episodes import NOBODY, EpisodePlan, Onlooker
+from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver
 from tacit.rollout.worlds import refuse_if_all_crashed
 from tacit.runs.directory import SETTINGS, code_version, find_summary, read_settings
 from tacit.runs.files import write_json
@@ -133,12 +133,12 @@ class Sitting:
     def episodes(self) -> int:
         return len(self.panel.tasks) * self.rules.repeats
 
-    def play(self, batch: int, onlooker: Onlooker = NOBODY, begun: Callable[[int], None] | None = None) -> Measured:
+    def play(self, batch: int, observer: RolloutObserver = NO_OBSERVER, begun: Callable[[int], None] | None = None) -> Measured:
         target, worlds = self.target, make_worlds(self.target.world, self.target.recipe.train)
         try:
             played = play_panel(
                 self.panel, self.rules, worlds, target.route, batch=batch, journal=self.journal, begun=begun,
-                onlooker=onlooker, settle=target.settle,
+                observer=observer, settle=target.settle,
             )  # fmt: skip
         finally:
             worlds.close()

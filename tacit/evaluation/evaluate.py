@@ -15,7 +15,7 @@ from tacit.core.world import Environment
 from tacit.evaluation.journal import Journal, Place, Remembering
 from tacit.evaluation.panels import PANEL_SEED, Panel, Rules
 from tacit.evaluation.scores import PanelScore, score_panel
-from tacit.rollout.episodes import NOBODY, EpisodePlan, Onlooker, SamplingPolicy, rollout, rollout_groups
+from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout, rollout_groups
 from tacit.rollout.worlds import WorldPool
 
 BATCH = 256
@@ -49,10 +49,10 @@ class Alone:
 
 
 def evaluate(
-    panel: Panel, rules: Rules, worlds: WorldPool, context: Context, policy: SamplingPolicy, onlooker: Onlooker = NOBODY
+    panel: Panel, rules: Rules, worlds: WorldPool, context: Context, policy: SamplingPolicy, observer: RolloutObserver = NO_OBSERVER
 ) -> tuple[PanelScore, list[Trajectory]]:
     """Play all of it, and score it."""
-    played = play_panel(panel, rules, worlds, Alone(context, policy), onlooker=onlooker)
+    played = play_panel(panel, rules, worlds, Alone(context, policy), observer=observer)
     return score_panel(panel, played, rules), played
 
 
@@ -65,7 +65,7 @@ def play_panel(
     batch: int = BATCH,
     journal: Journal | None = None,
     begun: Callable[[int], None] | None = None,
-    onlooker: Onlooker = NOBODY,
+    observer: RolloutObserver = NO_OBSERVER,
     settle: Callable[[Trajectory], Trajectory] | None = None,
 ) -> list[Trajectory]:
     """The panel's episodes in order, repeat after repeat. An episode's randomness is its place in the panel, its repeat and the
@@ -87,9 +87,9 @@ def play_panel(
             EpisodePlan(panel.tasks[i], derive(PANEL_SEED, rules.seed, i, repeat), rules.condition_of(panel.tasks[i]))
             for repeat, i in chunk
         ]
-        keeper = _Keeper(chunk, played, journal, settle, onlooker)
+        keeper = _Keeper(chunk, played, journal, settle, observer)
         remembering = Remembering(policy, journal.turns) if journal else policy
-        rollout(plans, context, worlds, remembering, rules.sampling, rules.max_steps, onlooker=keeper)
+        rollout(plans, context, worlds, remembering, rules.sampling, rules.max_steps, observer=keeper)
     if journal:
         journal.finish(lost=sum(map(says_nothing, played.values())))
     return [played[place] for place in places]
@@ -100,7 +100,7 @@ def says_nothing(trajectory: Trajectory) -> bool:
     return trajectory.stop.crashed or trajectory.unusable > 0
 
 
-class _Keeper(Onlooker):
+class _Keeper(RolloutObserver):
     """Keeps each episode at its place when it is over."""
 
     def __init__(
@@ -109,22 +109,22 @@ class _Keeper(Onlooker):
         played: dict[Place, Trajectory],
         journal: Journal | None,
         settle: Callable[[Trajectory], Trajectory] | None,
-        onlooker: Onlooker,
+        observer: RolloutObserver,
     ) -> None:
-        self._places, self._played, self._journal, self._settle, self._onlooker = places, played, journal, settle, onlooker
+        self._places, self._played, self._journal, self._settle, self._observer = places, played, journal, settle, observer
 
-    def begins(self, worlds: object) -> None:
-        self._onlooker.begins(worlds)
+    def on_start(self, worlds: object) -> None:
+        self._observer.on_start(worlds)
 
-    def turn(self, completion: Completion, valid: bool) -> None:
-        self._onlooker.turn(completion, valid)
+    def on_turn(self, completion: Completion, valid: bool) -> None:
+        self._observer.on_turn(completion, valid)
 
-    def over(self, place: int, trajectory: Trajectory) -> None:
-        where, settled = self._places[place], self._settle(trajectory) if self._settle else trajectory
+    def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
+        where, settled = self._places[index], self._settle(trajectory) if self._settle else trajectory
         self._played[where] = settled
         if self._journal and not says_nothing(settled):
             self._journal.write([(where, settled)])
-        self._onlooker.over(place, settled)
+        self._observer.on_episode_end(index, settled)
 
 
 def _chunks(places: Sequence[Place], batch: int, players: Sequence[str]) -> Iterator[tuple[str, list[Place]]]:

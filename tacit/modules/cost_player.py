@@ -49,15 +49,15 @@ class Connections:
 
 def measure(order: Order) -> dict[str, Any]:
     from tacit.config.measuring import Sitting
-    from tacit.rollout.episodes import Onlooker
+    from tacit.rollout.episodes import RolloutObserver
 
-    class Clock(Onlooker):
+    class Clock(RolloutObserver):
         began = ended = 0.0
 
         def begin(self, already: int) -> None:
             self.began = time.perf_counter()
 
-        def over(self, place: int, trajectory: Any) -> None:
+        def on_episode_end(self, index: int, trajectory: Any) -> None:
             self.ended = time.perf_counter()
 
     started, clock, sent = time.perf_counter(), Clock(), [0]

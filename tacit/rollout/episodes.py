@@ -38,26 +38,23 @@ from tacit.core.types import (
 from tacit.rollout.encoding import encode_all, fit, open_desk
 from tacit.rollout.worlds import Broken, WorldPool, answers_of
 
-# Whoever looks on while episodes are played.
+class RolloutObserver:
+    """Callbacks during a rollout. This base class ignores them all."""
+
+    def on_start(self, worlds: object) -> None:
+        """Episodes start in this world pool."""
+
+    def on_turn(self, completion: Completion, valid: bool) -> None:
+        """The policy wrote `completion`; `valid`: it parsed as an action."""
+
+    def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
+        """The episode of plan `index` ended."""
+
+    def on_end(self) -> None:
+        """The last episode ended."""
 
 
-class Onlooker:
-    """Told of every turn and every episode as it ends. This one does nothing with it."""
-
-    def begins(self, worlds: object) -> None:
-        """Episodes begin in these worlds."""
-
-    def turn(self, completion: Completion, valid: bool) -> None:
-        """Something was written, and it parsed or not."""
-
-    def over(self, place: int, trajectory: Trajectory) -> None:
-        """The episode at this place of the plans has ended."""
-
-    def all_over(self) -> None:
-        """Nothing more will be played."""
-
-
-NOBODY = Onlooker()
+NO_OBSERVER = RolloutObserver()
 
 
 class SamplingPolicy(Sampler, Tokenizer, Protocol):
@@ -86,7 +83,7 @@ def rollout_groups(
     layer: int | None = None,
     *,
     lockstep: bool = False,
-    onlooker: Onlooker = NOBODY,
+    observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Group]:
     """`size` episodes of each task. Member m of task i draws from derive(seed, i, m), whatever the batch looks like."""
     plans = []
@@ -97,7 +94,7 @@ def rollout_groups(
         if len(assigned) != size:
             raise TacitError(f"{conditions!r} gave {len(assigned)} conditions for a group of {size}.")
         plans += [EpisodePlan(task, derive(seed, i, m), condition) for m, condition in enumerate(assigned)]
-    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer, lockstep=lockstep, onlooker=onlooker)
+    played = rollout(plans, context, worlds, policy, sampling, max_steps, layer, lockstep=lockstep, observer=observer)
     return [Group(task, tuple(played[i * size : (i + 1) * size])) for i, task in enumerate(tasks)]
 
 
@@ -111,14 +108,14 @@ def rollout(
     layer: int | None = None,
     *,
     lockstep: bool = False,
-    onlooker: Onlooker = NOBODY,
+    observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Trajectory]:
-    """Play all plans to their end, before an onlooker. `lockstep` asks for one turn of all episodes at a time, whatever the
+    """Play all plans to their end, before an observer. `lockstep` asks for one turn of all episodes at a time, whatever the
     sampler could do."""
     written = context.format
     sampling = replace(sampling, stop=tuple(dict.fromkeys((*written.stop, *sampling.stop))))
     episodes = [_Episode(plan) for plan in plans]
-    onlooker.begins(worlds)
+    observer.on_start(worlds)
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
     answers = answers_of(worlds)
@@ -138,7 +135,7 @@ def rollout(
                     waiting[desk.submit(Request(episode.tokens, seed, thread=slot))] = slot
                 else:
                     ended[slot] = episode.trajectory()
-                    onlooker.over(slot, ended[slot])
+                    observer.on_episode_end(slot, ended[slot])
             if not waiting and not acting:
                 return [ended[slot] for slot in range(len(episodes))]
             finished = desk.wait()
@@ -147,7 +144,7 @@ def rollout(
             turns = {waiting.pop(ticket): completion for ticket, completion in finished}
             meant = {slot: episodes[slot].understand(turns[slot], written) for slot in sorted(turns)}
             for slot, act in meant.items():
-                onlooker.turn(turns[slot], act is not None and act.valid)
+                observer.on_turn(turns[slot], act is not None and act.valid)
             asked = {slot: (act, pending) for slot, act in meant.items() if act and (pending := episodes[slot].ask(act))}
             now = {slot: (turns[slot], act) for slot, act in meant.items() if act and episodes[slot].stop is None}
             acting |= {slot: turn for slot, turn in now.items() if slot not in asked}
@@ -285,7 +282,7 @@ SHOWN_CHARACTERS = 300
 """of a completion that is shown"""
 
 
-class Tally(Onlooker):
+class RolloutProgress(RolloutObserver):
     """Counts episodes, turns and tokens, and estimates what is left."""
 
     def __init__(
@@ -300,20 +297,20 @@ class Tally(Onlooker):
         self.first: tuple[Completion, bool] | None = None
         """what was written first, and whether it parsed"""
 
-    def begun(self, before: int) -> None:
+    def resume(self, before: int) -> None:
         """So many episodes were played earlier."""
         self._before, self._began = before, self._clock()
 
-    def begins(self, worlds: object) -> None:
+    def on_start(self, worlds: object) -> None:
         self._worlds = worlds
 
-    def turn(self, completion: Completion, valid: bool) -> None:
+    def on_turn(self, completion: Completion, valid: bool) -> None:
         self._turns += 1
         self._tokens += len(completion.tokens)
         if self.first is None and completion.finish != "unusable":
             self.first = (completion, valid)
 
-    def over(self, place: int, trajectory: Trajectory) -> None:
+    def on_episode_end(self, index: int, trajectory: Trajectory) -> None:
         self._over += 1
         self._turns_of_over += len(trajectory)
 
@@ -322,7 +319,7 @@ class Tally(Onlooker):
         """`31 turns`"""
         return number_of(self._turns, "turn")
 
-    def parts(self) -> list[str]:
+    def status(self) -> list[str]:
         """`2 of 4 episodes`, `31 turns`, `210 tok/s`, `about 3 min 20 s left`"""
         spent, over = self._clock() - self._began, self._before + self._over
         # Where groups are selected by what came out, more may be played than were planned.

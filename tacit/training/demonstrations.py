@@ -24,7 +24,7 @@ from tacit.core.types import PLAIN, Condition, Observation, Step, Task, Trajecto
 from tacit.core.world import Adviser, Environment, Expert, World
 from tacit.prompts.conversation import teach
 from tacit.rollout.encoding import encode_action, fit
-from tacit.rollout.episodes import NOBODY, EpisodePlan, Onlooker, SamplingPolicy, rollout
+from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout
 from tacit.rollout.replay import Turn, as_trajectory, playing, recorded, told
 from tacit.rollout.worlds import PunctualExpert, WorldPool, describe_crashes, refuse_if_all_crashed
 from tacit.runs.files import disk_errors
@@ -406,13 +406,13 @@ def play_round(
     policy: SamplingPolicy,
     sampling: Sampling,
     max_steps: int,
-    onlooker: Onlooker = NOBODY,
+    observer: RolloutObserver = NO_OBSERVER,
 ) -> list[Trajectory]:
     """One episode of each task. Refused where no world could be played to its end."""
     plans = [EpisodePlan(task, derive(seed, i)) for i, task in enumerate(tasks)]
     played = []
     for start in range(0, len(plans), BATCH):
-        played += rollout(plans[start : start + BATCH], context, worlds, policy, sampling, max_steps, onlooker=onlooker)
+        played += rollout(plans[start : start + BATCH], context, worlds, policy, sampling, max_steps, observer=observer)
     refuse_if_all_crashed(played, "There is nothing to relabel. Mend the world, then go on with `tacit train --resume RUN`.")
     return played
 

@@ -26,7 +26,7 @@ from tacit.core.method import Explained, Method, Schedule, companions_of
 from tacit.core.protocols import HeldSampler, Policy
 from tacit.core.seeds import derive
 from tacit.core.types import Group, Moment, StopReason
-from tacit.rollout.episodes import NOBODY, Onlooker
+from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
 from tacit.training.practice import Playground, share_out
 from tacit.training.settings import TrainSettings
 
@@ -143,7 +143,7 @@ class Loop:
     iterations: int = 1
     drawn: dict[str, int] = field(default_factory=dict)
     """tasks taken so far in each world, by its name: where the walk through its pool stands"""
-    onlooker: Callable[[int], Onlooker] = lambda number: NOBODY
+    observer: Callable[[int], RolloutObserver] = lambda number: NO_OBSERVER
     """of what is played in an iteration"""
     behind: bool = False
     """play the next iteration while this one is learned from; the policy's samplers must be able to wait (`HeldSampler`)"""
@@ -165,14 +165,14 @@ class Loop:
 
     def collect(self, number: int) -> Collected:
         moment, began = Moment(self.seed, number, self.iterations), time.perf_counter()
-        played, groups, onlooker = [], [], self.onlooker(number)
+        played, groups, observer = [], [], self.observer(number)
         counts = share_out(self.schedule.groups, [ground.share for ground in self.playgrounds], number)
         for ground, count in zip(self.playgrounds, counts, strict=True):
-            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0), onlooker)
+            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0), observer)
             self.drawn[ground.name] = self.drawn.get(ground.name, 0) + taken
             played.append(here)
             groups.append(sound)
-        onlooker.all_over()
+        observer.on_end()
         return Collected(moment, played, groups, time.perf_counter() - began, dict(self.drawn))
 
     def learn(self, collected: Collected) -> Iteration:

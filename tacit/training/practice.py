@@ -14,7 +14,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Group, Moment, Task
 from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel, choose_panel
-from tacit.rollout.episodes import NOBODY, Onlooker, rollout_groups
+from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, rollout_groups
 from tacit.rollout.workers import Actors, Processes, Workers
 from tacit.rollout.worlds import InPlace, WorldPool
 from tacit.training.settings import TrainSettings
@@ -116,7 +116,7 @@ class Playground:
     """of the groups of an iteration"""
 
     def collect(
-        self, moment: Moment, policy: Policy, count: int, drawn: int, onlooker: Onlooker = NOBODY
+        self, moment: Moment, policy: Policy, count: int, drawn: int, observer: RolloutObserver = NO_OBSERVER
     ) -> tuple[list[Group], list[Group], int]:
         """(all groups rolled out, those to train on, tasks taken). A method with a selection rolls out more tasks until it has
         enough. `drawn` tasks of the pool were taken before."""
@@ -140,7 +140,7 @@ class Playground:
                 sampling,
                 self.max_steps,
                 method.hidden_layer,
-                onlooker=onlooker,
+                observer=observer,
             )
             played += fresh
             sound = [group for group in (g.without_crashes() for g in fresh) if len(group)]

@@ -142,8 +142,8 @@ class Measuring:
             chosen.max_steps or practice.world.max_steps,
         )
         rules = Rules(sampling, steps, self._settings.seed, chosen.repeats, condition)
-        onlooker = self._watched(f"{stage} {step} on {panel.name}", len(panel.tasks) * chosen.repeats, steps)
-        score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self._policy, onlooker)
+        observer = self._watched(f"{stage} {step} on {panel.name}", len(panel.tasks) * chosen.repeats, steps)
+        score, played = evaluate(panel, rules, ground.worlds, practice.method.context, self._policy, observer)
         self._reporter.going_on(None)
         remedy = f"There is nothing to measure. Mend the world, then go on with `tacit train --resume {self._run.path}`."
         refuse_if_all_crashed(played, remedy)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO
 
 from tacit.core.progress import EVERY_S, duration, heard
-from tacit.rollout.episodes import Tally
+from tacit.rollout.episodes import RolloutProgress
 
 
 class Reporter(Protocol):
@@ -103,7 +103,7 @@ class Attended:
                     return
 
 
-class Played(Tally):
+class Played(RolloutProgress):
     """What there is to say of episodes while they are played, and then while they are learned from."""
 
     def __init__(
@@ -112,12 +112,12 @@ class Played(Tally):
         super().__init__(total, max_steps, policy, clock)
         self._what, self._ended = what, 0.0
 
-    def all_over(self) -> None:
+    def on_end(self) -> None:
         self._ended = self._clock()
 
     def line(self, silence: float) -> str:
         if not self._ended:
-            return f"{self._what}: {', '.join(self.parts())}"
+            return f"{self._what}: {', '.join(self.status())}"
         return f"{self._what}: learning from {self.played}, {duration(self._clock() - self._ended)}"
 
 

@@ -101,19 +101,19 @@ def test_what_there_is_to_look_at_while_a_panel_is_played():
     now = [0.0]
     policy = SimpleNamespace(written_tokens=7, trouble="")
     progress = EvalProgress(make_console(io.StringIO()), 4, 10, policy, clock=lambda: now[0], every_s=3600)
-    progress.begun(1)
+    progress.resume(1)
     now[0], policy.written_tokens = 4.0, 207
-    assert progress.parts() == ["1 of 4 episodes", "0 turns", "50 tok/s", "waiting for the first answer, 4.0 s"]
+    assert progress.status() == ["1 of 4 episodes", "0 turns", "50 tok/s", "waiting for the first answer, 4.0 s"]
     for _ in range(6):
-        progress.turn(Completion(np.zeros(5), np.zeros(5), "hm", "stop"), False)
+        progress.on_turn(Completion(np.zeros(5), np.zeros(5), "hm", "stop"), False)
     now[0] = 12.0
-    assert progress.parts()[1:] == ["6 turns", "16.7 tok/s", "at most 48 s left"], "2 s a turn, of 3 × 10 turns"
-    progress.over(0, make_group([[1, 1, 1, 1]]).trajectories[0])
-    assert progress.parts()[0] == "2 of 4 episodes" and progress.parts()[-1] == "about 24 s left", "2 × 6 turns"
+    assert progress.status()[1:] == ["6 turns", "16.7 tok/s", "at most 48 s left"], "2 s a turn, of 3 × 10 turns"
+    progress.on_episode_end(0, make_group([[1, 1, 1, 1]]).trajectories[0])
+    assert progress.status()[0] == "2 of 4 episodes" and progress.status()[-1] == "about 24 s left", "2 × 6 turns"
     for _ in range(12):
-        progress.turn(Completion(np.zeros(5), np.zeros(5), "hm", "stop"), False)
+        progress.on_turn(Completion(np.zeros(5), np.zeros(5), "hm", "stop"), False)
     now[0] = 36.0
-    assert progress.parts()[-1] == "about 12 s left", "two at 7 turns of at most 10: that one was short says little"
+    assert progress.status()[-1] == "about 12 s left", "two at 7 turns of at most 10: that one was short says little"
     progress.close()
 
 
@@ -121,7 +121,7 @@ def test_without_a_terminal_a_line_comes_now_and_then_though_nothing_happens_and
     console = make_console(io.StringIO())
     policy = SimpleNamespace(trouble="500 out of memory; asked again after 0.5 s, 1 of 3 times")
     progress = EvalProgress(console, 8, 10, policy, every_s=0.02)
-    progress.turn(Completion(np.zeros(3), np.zeros(3), "I think I", "length"), False)
+    progress.on_turn(Completion(np.zeros(3), np.zeros(3), "I think I", "length"), False)
     time.sleep(0.2)
     progress.close()
     first, *rest = console.file.getvalue().splitlines()

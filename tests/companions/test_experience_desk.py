@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tacit.companions.experience.bank import Bank, Origin
-from tacit.companions.experience.manager import Desk
+from tacit.companions.experience.manager import QueryQueue
 from tacit.companions.experience.retrieval import Diversity, Ngrams, Remembered, retrieve
 from tacit.core.errors import TacitError
 
@@ -39,7 +39,7 @@ def test_every_query_is_answered_as_a_single_search_would(workers):
     queries = [f"where is thing {i % 45}" for i in range(240)]
     alone = {q: retrieve(bank, EMBED, [q], 1, Diversity(), count=False)[0] for q in set(queries)}
     answers: dict[int, object] = {}
-    with Desk(lambda asked: retrieve(bank, remembered, asked, 1, Diversity(), count=False), 16, 0.005, workers) as desk:
+    with QueryQueue(lambda asked: retrieve(bank, remembered, asked, 1, Diversity(), count=False), 16, 0.005, workers) as desk:
 
         def ask(i: int) -> None:
             for n in range(i, len(queries), 24):
@@ -57,16 +57,16 @@ def test_a_batch_is_full_or_waits_no_longer_than_said():
         searched.append(len(asked))
         return asked
 
-    with Desk(search, size=4, wait_s=60.0, workers=1) as desk:
+    with QueryQueue(search, size=4, wait_s=60.0, workers=1) as desk:
         futures = [desk.ask(str(i)) for i in range(8)]
         assert [f.result(timeout=30) for f in futures] == [str(i) for i in range(8)] and searched == [4, 4]
-    with Desk(search, size=1000, wait_s=0.01, workers=1) as desk:
+    with QueryQueue(search, size=1000, wait_s=0.01, workers=1) as desk:
         began = time.monotonic()
         assert desk.ask("alone").result(timeout=30) == "alone" and time.monotonic() - began < 20
 
 
 def test_nothing_is_lost_when_it_closes():
-    desk = Desk(lambda asked: [time.sleep(0.002) or q for q in asked], size=3, wait_s=0.0, workers=3)
+    desk = QueryQueue(lambda asked: [time.sleep(0.002) or q for q in asked], size=3, wait_s=0.0, workers=3)
     taken: list[Future[str]] = []
     begun = threading.Event()
 
@@ -92,7 +92,7 @@ def test_nothing_is_lost_when_it_closes():
 
 
 def test_closing_does_not_wait_for_a_batch_to_fill():
-    desk = Desk(lambda asked: asked, size=1000, wait_s=60.0, workers=2)
+    desk = QueryQueue(lambda asked: asked, size=1000, wait_s=60.0, workers=2)
     future = desk.ask("one")
     began = time.monotonic()
     desk.close()
@@ -101,7 +101,7 @@ def test_closing_does_not_wait_for_a_batch_to_fill():
 
 def test_whoever_leaves_does_not_wait_for_one_who_never_answers():
     never, begun = threading.Event(), threading.Event()
-    desk = Desk(lambda asked: [begun.set() or never.wait(60) or q for q in asked], size=1, wait_s=0.0, workers=1)
+    desk = QueryQueue(lambda asked: [begun.set() or never.wait(60) or q for q in asked], size=1, wait_s=0.0, workers=1)
     stuck, waiting = desk.ask("stuck"), desk.ask("waiting")
     begun.wait(30)
     began = time.monotonic()
@@ -119,7 +119,7 @@ def test_a_failure_is_told_to_those_who_asked_and_to_nobody_else():
             raise ValueError("no such thing")
         return asked
 
-    with Desk(search, size=1, wait_s=0.0, workers=2) as desk:
+    with QueryQueue(search, size=1, wait_s=0.0, workers=2) as desk:
         bad, good = desk.ask("bad"), desk.ask("good")
         assert good.result(timeout=30) == "good"
         with pytest.raises(ValueError, match="no such thing"):

@@ -16,7 +16,7 @@ from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History
-from tacit.rollout.episodes import NOBODY, Onlooker
+from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
 from tacit.rollout.worlds import InPlace
 from tacit.worlds import get_environment
 
@@ -48,11 +48,11 @@ class Dying(Steady):
         return super().sample(requests, sampling, layer)
 
 
-def play(journal=None, policy=None, repeats=2, batch=4, begun=None, onlooker=NOBODY):
+def play(journal=None, policy=None, repeats=2, batch=4, begun=None, observer=NO_OBSERVER):
     policy = policy or Steady(stumble_through_countdown)
     rules, route = replace(RULES, repeats=repeats), Alone(TERSE, policy)
     return play_panel(
-        PANEL, rules, InPlace(WORLD.make), route, batch=batch, journal=journal, begun=begun, onlooker=onlooker
+        PANEL, rules, InPlace(WORLD.make), route, batch=batch, journal=journal, begun=begun, observer=observer
     ), policy
 
 
@@ -160,11 +160,11 @@ def test_what_models_write_cannot_break_a_line(tmp_path):
 def test_an_episode_is_on_disk_when_it_is_over_and_not_when_its_batch_is(tmp_path):
     journal, kept = Journal(tmp_path, MEASURED), []
 
-    class Looking(Onlooker):
-        def over(self, place, trajectory):
+    class Looking(RolloutObserver):
+        def on_episode_end(self, index, trajectory):
             kept.append(len(journal.path.read_text().splitlines()) - 1)
 
-    play(journal, batch=20, onlooker=Looking())
+    play(journal, batch=20, observer=Looking())
     assert kept == list(range(1, 21))
 
 

@@ -18,7 +18,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.seeds import derive
 from tacit.core.types import Condition, Observation, StopReason, Transition
 from tacit.prompts.history import History
-from tacit.rollout.episodes import EpisodePlan, Mixed, Tally, rollout, rollout_groups
+from tacit.rollout.episodes import EpisodePlan, Mixed, RolloutProgress, rollout, rollout_groups
 from tacit.rollout.worlds import InPlace, describe_crashes
 from tacit.worlds import get_environment
 
@@ -151,21 +151,21 @@ def test_a_score_that_is_one_but_for_rounding_is_one():
 
 
 def test_a_world_that_hangs_is_named_while_it_does():
-    pool, tally, said = InPlace(Corridor, 1.0), Tally(1), []
-    looking = threading.Timer(0.5, lambda: said.extend(tally.parts()))
+    pool, progress, said = InPlace(Corridor, 1.0), RolloutProgress(1), []
+    looking = threading.Timer(0.5, lambda: said.extend(progress.status()))
     looking.start()
     monkey = pytest.MonkeyPatch()
     monkey.setattr("tacit.rollout.episodes.LATE_S", 0.2)
     try:
         plans = [EpisodePlan(corridor(3, "hang", at=1), 0)]
-        rollout(plans, BARE, pool, ScriptedPolicy(lambda *_: "forward"), Sampling(), 5, onlooker=tally)
+        rollout(plans, BARE, pool, ScriptedPolicy(lambda *_: "forward"), Sampling(), 5, observer=progress)
     finally:
         monkey.undo()
     assert re.fullmatch(
         r"world 'corridor' has not answered for 0\.\d s in task 'corridor/3hang1'; its episode ends at 1\.0 s \(--world-.*\)",
         said[-1],
     )
-    assert pool.late is None and "world" not in tally.parts()[-1], "once it has ended nobody waits for it"
+    assert pool.late is None and "world" not in progress.status()[-1], "once it has ended nobody waits for it"
 
 
 def test_a_pool_goes_on_after_a_world_broke():

@@ -15,7 +15,7 @@ from tacit.core.protocols import Desk, DeskSampler, Request, Sampling
 from tacit.core.types import StopReason
 from tacit.prompts.history import History
 from tacit.rollout.encoding import BatchDesk, open_desk
-from tacit.rollout.episodes import EpisodePlan, Onlooker, rollout, rollout_groups
+from tacit.rollout.episodes import EpisodePlan, RolloutObserver, rollout, rollout_groups
 from tacit.rollout.worlds import InPlace
 from tacit.worlds import get_environment
 
@@ -132,20 +132,20 @@ def test_the_limit_of_steps_is_each_episodes_own():
     assert [t.stop for t in played] == [StopReason.STEP_LIMIT, StopReason.SUCCESS, StopReason.SUCCESS]
 
 
-def test_an_onlooker_is_told_of_every_turn_and_of_each_episode_when_it_is_over():
-    class Noting(Onlooker):
+def test_the_observer_sees_every_turn_and_each_episode_as_it_ends():
+    class Noting(RolloutObserver):
         def __init__(self):
             self.ended, self.turns = {}, 0
 
-        def turn(self, completion, valid):
+        def on_turn(self, completion, valid):
             self.turns += valid
 
-        def over(self, place, trajectory):
-            self.ended[place] = (self.turns, trajectory)
+        def on_episode_end(self, index, trajectory):
+            self.ended[index] = (self.turns, trajectory)
 
     noting = Noting()
-    played, _ = walk([corridor(9), corridor(3), corridor(8), corridor(2, "reset")], onlooker=noting)
-    assert next(iter(noting.ended)) == 3 and [noting.ended[place][1] for place in range(4)] == played
+    played, _ = walk([corridor(9), corridor(3), corridor(8), corridor(2, "reset")], observer=noting)
+    assert next(iter(noting.ended)) == 3 and [noting.ended[i][1] for i in range(4)] == played
     assert noting.ended[3][0] == 0 and noting.turns == sum(len(t) for t in played), "the one that never began was told first"
     told = [turns for turns, _ in noting.ended.values()]
     assert told == sorted(set(told)), "each when it was over, and not all at the end"

@@ -161,16 +161,16 @@ def test_episodes_are_told_of_by_turns_speed_and_what_is_left_and_then_as_learne
     group = make_group([[2, 2], [2, 2]])
     now[0] = 3.0
     assert played.line(3.0) == "rl 1: 0 of 4 episodes, 0 turns, waiting for the first answer, 3.0 s"
-    played.turn(group.trajectories[0].steps[0].completion, True)
+    played.on_turn(group.trajectories[0].steps[0].completion, True)
     assert played.line(0.0) == "rl 1: 0 of 4 episodes, 1 turn, 0.667 tok/s, at most 1 min 57 s left"
-    played.turn(group.trajectories[0].steps[1].completion, True)
+    played.on_turn(group.trajectories[0].steps[1].completion, True)
     now[0] = 12.0
-    played.over(0, group.trajectories[0])
+    played.on_episode_end(0, group.trajectories[0])
     assert played.line(0.0) == "rl 1: 1 of 4 episodes, 2 turns, 0.333 tok/s, about 36 s left"
     for place in range(1, 5):  # a selection plays more than was planned
-        played.over(place, group.trajectories[1])
+        played.on_episode_end(place, group.trajectories[1])
     assert played.line(0.0) == "rl 1: 5 episodes, 2 turns, 0.333 tok/s"
-    played.all_over()
+    played.on_end()
     now[0] = 20.0
     assert played.line(0.0) == "rl 1: learning from 2 turns, 8.0 s"
 

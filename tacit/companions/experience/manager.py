@@ -264,7 +264,7 @@ def merged_origin(origins: Sequence[Origin], step: int, gone: Sequence[int]) -> 
 Answer = TypeVar("Answer")
 
 
-class Desk(Generic[Answer]):
+class QueryQueue(Generic[Answer]):
     """`search` answers a list of queries, in order. Defaults are the paper's: B = 16, t_max = 1 ms, W = 4."""
 
     def __init__(
@@ -319,7 +319,7 @@ class Desk(Generic[Answer]):
             self._closed = True
             self._queue.put(None)
 
-    def __enter__(self) -> Desk[Answer]:
+    def __enter__(self) -> QueryQueue[Answer]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -427,8 +427,8 @@ class Counsel:
         self._manager, self._settings = manager, settings
         self.step, self.seed = 1, 0
         """the iteration that is being played, and the seed of its run"""
-        self.desk: Desk[Told] | InOrder[Told] = (
-            Desk(self._answer, settings.batch, settings.wait_s, settings.workers)
+        self.desk: QueryQueue[Told] | InOrder[Told] = (
+            QueryQueue(self._answer, settings.batch, settings.wait_s, settings.workers)
             if manager.background
             else InOrder(self._answer, settings.batch)
         )
