@@ -49,7 +49,12 @@ class Alone:
 
 
 def evaluate(
-    panel: Panel, rules: Rules, worlds: WorldPool, context: Context, policy: SamplingPolicy, observer: RolloutObserver = NO_OBSERVER
+    panel: Panel,
+    rules: Rules,
+    worlds: WorldPool,
+    context: Context,
+    policy: SamplingPolicy,
+    observer: RolloutObserver = NO_OBSERVER,
 ) -> tuple[PanelScore, list[Trajectory]]:
     """Play all of it, and score it."""
     played = play_panel(panel, rules, worlds, Alone(context, policy), observer=observer)

@@ -38,6 +38,7 @@ from tacit.core.types import (
 from tacit.rollout.encoding import encode_all, fit, open_desk
 from tacit.rollout.worlds import Broken, WorldPool, answers_of
 
+
 class RolloutObserver:
     """Callbacks during a rollout. This base class ignores them all."""
 
