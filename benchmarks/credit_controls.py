@@ -107,13 +107,13 @@ def controls(
     returns_N = np.concatenate([_returns(episode, gamma) for episode in episodes])
     known, episode_N = measured.group.credits, measured.group.credits[BASELINE]
     whole_N = np.zeros(len(turns), np.int64)
-    for name, part_N in {**measured.group.parts, "one part": whole_N}.items():
-        pace_N, _ = action_peers(returns_N, part_N, key_N)
+    for name, cluster_N in {**measured.group.parts, "one part": whole_N}.items():
+        pace_N, _ = action_peers(returns_N, cluster_N, key_N)
         recorded_N = known.get(f"BiPACE-Q, {name}", known.get(f"PACE-Q, {name}"))
         # Completions that did not parse have keys that a record does not keep.
         if recorded_N is not None and all(turn["valid"] for turn in turns):
             np.testing.assert_allclose(episode_N + pace_N, recorded_N, atol=1e-9)
-        mean_N, deviation_N = _within(returns_N, part_N)
+        mean_N, deviation_N = _within(returns_N, cluster_N)
         if recorded_N is None:
             yield f"PACE-Q, {name}", episode_N + pace_N
         yield f"{name}, mean alone", episode_N + returns_N - mean_N
@@ -122,9 +122,9 @@ def controls(
     if encoding is not None:
         written = [encoding.encode(turn["wrote"], add_special_tokens=False).ids for turn in turns]
         first_N = by_key([tuple(ids[:KEY_TOKENS]) for ids in written])
-        for name, part_N in measured.group.parts.items():
-            yield f"PACE-Q by first tokens, {name}", episode_N + action_peers(returns_N, part_N, first_N, "q")[0]
-            yield f"PACE-diff by first tokens, {name}", episode_N + action_peers(returns_N, part_N, first_N, "difference")[0]
+        for name, cluster_N in measured.group.parts.items():
+            yield f"PACE-Q by first tokens, {name}", episode_N + action_peers(returns_N, cluster_N, first_N, "q")[0]
+            yield f"PACE-diff by first tokens, {name}", episode_N + action_peers(returns_N, cluster_N, first_N, "difference")[0]
     yield "refused", np.array([-float(not (turn["valid"] and turn["effective"])) for turn in turns])
     yield "repeated", np.concatenate([_repeated(episode) for episode in episodes])
     signals = [turn.get("signals") or {} for turn in turns]
@@ -136,11 +136,11 @@ def _returns(episode: Record, gamma: float) -> np.ndarray:
     return SUCCESS * float(episode["success"]) * gamma ** np.arange(steps - 1, -1, -1.0)
 
 
-def _within(values_N: np.ndarray, part_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _within(values_N: np.ndarray, cluster_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(mean, population deviation) of each step's part."""
-    size_C = np.maximum(np.bincount(part_N), 1)
-    mean_N = (np.bincount(part_N, weights=values_N) / size_C)[part_N]
-    return mean_N, np.sqrt(np.bincount(part_N, weights=(values_N - mean_N) ** 2) / size_C)[part_N]
+    size_C = np.maximum(np.bincount(cluster_N), 1)
+    mean_N = (np.bincount(cluster_N, weights=values_N) / size_C)[cluster_N]
+    return mean_N, np.sqrt(np.bincount(cluster_N, weights=(values_N - mean_N) ** 2) / size_C)[cluster_N]
 
 
 def _repeated(episode: Record) -> np.ndarray:

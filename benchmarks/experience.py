@@ -37,7 +37,7 @@ from tacit.companions.experience.manager import Asked, DistillRequest, Manager
 from tacit.companions.experience.retrieval import Ngrams
 from tacit.core.method import Alike
 from tacit.core.protocols import ModelSource, Sampling
-from tacit.core.types import PLAIN, Completion, Condition, Group, Moment, Task
+from tacit.core.types import PLAIN, Completion, Condition, Group, IterationInfo, Task
 from tacit.engines import get_engine
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, Asking
@@ -142,7 +142,7 @@ def main() -> int:
     def slow() -> list[Group]:
         for group in found:
             for trajectory in group.trajectories:
-                beside.manager.submit(DistillRequest(trajectory, None, Moment(0, 1), "benchmark"))
+                beside.manager.submit(DistillRequest(trajectory, None, IterationInfo(0, 1), "benchmark"))
         return play(Halves(beside))
 
     cases = {

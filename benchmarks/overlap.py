@@ -19,7 +19,7 @@ from typing import Any
 
 from tacit.core.method import Schedule
 from tacit.core.protocols import ModelSource
-from tacit.core.tools import NoTools
+from tacit.core.resources import NoResources
 from tacit.core.types import Observation, Task, Transition
 from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
@@ -56,7 +56,7 @@ def measure(policy: ShardedPolicy, behind: bool, options: argparse.Namespace) ->
         schedule=Schedule(groups=options.groups, group_size=options.group_size, iterations=options.iterations + 2, lr=1e-5),
     )  # fmt: skip
     worlds = InPlace(lambda: Thinking(options.think_s))
-    ground = Playground(told.build(WORLD, NoTools()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
+    ground = Playground(told.build(WORLD, NoResources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
     loop = Loop([ground], policy, 0, options.iterations + 2, behind=behind)
     whole, learning, playing, stale = [], [], [], []
     for number in range(1, options.iterations + 2):

@@ -24,7 +24,7 @@ class StepCost:
 
     cost: float
 
-    def __call__(self, groups, moment):
+    def __call__(self, groups, info):
         return [Rewards.per_step(group, np.full(len(group.steps), -self.cost)) for group in groups]
 
 
@@ -37,7 +37,7 @@ class Hurry(GRPO):
     cost: float = 0.1
     """taken off for every step"""
 
-    def changes(self, world, tools):
+    def changes(self, world, resources):
         return (adds("rewards", "step cost", StepCost(self.cost)),)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tacit.core.tools import NoTools
+from tacit.core.resources import NoResources
 from tacit.core.types import Completion, Group, Observation, Prompt, Step, StopReason, Task, Trajectory
 from tacit.worlds.countdown.expert import solve
 
@@ -139,7 +139,7 @@ def stumble_through_countdown(prompt: str, seed: int) -> str:
     return ("hm", solve_countdown(prompt), solve_countdown(prompt), solve_countdown(prompt))[seed % 4]
 
 
-class Kit(NoTools):
+class Kit(NoResources):
     """Tools of a run that is none: whatever policy is asked for is this one, and directories are in `place`."""
 
     def __init__(self, policy, place: Path) -> None:

@@ -23,10 +23,10 @@ class Lessons:
         self._pupil, self._lr = pupil, lr
         self.turns = 0
 
-    def observe(self, groups, policy, moment) -> dict[str, float]:
-        return {"share_of_run": moment.share}
+    def observe(self, groups, policy, info) -> dict[str, float]:
+        return {"share_of_run": info.share}
 
-    def learn(self, groups, policy, moment) -> dict[str, float]:
+    def learn(self, groups, policy, info) -> dict[str, float]:
         seen = flat_steps(groups)
         self.turns += len(seen)
         if seen:
@@ -50,5 +50,5 @@ class Teaching(GRPO):
     pupil_lr: float = 1e-3
     """learning rate of the pupil"""
 
-    def changes(self, world, tools) -> Sequence[Part]:
-        return (adds("companions", "lessons", Lessons(tools.policy("pupil"), self.pupil_lr)),)
+    def changes(self, world, resources) -> Sequence[Part]:
+        return (adds("companions", "lessons", Lessons(resources.policy("pupil"), self.pupil_lr)),)

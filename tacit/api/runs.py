@@ -16,7 +16,7 @@ from tacit.config.recipe import DEFAULT_METHOD, Document, Recipe, Said, method_n
 from tacit.config.running import carry_out
 from tacit.core.errors import TacitError, install, unknown
 from tacit.core.progress import after, number_of
-from tacit.core.tools import Prices
+from tacit.core.resources import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.scores import PanelScore, final_and_peak

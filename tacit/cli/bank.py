@@ -17,7 +17,7 @@ from tacit.companions.experience.retrieval import ORDERS, Embedding, Ngrams, ran
 from tacit.config.flags import Parser, check_at_least_one
 from tacit.core.errors import TacitError, unknown
 from tacit.core.progress import number_of
-from tacit.core.tools import Encode
+from tacit.core.resources import Encode
 from tacit.runs.files import write_text
 
 SUMMARY_LINE = "The experience bank of a run: what is kept in it, where it came from, whom it guided and with what result."

@@ -39,7 +39,7 @@ from tacit.config.recipe import Said
 from tacit.config.values import from_text
 from tacit.core.errors import TacitError
 from tacit.core.progress import after, duration, heard, number_of, reminded
-from tacit.core.tools import Prices
+from tacit.core.resources import Prices
 from tacit.engines.endpoint.client import DEFAULT_KEY_VARIABLE
 from tacit.evaluation.behaviour import Behaviour, ending_in_words
 from tacit.evaluation.scores import PanelScore, final_and_peak, in_world

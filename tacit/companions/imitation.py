@@ -16,7 +16,7 @@ import numpy as np
 
 from tacit.core.credit import Batch
 from tacit.core.protocols import Policy
-from tacit.core.types import Group, Moment, Trajectory
+from tacit.core.types import Group, IterationInfo, Trajectory
 from tacit.losses.regularizers import Imitation
 
 Choice = Callable[[Group], list[Trajectory]]
@@ -58,11 +58,11 @@ class Imitating:
         self.lr, self.every, self.chosen, self.told = lr, every, chosen, told
         self.name, self.metric = name, metric
 
-    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         return {}
 
-    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
-        if moment.iteration % self.every:
+    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
+        if info.iteration % self.every:
             return {}
         chosen = [trajectory for group in groups for trajectory in self.chosen(group)]
         prompts, completions = self.told(chosen, policy)

@@ -21,9 +21,9 @@ import numpy as np
 from tacit.companions.answers import Answer, Answers, key_of
 from tacit.core.credit import Rewards
 from tacit.core.protocols import Policy, Request, Sampling
+from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
-from tacit.core.tools import FREE, Prices
-from tacit.core.types import Group, Moment, Prompt, Trajectory
+from tacit.core.types import Group, IterationInfo, Prompt, Trajectory
 from tacit.rollout.encoding import fit, open_desk
 
 BEST = 10.0
@@ -51,11 +51,11 @@ class EpisodeJudge:
     """by the identity of the trajectory, of this iteration's"""
     _answers: Answers | None = field(default=None, init=False, compare=False, repr=False)
 
-    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         if self._answers is None:
             self._answers = Answers(self.place)
         judged = [trajectory for group in groups for trajectory in group.trajectories]
-        before, found = len(self._answers), self._ask(judged, moment)
+        before, found = len(self._answers), self._ask(judged, info)
         fresh = self._answers.since(before)
         self._grades = {}
         for group in groups:
@@ -73,12 +73,12 @@ class EpisodeJudge:
             "judge_cost_so_far": self._cost(self._answers.since(0)),
         }
 
-    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [
             Rewards.at_the_end(g, self.weight / BEST * np.array([self._grades[id(t)] for t in g.trajectories])) for g in groups
         ]
 
-    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment | None = None) -> dict[str, float]:
+    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
         return {}
 
     def save(self, directory: Path) -> None:
@@ -90,7 +90,7 @@ class EpisodeJudge:
     def _cost(self, answers: Sequence[Answer]) -> float:
         return self.prices.of(sum(a.read for a in answers), sum(a.written for a in answers))
 
-    def _ask(self, judged: Sequence[Trajectory], moment: Moment) -> dict[int, Answer]:
+    def _ask(self, judged: Sequence[Trajectory], info: IterationInfo) -> dict[int, Answer]:
         """The answer about each episode, by its identity."""
         assert self._answers is not None
         judge = self.ask()
@@ -105,7 +105,7 @@ class EpisodeJudge:
                 key = key_of(who, self.tokens, prompt.text)
                 if key not in self._answers and key not in keys.values():
                     _, tokens, _ = fit(prompt, judge, self.tokens)
-                    request = Request(tokens, derive(moment.seed, "judge", key))
+                    request = Request(tokens, derive(info.seed, "judge", key))
                     waiting[desk.submit(request)] = (key, len(tokens))
                 keys[id(trajectory)] = key
             while waiting:

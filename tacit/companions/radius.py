@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Embedder
 from tacit.credit.geometry import search_radius
 
@@ -32,7 +32,7 @@ class AdaptiveRadius:
             raise TacitError("the adaptive radius is not known yet: it is found on the first groups that are observed.")
         return self._value
 
-    def observe(self, groups: Sequence[Group], policy: Encoder, moment: Moment | None = None) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Encoder, info: IterationInfo | None = None) -> dict[str, float]:
         if self._value is None:
             features = self.embedder([group for group in groups if group.steps], policy)
             if not features:  # every episode crashed: the next iteration is the first one with something to see
@@ -41,7 +41,7 @@ class AdaptiveRadius:
             return {"radius": self._value, "radius_median_size": median}
         return {"radius": self._value}
 
-    def learn(self, groups: Sequence[Group], policy: Encoder, moment: Moment | None = None) -> dict[str, float]:
+    def learn(self, groups: Sequence[Group], policy: Encoder, info: IterationInfo | None = None) -> dict[str, float]:
         return {}
 
     def save(self, directory: Path) -> None:

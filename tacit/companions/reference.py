@@ -17,7 +17,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.protocols import REFERENCE, SCORING, Policy
-from tacit.core.types import Group, Moment, flat_steps
+from tacit.core.types import Group, IterationInfo, flat_steps
 
 
 @dataclass
@@ -32,7 +32,7 @@ class ReferencePenalty:
     _drift: dict[int, float] = field(default_factory=dict, init=False, compare=False, repr=False)
     """by the identity of the step, of this iteration's steps"""
 
-    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment | None = None) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
         steps = flat_steps(groups)
         prompts, completions = [s.prompt_tokens for s in steps], [s.completion.tokens for s in steps]
         reference = policy.reference().logprobs(prompts, completions, self.temperature) if steps else []
@@ -40,10 +40,10 @@ class ReferencePenalty:
         self._drift = {id(step): value for step, value in zip(steps, drift, strict=True)}
         return {"reference_drift": float(np.mean(drift)) if drift else 0.0}
 
-    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [Rewards.per_step(g, -self.beta * np.array([self._drift[id(step)] for step in g.steps])) for g in groups]
 
-    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment | None = None) -> dict[str, float]:
+    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo | None = None) -> dict[str, float]:
         return {}
 
     def save(self, directory: Path) -> None:

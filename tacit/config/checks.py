@@ -219,7 +219,7 @@ def _decided(recipe: Recipe, worlds: Sequence[Environment]) -> Recipe:
         here = recipe.at(place.world) if several else recipe
         own_words = recipe.worlds.get(place.world, {}).get("method", {})
         said = recipe.said | {name.replace("-", "_") for name in own_words}
-        settings, notes = here.settings.fitted(known_base(here, world), said)
+        settings, notes = here.settings.fit_to_model(known_base(here, world), said)
         train = _with_split(place.train, world)
         if not several:
             recipe = replace(recipe, settings=settings, train=train)

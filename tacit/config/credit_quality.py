@@ -17,7 +17,7 @@ from tacit.config.players import Target
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.credit.skill_shift import SkillShift
 from tacit.evaluation.credit_agreement import Credited, Geometry, credit_groups, credit_per_step, partitions, standard
 from tacit.evaluation.evaluate import Ground
@@ -89,8 +89,8 @@ def credit_as_trained(target: Target, groups: Sequence[Group], name: str = "") -
     for companion in method.companions:
         if isinstance(companion, AdaptiveRadius) and not name and (kept := _kept(target, companion.name)):
             companion.load(kept)
-        companion.observe(groups, target.policy, Moment())
-    rewards = total(term(groups, Moment()) for term in method.rewards)
+        companion.observe(groups, target.policy, IterationInfo())
+    rewards = total(term(groups, IterationInfo()) for term in method.rewards)
     return credit_per_step(method.credits, groups, target.policy, rewards)
 
 
@@ -146,7 +146,7 @@ def skill_shift(target: Target, groups: Sequence[Group]) -> list[np.ndarray]:
     """OPID's dense signal by itself, without the episode's advantage beside it; skills by the world's own rule."""
     policy: Any = target.policy
     hindsight = Hindsight(rule_of(target))
-    hindsight.observe(groups, policy, Moment())
+    hindsight.observe(groups, policy, IterationInfo())
     return credit_per_step((SkillShift(Routed(hindsight), weight=1.0),), groups, policy, [Rewards.zeros(g) for g in groups])
 
 

@@ -14,8 +14,8 @@ from tacit.config.players import UNTRAINED, Target
 from tacit.config.recipe import Recipe, Said
 from tacit.core.errors import TacitError, unknown
 from tacit.core.protocols import Scorer
+from tacit.core.resources import Prices
 from tacit.core.seeds import derive
-from tacit.core.tools import Prices
 from tacit.core.types import Trajectory
 from tacit.evaluation.behaviour import Behaviour, behaviour
 from tacit.evaluation.evaluate import play_panel

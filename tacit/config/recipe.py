@@ -31,7 +31,7 @@ import tacit
 from tacit.config.values import build, to_data
 from tacit.core.errors import TacitError, unknown
 from tacit.core.method import Schedule
-from tacit.core.tools import Base
+from tacit.core.resources import Base
 from tacit.engines import get_engine
 from tacit.engines.models.bases import BASES, is_small
 from tacit.engines.models.tiny import TINY_SIZES, TinySettings
@@ -281,7 +281,7 @@ class Recipe:
         }
         out = _text(outside, "out", "") or f"runs/{'+'.join(map(_plain, mixture))}-{_plain(method)}-{train.seed}"
         said = frozenset(own)
-        settings, notes = settings.fitted(Base(main.model, small=main.tiny is not None or is_small(main.model)), said)
+        settings, notes = settings.fit_to_model(Base(main.model, small=main.tiny is not None or is_small(main.model)), said)
         return cls(
             world, method, main.model, Path(out), settings, main.engine, train, main.tiny, main.engine_name, worlds, policies,
             said, notes,

@@ -19,8 +19,8 @@ from tacit.config.values import to_data
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import LEARNING, ModelSource, Policy
+from tacit.core.resources import Base, Encode, Thing
 from tacit.core.seeds import derive
-from tacit.core.tools import Base, Encode, Thing
 from tacit.core.world import Environment
 from tacit.engines import get_engine
 from tacit.engines.models.bases import FOLDER, base_named, is_small

@@ -26,7 +26,7 @@ from tacit.core.bounds import AtLeastOne, Bound, Count, NotNegative, PositiveSha
 from tacit.core.credit import Credit, Per, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.protocols import DURING_UPDATES, HIDDEN_STATES, LEARNING, SAMPLING, LossTerm, Policy
-from tacit.core.types import PLAIN, ActionStyle, Condition, Group, Moment, Observation, Prompt, Task, Transition
+from tacit.core.types import PLAIN, ActionStyle, Condition, Group, IterationInfo, Observation, Prompt, Task, Transition
 
 
 class Pending(Protocol):
@@ -49,7 +49,7 @@ class Reader(Protocol):
         ...
 
 
-def take_down(reader: Reader, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
+def record_turn(reader: Reader, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
     """`record`; `wrote` is what was really written where it was no action, and None where the action says it all."""
     listen = getattr(reader, "wrote", None)
     if wrote is not None and listen is not None:
@@ -81,11 +81,13 @@ class Conditions(Protocol):
 
 
 class RewardTerm(Protocol):
-    def __call__(self, groups: Sequence[Group], moment: Moment) -> Sequence[Rewards]: ...
+    def __call__(self, groups: Sequence[Group], info: IterationInfo) -> Sequence[Rewards]: ...
 
 
 class CreditTerm(Protocol):
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment) -> Sequence[Credit]:
+    def __call__(
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
+    ) -> Sequence[Credit]:
         """Terms see all groups at once: some normalise over the batch, some score it in one pass. A term that can say how it
         came to its credits returns them `Explained`. What it asks of a policy beside sampling and learning it says by an
         attribute `needs`; one that compares no episodes of a group with each other says `alone = True`, one that compares
@@ -126,7 +128,7 @@ class Column(Protocol):
     def per(self) -> Per: ...
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo
     ) -> Sequence[np.ndarray] | np.ndarray: ...
 
 
@@ -143,9 +145,9 @@ class Companion(Protocol):
         """what it is found again by in a checkpoint; no two of a method share one"""
         ...
 
-    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]: ...
+    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]: ...
 
-    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]: ...
+    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]: ...
 
     def save(self, directory: Path) -> None:
         """Whatever has to survive a killed run, into an empty directory of its own."""
@@ -224,13 +226,13 @@ class Schedule:
                 "leave one of them out."
             )
 
-    def lr_at(self, moment: Moment) -> float:
+    def lr_at(self, info: IterationInfo) -> float:
         """η · n/W in iteration n of the W that warm up; then η, η · (1 − x) or η · ½(1 + cos πx), with x the share of the
         iterations after W that lie behind. The last iteration still moves: x = 1 would be the one after it."""
-        warm = round(self.warmup * moment.iterations)
-        if moment.iteration <= warm:
-            return self.lr * moment.iteration / warm
-        behind = (moment.iteration - 1 - warm) / max(1, moment.iterations - warm)
+        warm = round(self.warmup * info.iterations)
+        if info.iteration <= warm:
+            return self.lr * info.iteration / warm
+        behind = (info.iteration - 1 - warm) / max(1, info.iterations - warm)
         return self.lr * {"none": 1.0, "linear": 1 - behind, "cosine": 0.5 * (1 + math.cos(math.pi * behind))}[self.decay]
 
     def steps_per_pass(self, rows: int) -> int:
@@ -240,7 +242,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Method:
-    """What a method is in one world: `settings.build(world, tools)` makes it."""
+    """What a method is in one world: `settings.build(world, resources)` makes it."""
 
     name: str
     context: Context

@@ -308,7 +308,7 @@ def flat_steps(groups: Sequence[Group]) -> list[Step]:
 
 
 @dataclass(frozen=True)
-class Moment:
+class IterationInfo:
     """Iteration `iteration` (from 1) of `iterations`, under the run's seed."""
 
     seed: int = 0

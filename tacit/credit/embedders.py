@@ -17,7 +17,7 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import HIDDEN_STATES, Encoder
-from tacit.core.tools import Encode
+from tacit.core.resources import Encode
 from tacit.core.types import Group, Step
 
 # By what two steps are the same where they must be equal: what was seen, what was told of the present, or all that was read.

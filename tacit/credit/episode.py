@@ -15,7 +15,7 @@ import numpy as np
 from tacit.core.credit import Credit, Rewards
 from tacit.core.method import Explained
 from tacit.core.protocols import REFERENCE, SCORING, Policy
-from tacit.core.types import Group, Moment, flat_steps
+from tacit.core.types import Group, IterationInfo, flat_steps
 
 Std = Literal["population", "sample"] | None
 
@@ -52,7 +52,11 @@ class EpisodeRelative:
     delta: float = 1e-6
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+        self,
+        groups: Sequence[Group],
+        rewards: Sequence[Rewards],
+        policy: Policy | None = None,
+        info: IterationInfo | None = None,
     ) -> Explained:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
@@ -71,7 +75,11 @@ class LeaveOneOut:
     """RLOO:  A = R − mean of the other trajectories' R, plus the step's local reward. One member alone gets zero."""
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+        self,
+        groups: Sequence[Group],
+        rewards: Sequence[Rewards],
+        policy: Policy | None = None,
+        info: IterationInfo | None = None,
     ) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
@@ -107,7 +115,7 @@ class BatchRelative:
         return self.baseline == "none"
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment | None = None
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo | None = None
     ) -> list[Credit]:
         if not groups:
             return []

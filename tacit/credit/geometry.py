@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.tools import Base
+from tacit.core.resources import Base
 from tacit.credit.embedders import Features, Pooling
 from tacit.credit.partitions import by_cosine
 
@@ -71,22 +71,22 @@ def _check_layer(base: Base, layer: int | None) -> None:
 
 # How far two steps may be apart and still be compared: appendix F's search.
 #
-# A radius is good where the median part has 4 to 8 members: small enough that members share a value (the bias of a part's mean
-# is at most 2Lε), large enough that few steps stand alone (they get no step-level credit at all).
+# A radius is good where the median cluster has 4 to 8 members: small enough that members share a value (the bias of a cluster's
+# mean is at most 2Lε), large enough that few steps stand alone and get no step-level credit.
 
 LOW, HIGH, TARGET, PROBES = 0.02, 0.40, (4.0, 8.0), 6
 LEAST = LOW / 1024
 """so far down goes the search where all of the published range is too wide: a model's states may nearly all point one way"""
 
 
-def median_part(parts: Sequence[np.ndarray]) -> float:
-    """The median number of members over all parts of all groups."""
-    sizes = np.concatenate([np.bincount(part_N[part_N >= 0]) for part_N in parts]) if parts else np.zeros(0)
+def median_cluster_size(clusters: Sequence[np.ndarray]) -> float:
+    """The median number of members over all clusters of all groups."""
+    sizes = np.concatenate([np.bincount(cluster_N[cluster_N >= 0]) for cluster_N in clusters]) if clusters else np.zeros(0)
     return float(np.median(sizes)) if len(sizes) else 0.0
 
 
 def search_radius(features: Sequence[Features]) -> tuple[float, float]:
-    """(ε, median part size): bisect the published range until the median is within the target, and where the nearest is
+    """(ε, median cluster size): bisect the published range until the median is within the target, and where the nearest is
     still too wide what lies below, by powers.
 
     After so many probes the one that came nearest is taken (the earliest of equals), so a geometry without a good radius
@@ -106,7 +106,7 @@ def _bisect(
     best = (np.inf, 0.0, 0.0)
     for _ in range(PROBES):
         epsilon = between(low, high)
-        median = median_part([by_cosine(rows, epsilon) for rows in features])
+        median = median_cluster_size([by_cosine(rows, epsilon) for rows in features])
         missed = max(TARGET[0] - median, median - TARGET[1], 0.0)
         if missed < best[0]:
             best = (missed, epsilon, median)

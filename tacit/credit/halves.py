@@ -20,7 +20,7 @@ from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import Policy
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 
 
 def within_conditions(term: CreditTerm) -> CreditTerm:
@@ -44,7 +44,7 @@ class WithinConditions:
     def needs(self) -> frozenset[str]:
         return getattr(self.term, "needs", frozenset())
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment) -> Explained:
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         halves, earned, places = [], [], []
         for g, (group, reward) in enumerate(zip(groups, rewards, strict=True)):
             for name in dict.fromkeys(t.condition.name for t in group.trajectories):
@@ -54,7 +54,7 @@ class WithinConditions:
                 halves.append(half)
                 earned.append(Rewards(half, reward.flow_N[steps], reward.local_N[steps]))
                 places.append((g, steps))
-        given = self.term(halves, earned, policy, moment)
+        given = self.term(halves, earned, policy, info)
         totals = [Credit.zeros(group).tokens_T for group in groups]
         for (g, steps), credit in zip(places, given, strict=True):
             totals[g][np.repeat(steps, groups[g].tokens_per_step)] = credit.tokens_T

@@ -1,9 +1,9 @@
 """HGPO (He et al., 2026): the same observation means more after the same history.
 
-Steps are compared in a hierarchy of parts: those with the same last observation, the same last two, … the same last k + 1,
-where k is the history the agent reads. Deeper parts are smaller and fairer, and weigh more:
+Steps are compared in a hierarchy of clusters: those with the same last observation, the same last two, … the same last k + 1,
+where k is the history the agent reads. Deeper clusters are smaller and fairer, and weigh more:
 
-    Aᵢ = Σ_k w_k aᵢ^(k) / Σ_k w_k,   w_k = (k + 1)^α,   aᵢ^(k) = (Rᵢ − mean R) / (std R + δ)   over the part of depth k
+    Aᵢ = Σ_k w_k aᵢ^(k) / Σ_k w_k,   w_k = (k + 1)^α,   aᵢ^(k) = (Rᵢ − mean R) / (std R + δ)   over the cluster of depth k
 
 The sums run over the depths at which step i has peers that differ; a step with none gets 0. `base` adds the episode advantage
 as depth 0, with weight 1; without it there is no episode-level term.
@@ -21,11 +21,11 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Key, key_texts
 from tacit.credit.episode import Std, standardise, step_scores
 from tacit.credit.partitions import by_history
-from tacit.credit.step_relative import explain, part_relative, partition_metrics, spread
+from tacit.credit.step_relative import cluster_relative, explain, partition_metrics, spread
 
 
 def hierarchy(
@@ -33,10 +33,10 @@ def hierarchy(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(Σ_k w_k a^(k), Σ_k w_k) over the partitions of depth 1, 2, …: kept apart, so that another depth can be added."""
     weighted_N, weight_N = np.zeros(len(returns_N)), np.zeros(len(returns_N))
-    for depth, part_N in enumerate(levels, start=1):
+    for depth, cluster_N in enumerate(levels, start=1):
         weight = (depth + 1.0) ** alpha
-        weighted_N += weight * part_relative(returns_N, part_N, std, delta)
-        weight_N += weight * _compared(returns_N, part_N)
+        weighted_N += weight * cluster_relative(returns_N, cluster_N, std, delta)
+        weight_N += weight * _compared(returns_N, cluster_N)
     return weighted_N, weight_N
 
 
@@ -58,7 +58,11 @@ class HistoryHierarchy:
             raise TacitError(f"depth = {self.depth} compares no observation; it must be at least 1.")
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None, moment: Moment | None = None
+        self,
+        groups: Sequence[Group],
+        rewards: Sequence[Rewards],
+        policy: Encoder | None = None,
+        info: IterationInfo | None = None,
     ) -> Explained:
         began = time.perf_counter()
         steps, first, depths, returns = [], [], [], []
@@ -72,7 +76,7 @@ class HistoryHierarchy:
             steps.append(weighted_N / np.where(weight_N > 0, weight_N, 1.0))
             first.append(levels[0])
             returns.append(returns_N)
-            depths.append(sum(_compared(returns_N, part_N) for part_N in levels))
+            depths.append(sum(_compared(returns_N, cluster_N) for cluster_N in levels))
         used = np.concatenate(depths) if depths else np.zeros(0)
         metrics = {**partition_metrics(first), "hgpo_depths": float(used.mean()) if len(used) else 0.0}
         metrics["step_credit_seconds"] = time.perf_counter() - began
@@ -85,10 +89,10 @@ class HistoryHierarchy:
         return [by_history(seen, group.trajectory_of_step, k) for k in range(1, max(last, 1) + 1)]
 
 
-def _compared(returns_N: np.ndarray, part_N: np.ndarray) -> np.ndarray:
+def _compared(returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
     """[N] 1 where a step has peers that differ, else 0."""
-    compared_N = np.zeros(len(part_N))
-    inside = np.flatnonzero(part_N >= 0)
+    compared_N = np.zeros(len(cluster_N))
+    inside = np.flatnonzero(cluster_N >= 0)
     if len(inside):
-        compared_N[inside] = spread(returns_N[inside], part_N[inside])[part_N[inside]]
+        compared_N[inside] = spread(returns_N[inside], cluster_N[inside])[cluster_N[inside]]
     return compared_N

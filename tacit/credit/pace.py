@@ -1,11 +1,11 @@
 """PACE: credit for the action, not for the luck of its state (BiPACE, section 3.5).
 
-Within a part C of comparable steps, let C=(i) be the steps that took the same action as step i and C≠(i) the others.
+Within a cluster C of comparable steps, let C=(i) be the steps that took the same action as step i and C≠(i) the others.
 
     difference   Aᵢ = Rᵢ − mean_{C≠(i)} R                   (4)   where all took the same action: leave-one-out
     Q form       Aᵢ = mean_{C=(i)} R − mean_C R = Q̂ − V̂     (5–7) where nobody else took it: leave-one-out
 
-Leave-one-out is Rᵢ − mean_{C∖i} R within the part. A part of one member gives 0.
+Leave-one-out is Rᵢ − mean_{C∖i} R within the cluster. A cluster of one member gives 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, Moment, Step
+from tacit.core.types import Group, IterationInfo, Step
 from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameObservation, by_key
 from tacit.credit.step_relative import explain, pace_metrics, partition_metrics
@@ -37,14 +37,14 @@ BRANCHES = ("zero", "leave one out", "PACE")
 
 
 def action_peers(
-    returns_N: np.ndarray, part_N: np.ndarray, key_N: np.ndarray, form: Form = "q"
+    returns_N: np.ndarray, cluster_N: np.ndarray, key_N: np.ndarray, form: Form = "q"
 ) -> tuple[np.ndarray, np.ndarray]:
     """(advantages, branch of each step). `key_N` labels actions; labels count from 0."""
     if not len(returns_N):
         return np.zeros(0), np.zeros(0, np.int64)
-    pair_N = part_N * (key_N.max() + 1) + key_N
+    pair_N = cluster_N * (key_N.max() + 1) + key_N
     _, pair_N = np.unique(pair_N, return_inverse=True)
-    size_N, total_N = _pooled(returns_N, part_N)
+    size_N, total_N = _pooled(returns_N, cluster_N)
     same_N, same_total_N = _pooled(returns_N, pair_N)
     alone_N = size_N == 1
     others_N = np.where(alone_N, 1, size_N - 1)
@@ -60,12 +60,12 @@ def action_peers(
     return np.choose(branch_N, [np.zeros(len(returns_N)), leave_one_out_N, pace_N]), branch_N
 
 
-def action_values(returns_N: np.ndarray, part_N: np.ndarray, key_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Q̂, V̂) of each step: the mean return of its action in its part, and of its part (Eqs. 6 and 7)."""
+def action_values(returns_N: np.ndarray, cluster_N: np.ndarray, key_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Q̂, V̂) of each step: the mean return of its action in its cluster, and of its cluster (Eqs. 6 and 7)."""
     if not len(returns_N):
         return np.zeros(0), np.zeros(0)
-    _, pair_N = np.unique(part_N * (key_N.max() + 1) + key_N, return_inverse=True)
-    (same_N, same_total_N), (size_N, total_N) = _pooled(returns_N, pair_N), _pooled(returns_N, part_N)
+    _, pair_N = np.unique(cluster_N * (key_N.max() + 1) + key_N, return_inverse=True)
+    (same_N, same_total_N), (size_N, total_N) = _pooled(returns_N, pair_N), _pooled(returns_N, cluster_N)
     return same_total_N / same_N, total_N / size_N
 
 
@@ -78,7 +78,7 @@ def action_keys(steps: Sequence[Step], key: ActionKey = "tag", tokens: int = 8) 
 
 @dataclass(frozen=True)
 class ActionPeers:
-    """w · PACE's advantage of each step. `std` divides it by the part's deviation; Eqs. 4–7 do not. Form and key may also
+    """w · PACE's advantage of each step. `std` divides it by the cluster's deviation; Eqs. 4–7 do not. Form and key may also
     be given by the paper's names."""
 
     partition: Partition = field(default_factory=SameObservation)
@@ -101,30 +101,34 @@ class ActionPeers:
         return getattr(self.partition, "needs", frozenset())
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None, moment: Moment | None = None
+        self,
+        groups: Sequence[Group],
+        rewards: Sequence[Rewards],
+        policy: Encoder | None = None,
+        info: IterationInfo | None = None,
     ) -> Explained:
         began = time.perf_counter()
-        parts = self.partition(groups, policy)
+        clusters = self.partition(groups, policy)
         keys = [action_keys(group.steps, self.key, self.key_tokens) for group in groups]
         steps: list[np.ndarray] = []
         columns: dict[str, list[np.ndarray]] = {"return": [], "q": [], "v": [], "branch": []}
-        for reward, part_N, key_N in zip(rewards, parts, keys, strict=True):
+        for reward, cluster_N, key_N in zip(rewards, clusters, keys, strict=True):
             returns_N = reward.returns_N(self.gamma)
-            values_N, branch_N = action_peers(returns_N, part_N, key_N, self.form)
-            steps.append(self.weight * self._divided(values_N, returns_N, part_N))
-            told = (returns_N, *action_values(returns_N, part_N, key_N), branch_N)
+            values_N, branch_N = action_peers(returns_N, cluster_N, key_N, self.form)
+            steps.append(self.weight * self._divided(values_N, returns_N, cluster_N))
+            told = (returns_N, *action_values(returns_N, cluster_N, key_N), branch_N)
             for column, column_N in zip(columns.values(), told, strict=True):
                 column.append(column_N)
         parsed = [np.array([step.valid for step in group.steps], bool) for group in groups]
-        metrics = {**partition_metrics(parts), **pace_metrics(parts, keys, columns["branch"], parsed)}
+        metrics = {**partition_metrics(clusters), **pace_metrics(clusters, keys, columns["branch"], parsed)}
         metrics["step_credit_seconds"] = time.perf_counter() - began
-        return explain(groups, steps, parts, metrics, columns)
+        return explain(groups, steps, clusters, metrics, columns)
 
-    def _divided(self, values_N: np.ndarray, returns_N: np.ndarray, part_N: np.ndarray) -> np.ndarray:
+    def _divided(self, values_N: np.ndarray, returns_N: np.ndarray, cluster_N: np.ndarray) -> np.ndarray:
         if self.std is None or not len(values_N):
             return values_N
-        size_N, total_N = _pooled(returns_N, part_N)
-        _, squares_N = _pooled((returns_N - total_N / size_N) ** 2, part_N)
+        size_N, total_N = _pooled(returns_N, cluster_N)
+        _, squares_N = _pooled((returns_N - total_N / size_N) ** 2, cluster_N)
         return values_N / (np.sqrt(squares_N / np.maximum(size_N - (self.std == "sample"), 1)) + self.delta)
 
 

@@ -1,7 +1,7 @@
 """Which steps of a group are compared with one another: partitions, as labels.
 
-A partition of N steps is an integer array part_N. Labels count from 0 in order of first appearance, steps run rollout-major
-(all steps of the first member, then the second's), and −1 marks a step that is in no part.
+A partition of N steps is an integer array cluster_N. Labels count from 0 in order of first appearance, steps run rollout-major
+(all steps of the first member, then the second's), and −1 marks a step that is in no cluster.
 
 by_key         equal keys: GiGPO's exact observation
 by_similarity  texts alike: GiGPO's option for worlds whose observations never repeat exactly
@@ -29,20 +29,20 @@ ROUNDING = 1e-6
 
 
 def by_key(keys: Sequence[Hashable]) -> np.ndarray:
-    """Equal keys share a part."""
+    """Equal keys share a cluster."""
     label: dict[Hashable, int] = {}
     return np.array([label.setdefault(key, len(label)) for key in keys], dtype=np.int64)
 
 
 def by_similarity(texts: Sequence[str], threshold: float = 0.95) -> np.ndarray:
-    """Each text joins the first part whose *first* member it resembles: difflib's ratio at least `threshold`."""
+    """Each text joins the first cluster whose *first* member it resembles: difflib's ratio at least `threshold`."""
     label: dict[str, int] = {}
     first: list[str] = []
     matcher = SequenceMatcher(autojunk=True)
     for text in texts:
-        if text in label:  # parts only ever come later, so the same text ends where it ended before
+        if text in label:  # clusters only ever come later, so the same text ends where it ended before
             continue
-        matcher.set_seq2(text)  # the side difflib prepares; the parts' first members take turns on the other
+        matcher.set_seq2(text)  # the side difflib prepares; the clusters' first members take turns on the other
         for k, other in enumerate(first):
             matcher.set_seq1(other)
             # The quick ratios are upper bounds, so what they rule out needs no alignment.
@@ -63,9 +63,9 @@ def by_history(keys: Sequence[Hashable], trajectory_N: np.ndarray, k: int) -> np
     begins_N = np.searchsorted(trajectory_N, trajectory_N)
     known_N = np.arange(len(now_N)) - begins_N + 1 >= k
     rows = np.flatnonzero(known_N)
-    part_N = np.full(len(now_N), -1, dtype=np.int64)
-    part_N[rows] = by_key([now_N[i - k + 1 : i + 1].tobytes() for i in rows])
-    return part_N
+    cluster_N = np.full(len(now_N), -1, dtype=np.int64)
+    cluster_N[rows] = by_key([now_N[i - k + 1 : i + 1].tobytes() for i in rows])
+    return cluster_N
 
 
 def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np.ndarray:
@@ -73,10 +73,10 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
 
         k ← argmaxⱼ xᵢ·cⱼ  (the first of equals)
         1 − xᵢ·c_k ≤ ε :  join k,  c_k ← normalize(c_k + (xᵢ − c_k) / |M_k|)  with |M_k| counting xᵢ
-        otherwise      :  xᵢ begins a part of its own, with c = xᵢ
+        otherwise      :  xᵢ begins a cluster of its own, with c = xᵢ
 
     Where x points as c does, c stays as it is; so it does where opposites cancel out and no direction is left. What is kept of
-    a part is no unit vector but u, which points as c does: joining adds to it, u ← u + f · ‖u‖ / (‖f‖ (|M_k| − 1)), and its
+    a cluster is no unit vector but u, which points as c does: joining adds to it, u ← u + f · ‖u‖ / (‖f‖ (|M_k| − 1)), and its
     new length follows from the old one and the cosine.
     """
     check_radius(epsilon)
@@ -85,7 +85,7 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
     rows = [np.asarray(feature, np.float32) for feature in features]
     pointing_ND, added_D = np.empty((len(rows), len(rows[0])), np.float32), np.empty_like(rows[0])
     inverse_N = np.empty(len(rows), np.float32)  # 1 / ‖u‖
-    part: list[int] = []
+    cluster: list[int] = []
     members: list[int] = []
     lengths: list[float] = []  # ‖u‖
     for f_D, length in zip(rows, _lengths(rows), strict=True):
@@ -109,8 +109,8 @@ def by_cosine(features: np.ndarray | Sequence[np.ndarray], epsilon: float) -> np
             members.append(1)
             lengths.append(length)
             pointing_ND[k], inverse_N[k] = f_D, 1 / length
-        part.append(k)
-    return np.array(part, dtype=np.int64)
+        cluster.append(k)
+    return np.array(cluster, dtype=np.int64)
 
 
 def check_radius(epsilon: float) -> None:
@@ -132,7 +132,7 @@ def _lengths(rows: Sequence[np.ndarray]) -> list[float]:
 
 class Partition(Protocol):
     def __call__(self, groups: Sequence[Group], policy: Encoder | None) -> list[np.ndarray]:
-        """part_N of each group."""
+        """cluster_N of each group."""
         ...
 
 

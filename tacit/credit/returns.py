@@ -10,7 +10,7 @@ import numpy as np
 
 from tacit.core.credit import Credit, Rewards
 from tacit.core.protocols import VALUES, Critic, Policy
-from tacit.core.types import Group, Moment, flat_steps
+from tacit.core.types import Group, IterationInfo, flat_steps
 from tacit.credit.episode import Std, standardise
 
 
@@ -23,7 +23,11 @@ class Returns:
     per: ClassVar[Literal["token", "row"]] = "row"
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+        self,
+        groups: Sequence[Group],
+        rewards: Sequence[Rewards],
+        policy: Policy | None = None,
+        info: IterationInfo | None = None,
     ) -> np.ndarray:
         return np.concatenate([reward.returns_N(self.gamma) for reward in rewards]) if rewards else np.zeros(0)
 
@@ -44,7 +48,11 @@ class StepReturns:
     delta: float = 1e-6
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy | None = None, moment: Moment | None = None
+        self,
+        groups: Sequence[Group],
+        rewards: Sequence[Rewards],
+        policy: Policy | None = None,
+        info: IterationInfo | None = None,
     ) -> list[Credit]:
         credits = []
         for group, reward in zip(groups, rewards, strict=True):
@@ -84,7 +92,7 @@ class GeneralisedAdvantage:
     alone: ClassVar[bool] = True
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Critic, moment: Moment | None = None
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Critic, info: IterationInfo | None = None
     ) -> list[Credit]:
         if not groups:
             return []

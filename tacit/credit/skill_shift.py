@@ -19,7 +19,7 @@ from tacit.core.credit import Credit, Rewards
 from tacit.core.hindsight import Teacher
 from tacit.core.method import CreditTerm, Explained
 from tacit.core.protocols import SCORING, Policy, Scorer
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SkillShift:
     needs: ClassVar[frozenset[str]] = frozenset({SCORING})
     alone: ClassVar[bool] = True
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment) -> Explained:
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
         taught = [self.teacher.prompts(group, policy) for group in groups]
         raw = skill_shifts(groups, taught, policy)
         told = [_told(group, prompts) for group, prompts in zip(groups, taught, strict=True)]
@@ -133,10 +133,10 @@ class Modulated:
     """iterations after which l is 0, having fallen linearly"""
     needs: ClassVar[frozenset[str]] = frozenset({SCORING})
 
-    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment) -> Explained:
-        plain = self.credit(groups, rewards, policy, moment)
+    def __call__(self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo) -> Explained:
+        plain = self.credit(groups, rewards, policy, info)
         known = plain.metrics if isinstance(plain, Explained) else {}
-        share = self.share * max(0.0, 1.0 - (moment.iteration - 1) / self.until)
+        share = self.share * max(0.0, 1.0 - (info.iteration - 1) / self.until)
         if not share:
             return Explained(list(plain), {**known, "modulation": 0.0})
         shifts = skill_shifts(groups, [self.teacher.prompts(group, policy) for group in groups], policy)

@@ -1,4 +1,4 @@
-"""Credit by step: a step is worth what followed it against what followed its peers, the steps in the same part.
+"""Credit by step: a step is worth what followed it against what followed its peers, the steps in the same cluster.
 
 GiGPO (Feng et al., 2025) takes steps with the same observation for peers, BiGPO steps with nearby hidden states; the
 arithmetic is the same (BiPACE's Eq. 2).
@@ -15,7 +15,7 @@ import numpy as np
 from tacit.core.credit import Credit, Rewards
 from tacit.core.method import Explained
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import Key, key_texts
 from tacit.credit.episode import Std
 from tacit.credit.partitions import Partition, SameObservation, by_key
@@ -23,13 +23,13 @@ from tacit.credit.partitions import Partition, SameObservation, by_key
 # What a partition left to learn from, in numbers: the singleton tax of BiPACE's section 4.2 and appendix L.
 
 
-def partition_metrics(parts: Sequence[np.ndarray]) -> dict[str, float]:
-    """Over all groups: how many parts, how many of one member, how many steps those are, members per part, matched pairs; and
-    the share of a group's steps in its largest part, on average (appendix M: near 1, nothing is told apart)."""
-    counts = [np.bincount(part_N[part_N >= 0]) for part_N in parts]
+def partition_metrics(clusters: Sequence[np.ndarray]) -> dict[str, float]:
+    """Over all groups: clusters, share of singletons and of their steps, mean cluster size, matched pairs, and the share of a
+    group's steps in its largest cluster (appendix M: near 1, nothing is told apart)."""
+    counts = [np.bincount(cluster_N[cluster_N >= 0]) for cluster_N in clusters]
     sizes = np.concatenate([np.zeros(0, np.int64), *counts])
     sizes = sizes[sizes > 0]
-    steps = sum(len(part_N) for part_N in parts)
+    steps = sum(len(cluster_N) for cluster_N in clusters)
     if not len(sizes):
         return {}
     alone = int((sizes == 1).sum())
@@ -39,19 +39,19 @@ def partition_metrics(parts: Sequence[np.ndarray]) -> dict[str, float]:
         "parts_singleton_steps": alone / steps,
         "parts_mean_size": float(sizes.mean()),
         "parts_pairs": float((sizes * (sizes - 1) // 2).sum()),
-        "parts_largest": float(np.mean([c.max(initial=0) / len(p) for c, p in zip(counts, parts, strict=True) if len(p)])),
+        "parts_largest": float(np.mean([c.max(initial=0) / len(p) for c, p in zip(counts, clusters, strict=True) if len(p)])),
     }
 
 
 def pace_metrics(
-    parts: Sequence[np.ndarray], keys: Sequence[np.ndarray], branches: Sequence[np.ndarray], parsed: Sequence[np.ndarray]
+    clusters: Sequence[np.ndarray], keys: Sequence[np.ndarray], branches: Sequence[np.ndarray], parsed: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """Share of steps in each branch (PACE, leave-one-out, zero), actions per part of several members, how many such parts
+    """Share of steps in each branch (PACE, leave-one-out, zero), actions per cluster of several members, how many such clusters
     hold at least two, and the share of completions whose action could be read."""
     branch_N = np.concatenate(branches) if branches else np.zeros(0)
     if not len(branch_N):
         return {}
-    kinds = np.concatenate([_keys_per_part(part_N, key_N) for part_N, key_N in zip(parts, keys, strict=True)])
+    kinds = np.concatenate([_keys_per_cluster(cluster_N, key_N) for cluster_N, key_N in zip(clusters, keys, strict=True)])
     share = np.bincount(branch_N, minlength=3) / len(branch_N)
     return {
         "pace_zero": float(share[0]),
@@ -63,41 +63,41 @@ def pace_metrics(
     }
 
 
-def _keys_per_part(part_N: np.ndarray, key_N: np.ndarray) -> np.ndarray:
-    """Distinct action keys of each part with at least two members."""
-    if not len(part_N):
+def _keys_per_cluster(cluster_N: np.ndarray, key_N: np.ndarray) -> np.ndarray:
+    """Distinct action keys of each cluster with at least two members."""
+    if not len(cluster_N):
         return np.zeros(0, np.int64)
-    pairs = np.unique(np.stack([part_N, key_N]), axis=1)
-    return np.bincount(pairs[0], minlength=part_N.max() + 1)[np.bincount(part_N) >= 2]
+    pairs = np.unique(np.stack([cluster_N, key_N]), axis=1)
+    return np.bincount(pairs[0], minlength=cluster_N.max() + 1)[np.bincount(cluster_N) >= 2]
 
 
-def part_relative(returns_N: np.ndarray, part_N: np.ndarray, std: Std = "population", delta: float = 1e-6) -> np.ndarray:
-    """Aᵢ = (Rᵢ − mean_C R) / (std_C R + δ) over the part C of step i; `std=None` only subtracts the mean.
+def cluster_relative(returns_N: np.ndarray, cluster_N: np.ndarray, std: Std = "population", delta: float = 1e-6) -> np.ndarray:
+    """Aᵢ = (Rᵢ − mean_C R) / (std_C R + δ) over the cluster C of step i; `std=None` only subtracts the mean.
 
-    Zero where a part has one member or no spread, and where a step is in no part (−1).
+    Zero where a cluster has one member or no spread, and where a step is in no cluster (−1).
     """
     advantages_N = np.zeros(len(returns_N))
-    inside = np.flatnonzero(part_N >= 0)
+    inside = np.flatnonzero(cluster_N >= 0)
     if not len(inside):
         return advantages_N
-    returns, part = returns_N[inside], part_N[inside]
-    count_K = np.bincount(part)
+    returns, cluster = returns_N[inside], cluster_N[inside]
+    count_K = np.bincount(cluster)
     some_K = np.maximum(count_K, 1)
-    centred = returns - (np.bincount(part, weights=returns) / some_K)[part]
+    centred = returns - (np.bincount(cluster, weights=returns) / some_K)[cluster]
     scale = np.ones(len(inside))
     if std is not None:
         freedom_K = np.maximum(count_K - (std == "sample"), 1)
-        scale = np.sqrt(np.bincount(part, weights=centred * centred) / freedom_K)[part] + delta
-    differs = spread(returns, part)[part]
+        scale = np.sqrt(np.bincount(cluster, weights=centred * centred) / freedom_K)[cluster] + delta
+    differs = spread(returns, cluster)[cluster]
     advantages_N[inside[differs]] = centred[differs] / scale[differs]
     return advantages_N
 
 
-def spread(returns: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """[K] whether the members of each part differ at all: exactly, where a computed variance would leave dust."""
-    low_K, high_K = np.full(part.max() + 1, np.inf), np.full(part.max() + 1, -np.inf)
-    np.minimum.at(low_K, part, returns)
-    np.maximum.at(high_K, part, returns)
+def spread(returns: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+    """[K] whether the members of each cluster differ at all: exactly, where a computed variance would leave dust."""
+    low_K, high_K = np.full(cluster.max() + 1, np.inf), np.full(cluster.max() + 1, -np.inf)
+    np.minimum.at(low_K, cluster, returns)
+    np.maximum.at(high_K, cluster, returns)
     return high_K > low_K
 
 
@@ -126,29 +126,32 @@ class StepRelative:
         return getattr(self.partition, "needs", frozenset())
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Encoder | None = None, moment: Moment | None = None
+        self,
+        groups: Sequence[Group],
+        rewards: Sequence[Rewards],
+        policy: Encoder | None = None,
+        info: IterationInfo | None = None,
     ) -> Explained:
         began = time.perf_counter()
-        parts = self.partition(groups, policy)
+        clusters = self.partition(groups, policy)
         returns = [reward.returns_N(self.gamma) for reward in rewards]
         steps = [
-            self.weight * part_relative(returns_N, part_N, self.std, self.delta)
-            for returns_N, part_N in zip(returns, parts, strict=True)
+            self.weight * cluster_relative(returns_N, cluster_N, self.std, self.delta)
+            for returns_N, cluster_N in zip(returns, clusters, strict=True)
         ]
-        metrics = {**partition_metrics(parts), "step_credit_seconds": time.perf_counter() - began}
-        return explain(groups, steps, parts, metrics, {"return": returns})
+        metrics = {**partition_metrics(clusters), "step_credit_seconds": time.perf_counter() - began}
+        return explain(groups, steps, clusters, metrics, {"return": returns})
 
 
 def explain(
     groups: Sequence[Group],
     steps: Sequence[np.ndarray],
-    parts: Sequence[np.ndarray],
+    clusters: Sequence[np.ndarray],
     metrics: dict[str, float],
     columns: Mapping[str, Sequence[np.ndarray]],
 ) -> Explained:
-    """Step-level credit with its metrics, and for the records which part each step was in, what it got there, and whatever else
-    the term has one number per step of."""
-    everything = {"part": parts, "step_credit": steps, **columns}
+    """Step-level credit and its metrics; the records get the cluster and credit of each step and the term's own per-step columns."""
+    everything = {"part": clusters, "step_credit": steps, **columns}
     return Explained(
         credits=[Credit.per_step(group, values_N) for group, values_N in zip(groups, steps, strict=True)],
         metrics=metrics,

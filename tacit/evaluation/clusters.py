@@ -1,7 +1,7 @@
-"""The steps of one recorded group, part by part: who was compared with whom, and what came of it.
+"""The steps of one recorded group, cluster by cluster: who was compared with whom, and what came of it.
 
-Runs whose method compares steps have recorded which part each step was in, its return, and PACE's Q̂, V̂ and branch. For any
-other run, or to see what another partition would have done, parts are made again from the observations; the rest follows.
+Runs whose method compares steps have recorded which cluster each step was in, its return, and PACE's Q̂, V̂ and branch. For any
+other run, or to see what another partition would have done, clusters are made again from the observations; the rest follows.
 """
 
 from __future__ import annotations
@@ -70,23 +70,27 @@ def partition(steps: Sequence[Seen], by: str, epsilon: float = 0.25) -> np.ndarr
         raise unknown("partition", by, BY)
     if by == "recorded":
         if not all("part" in s.record for s in steps):
-            raise TacitError("this run's method recorded no parts; make them from the text with --by identity or --by ngram.")
+            raise TacitError(
+                "this run's method recorded no clusters; make them from the text with --by identity or --by ngram."
+            )
         return np.array([int(s.record["part"]) for s in steps])
     texts = [s.record["saw"] for s in steps]
     return by_key(texts) if by == "identity" else by_cosine(HashNgram().texts(texts), epsilon)
 
 
-def valued(steps: Sequence[Seen], part_N: np.ndarray, gamma: float = GAMMA) -> list[Seen]:
-    """The steps with R, and with PACE's Q̂, V̂ and branch in these parts: as recorded where these parts are, else made again
-    from the returns and the actions (Q form). A part of −1 is nobody's: such steps stand alone."""
+def valued(steps: Sequence[Seen], cluster_N: np.ndarray, gamma: float = GAMMA) -> list[Seen]:
+    """The steps with R and PACE's Q̂, V̂ and branch: as recorded where these are the recorded clusters, else computed from the
+    returns and the actions (Q form). A step in cluster −1 stands alone."""
     returns_N = returns_of(steps, gamma)
-    if all("branch" in s.record for s in steps) and all(int(s.record["part"]) == p for s, p in zip(steps, part_N, strict=True)):
+    if all("branch" in s.record for s in steps) and all(
+        int(s.record["part"]) == p for s, p in zip(steps, cluster_N, strict=True)
+    ):
         return [
             replace(s, value=value, q=s.record["q"], v=s.record["v"], branch=BRANCHES[s.record["branch"]])
             for s, value in zip(steps, returns_N.tolist(), strict=True)
         ]
-    alone_N = np.arange(len(steps)) + part_N.max(initial=-1) + 1
-    own_N = by_key(np.where(part_N < 0, alone_N, part_N).tolist())
+    alone_N = np.arange(len(steps)) + cluster_N.max(initial=-1) + 1
+    own_N = by_key(np.where(cluster_N < 0, alone_N, cluster_N).tolist())
     key_N = by_key([s.record["action"] if s.record["valid"] else ("", s.record["wrote"]) for s in steps])
     branch_N = action_peers(returns_N, own_N, key_N)[1]
     q_N, v_N = action_values(returns_N, own_N, key_N)
@@ -105,18 +109,18 @@ def returns_of(steps: Sequence[Seen], gamma: float) -> np.ndarray:
     return returns_N
 
 
-def parts_of(steps: Sequence[Seen], part_N: np.ndarray) -> list[list[Seen]]:
-    """The parts, largest first; members by what they got, then by what they did."""
-    parts: dict[int, list[Seen]] = {}
-    for step, label in zip(steps, part_N.tolist(), strict=True):
-        parts.setdefault(label, []).append(step)
-    ordered = sorted(parts.values(), key=len, reverse=True)
-    return [sorted(part, key=lambda s: (-s.credit, s.record["action"])) for part in ordered]
+def list_clusters(steps: Sequence[Seen], cluster_N: np.ndarray) -> list[list[Seen]]:
+    """The clusters, largest first; members by what they got, then by what they did."""
+    clusters: dict[int, list[Seen]] = {}
+    for step, label in zip(steps, cluster_N.tolist(), strict=True):
+        clusters.setdefault(label, []).append(step)
+    ordered = sorted(clusters.values(), key=len, reverse=True)
+    return [sorted(cluster, key=lambda s: (-s.credit, s.record["action"])) for cluster in ordered]
 
 
-def as_json(task: str, steps: Sequence[Seen], part_N: np.ndarray, by: str, path: Path) -> dict[str, Any]:
-    parts = [[s.to_json() for s in part] for part in parts_of(steps, part_N)]
-    return {"file": str(path), "task": task, "by": by, **partition_metrics([part_N]), "members": parts}
+def as_json(task: str, steps: Sequence[Seen], cluster_N: np.ndarray, by: str, path: Path) -> dict[str, Any]:
+    clusters = [[s.to_json() for s in cluster] for cluster in list_clusters(steps, cluster_N)]
+    return {"file": str(path), "task": task, "by": by, **partition_metrics([cluster_N]), "members": clusters}
 
 
 def choose_group(groups: Mapping[str, list[Seen]], name: str, path: Path) -> str:

@@ -17,7 +17,7 @@ from tacit.core.credit import Credit, Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm
 from tacit.core.protocols import Encoder
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Pooling
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.geometry import search_radius
@@ -122,7 +122,7 @@ def credit_per_step(
     earned = Outcome(SUCCESS)(groups) if rewards is None else rewards
     totals: list[Credit] = [Credit.zeros(group) for group in groups]
     for term in terms:
-        totals = [total + credit for total, credit in zip(totals, term(groups, earned, policy, Moment()), strict=True)]
+        totals = [total + credit for total, credit in zip(totals, term(groups, earned, policy, IterationInfo()), strict=True)]
     return [np.array([float(np.mean(tokens)) if len(tokens) else 0.0 for tokens in total.steps()]) for total in totals]
 
 
@@ -150,7 +150,7 @@ class Credited:
             "ending": self.ending,
             "stage": self.stage_N.tolist(),
             "credits": {name: values_N.tolist() for name, values_N in self.credits.items()},
-            "parts": {name: part_N.tolist() for name, part_N in self.parts.items()},
+            "parts": {name: cluster_N.tolist() for name, cluster_N in self.parts.items()},
         }
 
     @classmethod
@@ -446,12 +446,12 @@ def _left(measured: Sequence[Measured], tasks: Sequence[str], name: str, weights
     return Left(name, Figure.of(float(_share(within_T.sum(), about_T.sum(), squares_T.sum())), drawn_B), metrics)
 
 
-def _scatter(v_HN: np.ndarray, part_N: np.ndarray) -> float:
+def _scatter(v_HN: np.ndarray, cluster_N: np.ndarray) -> float:
     """Σ (V₁ − mean_C V₁)(V₂ − mean_C V₂)."""
-    if not len(part_N):
+    if not len(cluster_N):
         return 0.0
-    count_K = np.maximum(np.bincount(part_N), 1)
-    one_N, two_N = (v_N - (np.bincount(part_N, weights=v_N) / count_K)[part_N] for v_N in v_HN)
+    count_K = np.maximum(np.bincount(cluster_N), 1)
+    one_N, two_N = (v_N - (np.bincount(cluster_N, weights=v_N) / count_K)[cluster_N] for v_N in v_HN)
     return float((one_N * two_N).sum())
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, Reader, take_down
+from tacit.core.method import Context, Reader, record_turn
 from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Condition, Group, Observation, Step, Task, Trajectory, Transition
 from tacit.core.world import World
@@ -113,7 +113,7 @@ class MidwayContext:
         reader = self.context.begin(whole, condition)
         for observation, action, transition, wrote in self._happened(whole, done):
             reader.read(observation)
-            take_down(reader, action, transition, wrote)
+            record_turn(reader, action, transition, wrote)
         return reader
 
     def _happened(self, task: Task, done: tuple[Done, ...]) -> list[Happening]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
-from tacit.core.tools import Prices
+from tacit.core.resources import Prices
 from tacit.core.types import PLAIN, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.statistics import mean_interval, wilson, worth

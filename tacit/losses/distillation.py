@@ -21,7 +21,7 @@ import numpy as np
 from tacit.core.credit import Per, Rewards
 from tacit.core.hindsight import Teacher
 from tacit.core.protocols import SCORING, TEACHER, Policy, TokenView
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.losses.surrogates import mean_over
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class TaughtPrompts:
     per: ClassVar[Per] = "prompt"
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment | None = None
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo | None = None
     ) -> list[np.ndarray]:
         return taught_or_plain(groups, self.teacher, policy)
 
@@ -56,7 +56,7 @@ class TeacherLogprobs:
     needs: ClassVar[frozenset[str]] = frozenset({SCORING})
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment | None = None
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo | None = None
     ) -> list[np.ndarray]:
         completions = [step.completion.tokens for group in groups for step in group.steps]
         return policy.logprobs(taught_or_plain(groups, self.teacher, policy), completions, self.temperature)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tacit.core.credit import Per, Rewards
 from tacit.core.protocols import REFERENCE, SCORING, Policy, TokenView
-from tacit.core.types import Group, Moment, flat_steps
+from tacit.core.types import Group, IterationInfo, flat_steps
 from tacit.losses.surrogates import Over, mean_over
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ReferenceLogprobs:
     needs: ClassVar[frozenset[str]] = frozenset({SCORING, REFERENCE})
 
     def __call__(
-        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, moment: Moment | None = None
+        self, groups: Sequence[Group], rewards: Sequence[Rewards], policy: Policy, info: IterationInfo | None = None
     ) -> list[np.ndarray]:
         steps = flat_steps(groups)
         return policy.reference().logprobs(

@@ -44,7 +44,7 @@ REGISTRY = Registry(
     "tacit.methods",
     {**METHODS, **BESIDE},
     _is_settings,
-    "a dataclass with `context(world)` and `build(world, tools) -> Method`, such as a subclass of tacit.methods.grpo.GRPO",
+    "a dataclass with `context(world)` and `build(world, resources) -> Method`, such as a subclass of tacit.methods.grpo.GRPO",
 )
 
 
@@ -54,6 +54,6 @@ def get_method(name: str) -> type[Any]:
     names = tuple(part.strip() for part in name.split("+"))
     if len(names) == 1 or not all(names):
         return REGISTRY.get(name)
-    from tacit.methods.together import add
+    from tacit.methods.combine import combine
 
-    return add(names, tuple(REGISTRY.get(part) for part in names))
+    return combine(names, tuple(REGISTRY.get(part) for part in names))

@@ -23,7 +23,7 @@ from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Share
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
 from tacit.core.method import CreditTerm, Schedule
-from tacit.core.tools import Base, Tools
+from tacit.core.resources import Base, Resources
 from tacit.core.world import Environment
 from tacit.credit.embedders import ActorHidden, Embedder, HashNgram, Identity, Key, Pooling, SentenceEncoder
 from tacit.credit.geometry import PUBLISHED_EPSILON, PUBLISHED_LAYER, Geometry, settle
@@ -63,12 +63,12 @@ class BiGPO(GRPO):
     """find epsilon on the first iteration: a median cluster of 4 to 8 steps"""
     schedule: Schedule = field(default_factory=lambda: Schedule(lr=5e-7))
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.adaptive and self.epsilon is not None:
             raise TacitError(
                 f"epsilon = {self.epsilon} is given, and adaptive would search for another; leave one of them out."
             )
-        phi = self.fingerprint(tools)
+        phi = self.fingerprint(resources)
         adaptive = AdaptiveRadius(phi) if self.adaptive else None
         radius = adaptive or Fixed(PUBLISHED_EPSILON[self.embedder] if self.epsilon is None else self.epsilon)
         sampled = [phi.layer] if isinstance(phi, ActorHidden) and phi.pooling == "last" else []  # the prefill has it already
@@ -78,20 +78,20 @@ class BiGPO(GRPO):
             adds("hidden_layer", "hidden state", *sampled),
         )
 
-    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        settings, notes = super().fitted(base, said)
+    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        settings, notes = super().fit_to_model(base, said)
         told = Geometry(self.layer, self.pooling, self.epsilon)
         found, more = settle(told, self.embedder, base, self.adaptive)
         return replace(settings, layer=found.layer, pooling=found.pooling, epsilon=found.epsilon), (*notes, *more)
 
-    def fingerprint(self, tools: Tools) -> Embedder:
+    def fingerprint(self, resources: Resources) -> Embedder:
         """φ, what a step is compared by."""
         if self.embedder == "actor":
             layer = PUBLISHED_LAYER if self.layer is None else self.layer
-            tools.check_layer(layer)
+            resources.check_layer(layer)
             return ActorHidden(layer, self.pooling or "last")
         if self.embedder == "sentence":
-            return SentenceEncoder(tools.sentences(self.encoder))
+            return SentenceEncoder(resources.sentences(self.encoder))
         return HashNgram(key=self.text_key) if self.embedder == "ngram" else Identity(self.text_key)
 
     def step_credit(self, clusters: Clusters) -> CreditTerm:

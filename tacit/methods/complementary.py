@@ -30,7 +30,7 @@ from tacit.companions.experience.retrieval import Diversity, Embedding, Ngrams, 
 from tacit.core.bounds import AtLeastOne, Count, NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
-from tacit.core.tools import NO_TOOLS, Base, Tools
+from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.world import Environment
 from tacit.credit.halves import within_conditions
 from tacit.methods.grpo import GRPO
@@ -107,9 +107,9 @@ class Complementary(GRPO):
     background: bool = False
     """distil while episodes are played: faster, and no longer the same every time"""
 
-    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         """A tiny extractor writes lines, not JSON, and not many of them; a tiny actor has never seen anybody ask."""
-        settings, notes = super().fitted(base, said)
+        settings, notes = super().fit_to_model(base, said)
         wanted: dict[str, Any] = (
             {"extractor_style": "terse", "extractor_tokens": 64, "search_and_ask": "none"} if base.small else {}
         )
@@ -125,7 +125,7 @@ class Complementary(GRPO):
         asked = (f"{lines}--extractor-style terse",) if self.extractor_style == "json" else ()
         return (*asked, *((other,) if "extractor" in policies else ()))
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.actor == "fixed" and self.extraction != "trained":
             raise TacitError(f"actor = fixed with extraction = {self.extraction}: nothing would learn. Leave one of them out.")
         if self.actor == "fixed" and self.internalise:
@@ -136,8 +136,8 @@ class Complementary(GRPO):
         asked = Asked(self.search_and_ask == "refined", self.query_batch, self.query_wait, self.search_workers)
         critic = Critic(self.extractor_style, self.extractor_tokens, self.schedule.temperature) if self.critic else None
         writes = self.extraction != "offline"
-        made = partial(Experience, self.manager(world, tools), self.merge_every, asked, writes, critic)
-        experience = tools.shared("experience", self.shared(), made)
+        made = partial(Experience, self.manager(world, resources), self.merge_every, asked, writes, critic)
+        experience = resources.shared("experience", self.shared(), made)
         may_ask = partial(Asking, ask=experience.ask, conditions=(GUIDED,), brief=self.wording == "terse")
         inner = internalising(self.context(world), self.internalise, self.internalise_every)
         still = [replaces("losses", role) for role in ("surrogate", "KL", "entropy")] + [replaces("columns", "reference")]
@@ -168,14 +168,16 @@ class Complementary(GRPO):
         names |= {"bank", "beforehand", "critic", "search_and_ask", "query_batch", "query_wait", "search_workers", "background"}
         return tuple((n, value) for n, value in vars(self).items() if n in names or n.startswith("extractor_"))
 
-    def manager(self, world: Environment, tools: Tools):
+    def manager(self, world: Environment, resources: Resources):
         """A way to bank, extractor and what is between them: opened when the first episode asks."""
         offline = self.extraction == "offline"
-        policy = NO_TOOLS.policy("extractor") if offline else tools.policy("extractor")
+        policy = NO_RESOURCES.policy("extractor") if offline else resources.policy("extractor")
         if self.extraction == "trained":
-            tools.check_learns("extractor", "It can only write: add --extraction static, or name a model that is trained here.")
-        place = tools.directory("experience") / "bank.sqlite"
-        embedding = self.vectors(tools)
+            resources.check_learns(
+                "extractor", "It can only write: add --extraction static, or name a model that is trained here."
+            )
+        place = resources.directory("experience") / "bank.sqlite"
+        embedding = self.vectors(resources)
 
         def opened() -> Manager:
             extractor = Extractor(
@@ -189,8 +191,8 @@ class Complementary(GRPO):
                 cooldown=self.extractor_cooldown,
                 trained=self.extraction == "trained",
             )
-            # built only to be looked at (no tools), it must not touch what lies in some directory of that name
-            bank = Bank(None if tools is NO_TOOLS else place, embedding.name, embedding.dimensions, self.capacity)
+            # built only to be looked at (no resources), it must not touch what lies in some directory of that name
+            bank = Bank(None if resources is NO_RESOURCES else place, embedding.name, embedding.dimensions, self.capacity)
             bank.clear()  # a run killed before its first checkpoint begins again; from one on, the bank comes back with it
             if offline:
                 fill(bank, embedding, world, self.bank, self.beforehand)
@@ -200,10 +202,10 @@ class Complementary(GRPO):
 
         return opened
 
-    def vectors(self, tools: Tools) -> Embedding:
+    def vectors(self, resources: Resources) -> Embedding:
         if self.embedding == "sentence":
-            return Sentences(self.encoder, tools.sentences(self.encoder))
+            return Sentences(self.encoder, resources.sentences(self.encoder))
         if self.embedding == "endpoint":
-            served = tools.served_sentences(self.encoder, self.embedding_url, self.embedding_key)
+            served = resources.served_sentences(self.encoder, self.embedding_url, self.embedding_key)
             return Sentences(served_name(self.encoder), served)
         return Ngrams()

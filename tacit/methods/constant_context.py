@@ -24,7 +24,7 @@ from tacit.core.composition import Part, adds, replaces
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, RewardTerm, Schedule
 from tacit.core.protocols import LossTerm
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.types import ActionStyle
 from tacit.core.world import Environment
 from tacit.credit.returns import StepReturns
@@ -78,7 +78,7 @@ class ConstantContext(GRPO):
     def context(self, world: Environment) -> Context:
         return self.constant_context(world, self.state_block)
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.schedule.epochs > 1:
             raise TacitError(
                 f"epochs = {self.schedule.epochs}: the policy gradient of {self.name} has no importance ratio, so a batch can "

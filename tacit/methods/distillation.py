@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from tacit.companions.hindsight.companion import handbook_of
 from tacit.core.bounds import AtLeastOne, Count, InnerShare, NotNegative, Share
 from tacit.core.composition import Part, adds, replaces
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.skill_shift import Modulated
@@ -52,7 +52,7 @@ class OPSD(GRPO):
     distillation_weight: NotNegative = 1.0
     """of the divergence"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         teacher = handbook_of(world, self.handbook)
         if self.divergence == "sampled":
             column = TeacherLogprobs(teacher, self.schedule.temperature)
@@ -91,7 +91,7 @@ class GRPOwithOPSD(GRPO):
     distillation_weight: NotNegative = 0.01
     """w"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         teacher = handbook_of(world, self.handbook)
         if self.divergence == "released":
             column = TeacherLogprobs(teacher, self.schedule.temperature)
@@ -120,7 +120,7 @@ class SkillSD(GRPO):
     distillation_weight: NotNegative = 0.001
     """w"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         column = TeacherLogprobs(handbook_of(world, self.handbook), self.schedule.temperature)
         return adds("columns", "teacher", column), adds("losses", "distillation", SkillK3(self.distillation_weight))
 
@@ -148,7 +148,7 @@ class RLSD(GRPO):
     modulation_iterations: AtLeastOne = 100
     """iterations after which l is 0"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         episode = EpisodeRelative(None if self.std == "none" else self.std, self.over)
         teacher = handbook_of(world, self.handbook)
         credit = Modulated(episode, teacher, self.modulation, self.modulation_bound, self.modulation_iterations)
@@ -176,7 +176,7 @@ class SDAR(GRPO):
     gate: NotNegative = 5.0
     """β: how sharply the gate opens"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         column = TeacherLogprobs(handbook_of(world, self.handbook), self.schedule.temperature)
         loss = GatedLikelihood(self.distillation_weight, self.gate)
         return adds("columns", "teacher", column), adds("losses", "distillation", loss)

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 from tacit.core.bounds import Bound, NotNegative, Share
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.embedders import Key
 from tacit.credit.partitions import Partition, SimilarObservation
@@ -42,7 +42,7 @@ class GiGPO(GRPO):
     similarity: Similarity = 1.0
     """observations this alike (difflib ratio) count as the same; 1 means equal, worlds that never repeat use 0.9"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if self.similarity < 1.0 and self.key != "observation":
             raise TacitError(f"similarity = {self.similarity} compares observations; leave key = {self.key} out, or it.")
         same: Partition = Same(self.key) if self.similarity == 1.0 else SimilarObservation(self.similarity)

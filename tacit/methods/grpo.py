@@ -16,7 +16,7 @@ from tacit.core.bounds import AtLeastOne, Bound, NotNegative, Positive
 from tacit.core.composition import Part, adds, compose
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
-from tacit.core.tools import NO_TOOLS, Base, Tools
+from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.types import ActionStyle
 from tacit.core.world import FULL_BLOCK, Environment
 from tacit.credit.episode import EpisodeRelative
@@ -24,7 +24,7 @@ from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogpro
 from tacit.losses.surrogates import ClippedSurrogate
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
-from tacit.rewards.outcome import InvalidPenalty, Worth, outcome_of
+from tacit.rewards.outcome import InvalidPenalty, RewardSource, outcome_of
 
 Turns = Annotated[int, Bound(lambda v: v >= -1, "must be a number of turns, or -1 for all of them")]
 ClipLow = Annotated[float, Bound(lambda v: 0 < v <= 1, "must be above 0 and at most 1: the ratio is clipped to 1 - clip_low")]
@@ -37,7 +37,7 @@ class GRPO:
 
     name: ClassVar[str] = "grpo"
     leads: ClassVar[bool] = False
-    """added to others (methods/together.py), its own values of the settings they share hold"""
+    """added to others (methods/combine.py), its own values of the settings they share hold"""
     blind: ClassVar[bool] = False
     """no loss of it reads credit, so what others do to rewards and credit would be lost"""
 
@@ -59,7 +59,7 @@ class GRPO:
     """in a conversation: let a model whose template has a thought of its own think first; the thought is kept apart"""
     admissible: bool = True
     """list the admissible actions in the prompt, where the world has them"""
-    outcome: Worth = "success"
+    outcome: RewardSource = "success"
     """what is rewarded: success, the world's graded score at the end, or what the world pays for single steps"""
     success_reward: Positive = 10.0
     """what success is worth, or a score of 1; what the world pays for a step is multiplied by it"""
@@ -79,9 +79,9 @@ class GRPO:
     """weight of the entropy bonus"""
     schedule: Schedule = field(default_factory=Schedule)
 
-    def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
+    def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
         return compose(
-            self.name, self.context(world), self.schedule, self.parts(world), {self.name: self.changes(world, tools)}
+            self.name, self.context(world), self.schedule, self.parts(world), {self.name: self.changes(world, resources)}
         )
 
     def parts(self, world: Environment) -> Sequence[Part]:
@@ -96,11 +96,11 @@ class GRPO:
             adds("losses", "entropy", *([EntropyBonus(self.entropy)] if self.entropy else [])),
         )
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         """What a method adds to these parts or replaces of them."""
         return ()
 
-    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         """The settings for this model, and what was decided on the user's behalf.
 
         A policy of a million parameters cannot read what is written for language models: unless something else was said, it is

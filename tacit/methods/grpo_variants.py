@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from tacit.core.bounds import AtLeastOne, NotNegative
 from tacit.core.composition import Part, adds, replaces
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.episode import BatchRelative, LeaveOneOut
 from tacit.losses.surrogates import ClippedSurrogate, ClippedWeight
@@ -27,7 +27,7 @@ class RLOO(GRPO):
 
     name: ClassVar[str] = "rloo"
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (replaces("credits", "episode credit", LeaveOneOut()),)
 
 
@@ -48,7 +48,7 @@ class ReinforcePP(GRPO):
     baseline: Literal["none", "group"] = "none"
     """subtract the group's mean outcome first"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         credit = BatchRelative(self.kl, self.baseline, self.schedule.temperature)
         return (
             replaces("credits", "episode credit", credit),
@@ -79,7 +79,7 @@ class DAPO(GRPO):
     rounds: AtLeastOne = 10
     """rollout rounds to look for groups that disagree, before training on what there is"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (
             adds("selection", "selection", Mixed(self.rounds)),
             replaces("losses", "surrogate", ClippedSurrogate(self.clip_low, self.clip_high)),
@@ -107,7 +107,7 @@ class GSPO(GRPO):
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 leaves it out"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         surrogate = ClippedSurrogate(self.clip_low, self.clip_high, ratio="sequence", over="rows")
         return (replaces("losses", "surrogate", surrogate),)
 
@@ -133,5 +133,5 @@ class CISPO(GRPO):
     kl: NotNegative = 0.0
     """β of the KL to the reference policy; 0 leaves it out"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (replaces("losses", "surrogate", ClippedWeight(self.clip_low, self.clip_high)),)

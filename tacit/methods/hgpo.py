@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from tacit.core.bounds import Share
 from tacit.core.composition import Part, adds, replaces
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.embedders import Key
 from tacit.credit.hgpo import HistoryHierarchy
@@ -38,7 +38,7 @@ class HGPO(GRPO):
     step_std: Literal["population", "sample", "none"] = "population"
     """divide step-level credit by the deviation of its peers"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         depth = None if self.history < 0 else self.history + 1
         std = None if self.step_std == "none" else self.step_std
         return (

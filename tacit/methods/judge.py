@@ -22,7 +22,7 @@ from tacit.companions.judge import EpisodeJudge
 from tacit.core.bounds import AtLeastOne, NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.errors import TacitError
-from tacit.core.tools import Prices, Tools
+from tacit.core.resources import Prices, Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 
@@ -46,10 +46,10 @@ class Judge(GRPO):
     judge_price_completion: NotNegative = 0.0
     """of a million tokens that it writes"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
-        place = Path(self.judge_cache).expanduser() if self.judge_cache else tools.directory("judge")
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
+        place = Path(self.judge_cache).expanduser() if self.judge_cache else resources.directory("judge")
         prices = Prices(self.judge_price_prompt, self.judge_price_completion)
-        ask = tools.helper("judge")
+        ask = resources.helper("judge")
         judge = EpisodeJudge(self._rubric(), ask, place, self.judge_weight, self.judge_tokens, prices)
         return adds("rewards", "judge", judge), adds("companions", "judge", judge)
 

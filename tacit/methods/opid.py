@@ -21,7 +21,7 @@ from tacit.companions.hindsight.analyzers import Analyzer, ByModel, ByRule
 from tacit.companions.hindsight.companion import Hindsight, Routed, Routing
 from tacit.core.bounds import AtLeastOne, NotNegative, Positive
 from tacit.core.composition import Part, adds
-from tacit.core.tools import Prices, Tools
+from tacit.core.resources import Prices, Resources
 from tacit.core.world import Environment
 from tacit.credit.skill_shift import SkillShift
 from tacit.methods.grpo import GRPO, Turns
@@ -56,19 +56,19 @@ class OPID(GRPO):
     analyzer_price_completion: NotNegative = 0.0
     """of a million tokens that it writes"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         if not self.skill_weight:
             return ()
         prices = Prices(self.analyzer_price_prompt, self.analyzer_price_completion)
-        hindsight = Hindsight(self.looking_back(world, tools), prices)
+        hindsight = Hindsight(self.looking_back(world, resources), prices)
         teacher = Routed(hindsight, self.routing)
         shift = SkillShift(teacher, self.skill_weight, self.normalise_shift, self.clip_shift)
         return adds("companions", "hindsight", hindsight), adds("credits", "skill shift", shift)
 
-    def looking_back(self, world: Environment, tools: Tools) -> Analyzer:
+    def looking_back(self, world: Environment, resources: Resources) -> Analyzer:
         most = self.critical_steps or world.critical_steps
         if self.analyzer == "rule":
             return ByRule.of(world, most)
-        asked = tools.helper("analyzer") if self.analyzer == "model" else None
-        kept = tools.directory("hindsight")
+        asked = resources.helper("analyzer") if self.analyzer == "model" else None
+        kept = resources.directory("hindsight")
         return ByModel(asked, most, self.analyzer_temperature, self.analyzer_tokens, kept)

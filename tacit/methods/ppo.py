@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from tacit.core.bounds import NotNegative, Positive, Share
 from tacit.core.composition import Part, adds, replaces
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.credit.returns import GeneralisedAdvantage, Returns
 from tacit.losses.regularizers import ValueLoss
@@ -40,7 +40,7 @@ class PPO(GRPO):
     value_coefficient: NotNegative = 0.5
     """weight of the value loss"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (
             replaces("credits", "episode credit", GeneralisedAdvantage(self.gamma, self.lam)),
             adds("columns", "returns", Returns(self.gamma)),

@@ -22,7 +22,7 @@ from tacit.companions.dictionary.extraction import Dictionary
 from tacit.core.bounds import NotNegative
 from tacit.core.composition import Part, adds
 from tacit.core.method import Schedule
-from tacit.core.tools import Base, Tools
+from tacit.core.resources import Base, Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 from tacit.rewards.segmentation import SegmentationCost, affordable, world_alphabet, world_horizon
@@ -48,12 +48,12 @@ class ReuseRL(GRPO):
     """probability with which the reported bound may fail"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
-    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        settings, notes = super().fitted(base, said)
+    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        settings, notes = super().fit_to_model(base, said)
         efficiency, note = affordable(self.efficiency, self.success_reward, said)
         return replace(settings, efficiency=efficiency), (*notes, *note)
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
         dictionary = SkillDictionary(alphabet, horizon, self.max_phrase, self.buffer, self.delta)
         cost = SegmentationCost(alphabet, dictionary, horizon, self.efficiency)
@@ -82,12 +82,12 @@ class RoundLength(GRPO):
     """T of the length penalty; by default the world's step limit"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=300))
 
-    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
-        settings, notes = super().fitted(base, said)
+    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+        settings, notes = super().fit_to_model(base, said)
         efficiency, note = affordable(self.efficiency, self.success_reward, said)
         return replace(settings, efficiency=efficiency), (*notes, *note)
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         alphabet, horizon = world_alphabet(world, self.name), world_horizon(world, self.horizon)
         single_skills = Dictionary(alphabet.skills)
         return (adds("rewards", "length cost", SegmentationCost(alphabet, single_skills, horizon, self.efficiency)),)

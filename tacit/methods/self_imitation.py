@@ -17,7 +17,7 @@ from typing import ClassVar
 from tacit.companions.imitation import Imitating, above_their_group
 from tacit.core.bounds import AtLeastOne, NotNegative, Share
 from tacit.core.composition import Part, adds
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 
@@ -37,7 +37,7 @@ class SelfImitation(GRPO):
     imitation_quickest: bool = False
     """of those who did better only the ones that took the fewest turns"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         lr = self.schedule.lr if self.imitation_lr is None else self.imitation_lr
         chosen = partial(above_their_group, share=self.imitation_share, quickest=self.imitation_quickest)
         return (adds("companions", "self-imitation", Imitating(lr, self.imitation_every, chosen)),)

@@ -12,7 +12,7 @@ from typing import ClassVar
 from tacit.companions.hindsight.companion import Told, handbook_of
 from tacit.core.composition import Part, replaces
 from tacit.core.method import Schedule
-from tacit.core.tools import Tools
+from tacit.core.resources import Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 
@@ -27,7 +27,7 @@ class SkillPrompt(GRPO):
     """file of skills by family (TOML); empty: the world's own"""
     schedule: Schedule = field(default_factory=lambda: Schedule(iterations=0))
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (replaces("conditions", "how it is told", Told(handbook_of(world, self.handbook))),)
 
 
@@ -46,5 +46,5 @@ class SkillGRPO(GRPO):
     handbook: str = ""
     """file of skills by family (TOML); empty: the world's own"""
 
-    def changes(self, world: Environment, tools: Tools) -> Sequence[Part]:
+    def changes(self, world: Environment, resources: Resources) -> Sequence[Part]:
         return (replaces("conditions", "how it is told", Told(handbook_of(world, self.handbook))),)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tacit.core.actions import ActionFormat, AfterThought, Calls, Tags
-from tacit.core.method import Context, Pending, Reader, take_down
+from tacit.core.method import Context, Pending, Reader, record_turn
 from tacit.core.types import ActionStyle, Condition, Observation, Prompt, Task, Transition
 from tacit.prompts.conversation import frame
 
@@ -139,7 +139,7 @@ class _AskingReader:
         if question_of(action) is not None:
             return {}
         self._last = transition
-        return take_down(self._inner, action, transition, self._wrote)
+        return record_turn(self._inner, action, transition, self._wrote)
 
 
 @dataclass(frozen=True)

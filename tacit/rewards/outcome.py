@@ -10,10 +10,10 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError, unknown
-from tacit.core.types import Group, Moment, Step
+from tacit.core.types import Group, IterationInfo, Step
 from tacit.core.world import Environment
 
-Worth = Literal["success", "score", "steps"]
+RewardSource = Literal["success", "score", "steps"]
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Outcome:
     """
 
     scale: float = 10.0
-    of: Worth = "success"
+    of: RewardSource = "success"
 
-    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         if self.of == "steps":
             return [Rewards.per_step(g, self.scale * np.array([step.reward for step in g.steps])) for g in groups]
         return [
@@ -37,7 +37,7 @@ class Outcome:
         ]
 
 
-def outcome_of(world: Environment, of: Worth, scale: float) -> Outcome:
+def outcome_of(world: Environment, of: RewardSource, scale: float) -> Outcome:
     """Refused where the world pays nothing for steps: every reward would be 0, and nothing would be learned."""
     if of == "steps" and not world.step_rewards:
         raise TacitError(
@@ -56,7 +56,7 @@ class InvalidPenalty:
 
     penalty: float = 0.1
 
-    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [Rewards.local(g, np.array([0.0 if s.valid else -self.penalty for s in g.steps])) for g in groups]
 
 
@@ -76,7 +76,7 @@ class StepSignals:
     step_cost: float = 0.01
     without: tuple[str, ...] = ()
 
-    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [Rewards.per_step(g, np.array([self.reward(step) for step in g.steps])) for g in groups]
 
     def reward(self, step: Step) -> float:

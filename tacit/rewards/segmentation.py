@@ -17,7 +17,7 @@ import numpy as np
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
-from tacit.core.types import Group, Moment, Trajectory
+from tacit.core.types import Group, IterationInfo, Trajectory
 from tacit.core.world import Alphabet, Environment
 
 
@@ -42,7 +42,7 @@ class SegmentationCost:
         if not self.efficiency >= 0:
             raise TacitError(f"efficiency = {self.efficiency} would pay for waste: λ must be zero or more.")
 
-    def __call__(self, groups: Sequence[Group], moment: Moment | None = None) -> list[Rewards]:
+    def __call__(self, groups: Sequence[Group], info: IterationInfo | None = None) -> list[Rewards]:
         return [Rewards.at_the_end(g, np.array([self.reward(t) for t in g.trajectories])) for g in groups]
 
     def reward(self, trajectory: Trajectory) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tacit.core.actions import ActionFormat, Parsed
 from tacit.core.errors import TacitError, told_of
-from tacit.core.method import Conditions, Context, Pending, Reader, take_down
+from tacit.core.method import Conditions, Context, Pending, Reader, record_turn
 from tacit.core.progress import duration, number_of
 from tacit.core.protocols import Request, Sampler, Sampling, Tokenizer
 from tacit.core.seeds import derive
@@ -227,7 +227,7 @@ class _Episode:
             return
         with self._ending_with("recording the turn"):
             wrote = None if act.valid else completion.text
-            signals = {**answer.signals, **take_down(self.reader, act.action, answer, wrote)}
+            signals = {**answer.signals, **record_turn(self.reader, act.action, answer, wrote)}
         if self.stop is not None:
             return
         step = Step(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tacit.core.errors import TacitError
-from tacit.core.method import Context, take_down
+from tacit.core.method import Context, record_turn
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import (
     PLAIN,
@@ -106,7 +106,7 @@ class Telling:
     def record(self, action: str, transition: Transition, wrote: str | None = None) -> Mapping[str, float]:
         """`wrote`: what was really written, where it was no action."""
         self.turns += 1
-        return take_down(self._reader, action, transition, wrote)
+        return record_turn(self._reader, action, transition, wrote)
 
 
 def told(

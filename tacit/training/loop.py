@@ -25,7 +25,7 @@ from tacit.core.errors import NonFiniteLoss, TacitError
 from tacit.core.method import Explained, Method, Schedule, companions_of
 from tacit.core.protocols import HeldSampler, Policy
 from tacit.core.seeds import derive
-from tacit.core.types import Group, Moment, StopReason
+from tacit.core.types import Group, IterationInfo, StopReason
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
 from tacit.training.practice import Playground, share_out
 from tacit.training.settings import TrainSettings
@@ -123,7 +123,7 @@ PHASES = ("rollout", "companions", "credit", "scoring", "update")
 class Collected:
     """What was played in one iteration."""
 
-    moment: Moment
+    info: IterationInfo
     played: list[list[Group]]
     """per playground: every group rolled out, crashed episodes and unselected groups included"""
     groups: list[list[Group]]
@@ -164,19 +164,19 @@ class Loop:
         return learning.result()
 
     def collect(self, number: int) -> Collected:
-        moment, began = Moment(self.seed, number, self.iterations), time.perf_counter()
+        info, began = IterationInfo(self.seed, number, self.iterations), time.perf_counter()
         played, groups, observer = [], [], self.observer(number)
         counts = share_out(self.schedule.groups, [ground.share for ground in self.playgrounds], number)
         for ground, count in zip(self.playgrounds, counts, strict=True):
-            here, sound, taken = ground.collect(moment, self.policy, count, self.drawn.get(ground.name, 0), observer)
+            here, sound, taken = ground.collect(info, self.policy, count, self.drawn.get(ground.name, 0), observer)
             self.drawn[ground.name] = self.drawn.get(ground.name, 0) + taken
             played.append(here)
             groups.append(sound)
         observer.on_end()
-        return Collected(moment, played, groups, time.perf_counter() - began, dict(self.drawn))
+        return Collected(info, played, groups, time.perf_counter() - began, dict(self.drawn))
 
     def learn(self, collected: Collected) -> Iteration:
-        policy, moment = self.policy, collected.moment
+        policy, info = self.policy, collected.info
         metrics = rollout_statistics([g for here in collected.played for g in here])
         if (version := getattr(policy, "version", None)) is not None:
             metrics["versions_behind"] = staleness([g for here in collected.groups for g in here], version)
@@ -189,13 +189,13 @@ class Loop:
             method, own = ground.method, rollout_statistics(played) if len(self.playgrounds) > 1 else {}
             with timed(seconds, "companions"):
                 for companion in method.companions:
-                    own |= companion.observe(groups, policy, moment)
+                    own |= companion.observe(groups, policy, info)
             with timed(seconds, "credit"):
-                earned = total(given_by(term, term(groups, moment), groups, Rewards) for term in method.rewards)
+                earned = total(given_by(term, term(groups, info), groups, Rewards) for term in method.rewards)
             with timed(seconds, "scoring"):  # before credit, which may have to wait for a companion that works elsewhere
-                columns = [(c, c(groups, earned, policy, moment)) for c in method.columns if groups]
+                columns = [(c, c(groups, earned, policy, info)) for c in method.columns if groups]
             with timed(seconds, "credit"):
-                terms = [given_by(term, term(groups, earned, policy, moment), groups, Credit) for term in method.credits]
+                terms = [given_by(term, term(groups, earned, policy, info), groups, Credit) for term in method.credits]
                 given = total(terms)
                 explained, noted = explanations(terms, len(groups))
             if groups:
@@ -209,12 +209,12 @@ class Loop:
         method = self.playgrounds[0].method
         if batches and method.losses:
             with timed(seconds, "update"):
-                lr, seed = self.schedule.lr_at(moment), moment.derive("update")
+                lr, seed = self.schedule.lr_at(info), info.derive("update")
                 metrics |= {**update(Batch.concatenate(batches), method, policy, seed, lr), "lr": lr}
 
         with timed(seconds, "companions"):
             for companion, places in companions_of([ground.method for ground in self.playgrounds]):
-                learned = companion.learn([g for place in places for g in collected.groups[place]], policy, moment)
+                learned = companion.learn([g for place in places for g in collected.groups[place]], policy, info)
                 metrics |= learned if len(places) > 1 else self._named(self.playgrounds[places[0]], learned)
         metrics |= {f"seconds_{phase}": spent for phase, spent in seconds.items()}
         flat = [g for here in collected.played for g in here], [g for here in collected.groups for g in here]

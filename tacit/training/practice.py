@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method
 from tacit.core.protocols import Policy, Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import Group, Moment, Task
+from tacit.core.types import Group, IterationInfo, Task
 from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel, choose_panel
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, rollout_groups
@@ -116,7 +116,7 @@ class Playground:
     """of the groups of an iteration"""
 
     def collect(
-        self, moment: Moment, policy: Policy, count: int, drawn: int, observer: RolloutObserver = NO_OBSERVER
+        self, info: IterationInfo, policy: Policy, count: int, drawn: int, observer: RolloutObserver = NO_OBSERVER
     ) -> tuple[list[Group], list[Group], int]:
         """(all groups rolled out, those to train on, tasks taken). A method with a selection rolls out more tasks until it has
         enough. `drawn` tasks of the pool were taken before."""
@@ -127,12 +127,12 @@ class Playground:
         count = min(count, len(self.tasks))
         taken = 0
         for attempt in range(method.selection.rounds if method.selection else 1):
-            picked = walk(len(self.tasks), drawn + taken, count, derive(moment.seed, "tasks", self.name))
+            picked = walk(len(self.tasks), drawn + taken, count, derive(info.seed, "tasks", self.name))
             taken += count
             fresh = rollout_groups(
                 [self.tasks[i] for i in picked],
                 schedule.group_size,
-                derive(moment.seed, "rollout", moment.iteration, attempt, *([self.name] if self.name else [])),
+                derive(info.seed, "rollout", info.iteration, attempt, *([self.name] if self.name else [])),
                 method.conditions,
                 method.context,
                 self.worlds,

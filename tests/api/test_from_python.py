@@ -63,7 +63,7 @@ class Generous(GRPO):
     worth: float = 1.0
     """for every episode"""
 
-    def changes(self, world, tools):
+    def changes(self, world, resources):
         return (adds("rewards", "bonus", Bonus(self.worth)),)
 
 

@@ -11,7 +11,7 @@ from tacit.companions.radius import AdaptiveRadius
 from tacit.core.method import Alike
 from tacit.core.protocols import Sampling
 from tacit.credit.embedders import ActorHidden, HashNgram
-from tacit.credit.geometry import median_part, search_radius
+from tacit.credit.geometry import median_cluster_size, search_radius
 from tacit.credit.partitions import by_cosine
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
@@ -32,8 +32,8 @@ def test_both_embedders_are_calibrated_alike(embedder):
     epsilon, median = search_radius(features)
     found = find_radius(embedder, GROUPS, POLICY)
     parts = [by_cosine(rows, epsilon) for rows in features]
-    assert (found.epsilon, found.median_cluster) == (epsilon, median) and median == median_part(parts)
-    largest = [np.bincount(part_N).max() / len(part_N) for part_N in parts]
+    assert (found.epsilon, found.median_cluster) == (epsilon, median) and median == median_cluster_size(parts)
+    largest = [np.bincount(cluster_N).max() / len(cluster_N) for cluster_N in parts]
     assert found.largest_cluster == pytest.approx(np.mean(largest))
     companion = AdaptiveRadius(embedder)
     assert companion.observe(GROUPS, POLICY)["radius"] == epsilon, "what a run with --adaptive finds on the same groups"

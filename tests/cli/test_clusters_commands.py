@@ -98,9 +98,9 @@ def test_bipace_trains(trained):
 def test_its_clusters_can_be_looked_at(trained, capsys):
     assert main(["inspect", "clusters", str(trained / "run"), "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "as bipace made them" in shown and "part 0:" in shown
+    assert "as bipace made them" in shown and "cluster 0:" in shown
     # each step says which of the part's observations it saw, and what it got; the largest part comes first
-    first = shown.split("part 0:")[1].split("part 1:")[0]
+    first = shown.split("cluster 0:")[1].split("cluster 1:")[0]
     seen = set(re.findall(r"^  saw (\d+)", first, re.MULTILINE))
     told = re.findall(r"^ *[+-]\d+\.\d+ +[+-]\d+\.\d+ .* saw (\d+), episode \d, step \d, (?:won|lost)$", first, re.MULTILINE)
     assert seen == set(told) and f"{number_of(len(told), 'step')}, {number_of(len(seen), 'observation')}, " in first

@@ -19,7 +19,7 @@ import tacit.companions.experience as package
 from tacit.companions.experience.bank import Bank, Origin
 from tacit.companions.experience.extractor import Extractor
 from tacit.companions.experience.manager import Manager
-from tacit.core.types import Moment
+from tacit.core.types import IterationInfo
 
 FILES = [Path(package.__file__).with_name(f"{name}.py") for name in ("bank", "disk", "matrix", "retrieval", "manager")]
 DIMENSIONS = 8
@@ -79,7 +79,7 @@ def play(place: Path, seed: int) -> dict[str, int]:
         for number in range(20):
             before = set(bank.entries)
             if number % 5 == 4:
-                manager.merge(Moment(0, number), chunk=4)
+                manager.merge(IterationInfo(0, number), chunk=4)
             else:
                 old = sorted(before)[2:4] if number % 3 == 2 and len(before) >= 6 else []
                 bank.replace(old, pair(number, old), "updated")

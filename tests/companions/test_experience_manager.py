@@ -15,7 +15,7 @@ from tacit.companions.experience.extractor import Extractor, distilling, merging
 from tacit.companions.experience.manager import DistillRequest, Manager
 from tacit.companions.experience.retrieval import Ngrams
 from tacit.core.errors import TacitError
-from tacit.core.types import Moment
+from tacit.core.types import IterationInfo
 
 EMBED = Ngrams(3, 16)
 HALF = "hi \\ud83d there"
@@ -31,7 +31,7 @@ def managing(answer: str | Callable[[str, int], str], texts=(), path=None, **set
 
 
 def request(number: int = 0) -> DistillRequest:
-    return DistillRequest(make_group([[1]], success=[True]).trajectories[0], None, Moment(0, 1), f"episode/{number}")
+    return DistillRequest(make_group([[1]], success=[True]).trajectories[0], None, IterationInfo(0, 1), f"episode/{number}")
 
 
 def test_an_entry_of_several_lines_is_one_line_to_whoever_reads_lines():
@@ -52,7 +52,7 @@ def test_half_a_character_is_refused_and_counted():
 
 def test_a_merge_into_half_a_character_leaves_the_entries():
     manager = managing(f'{{"entries": ["{HALF}"]}}', ["one", "two"])
-    manager.merge(Moment(0, 1))
+    manager.merge(IterationInfo(0, 1))
     assert [entry.text for entry in manager.bank.entries.values()] == ["one", "two"]
 
 

@@ -21,7 +21,7 @@ from tacit.core.actions import CALLS
 from tacit.core.chat import Conversation, Exchange
 from tacit.core.errors import TacitError
 from tacit.core.hindsight import Lesson, Skills, measured
-from tacit.core.types import Completion, Group, Moment, Prompt, Step, StopReason, Trajectory
+from tacit.core.types import Completion, Group, IterationInfo, Prompt, Step, StopReason, Trajectory
 from tacit.engines.endpoint.client import ChatClient
 from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
@@ -188,7 +188,7 @@ def test_a_rule_that_breaks_costs_one_episode_its_skill():
             raise KeyError("missing")
         return Skills("do it", {0: "now"})
 
-    found = ByRule(rule).begin(episodes, None, Moment())()
+    found = ByRule(rule).begin(episodes, None, IterationInfo())()
     assert [bool(a.skills) for a in found] == [True, False, True, True, True, True]
     assert found[1].problem == "KeyError: 'missing'"
 
@@ -264,12 +264,12 @@ def test_a_question_is_bounded_and_quotes_the_episode_as_data():
     assert len(question(trajectory, 5, room=10)) < 4000
 
 
-def analyse(reply, episodes, kept=None, concurrency=8, moment=None):
+def analyse(reply, episodes, kept=None, concurrency=8, info=None):
     with serving(reply) as server:
         client = ChatClient(server.url, "analyst", timeout_s=5.0, retries=0)
         chat = ChatPolicy(client, concurrency)
         analyzer = ByModel(lambda: chat, most=5, kept=kept)
-        found = analyzer.begin(episodes, None, moment or Moment())()
+        found = analyzer.begin(episodes, None, info or IterationInfo())()
     return found, server
 
 
@@ -325,14 +325,14 @@ def test_a_resumed_run_asks_nothing_twice(tmp_path):
 
     with serving(fixed) as server:
         client = ChatClient(server.url, "analyst", retries=0)
-        first = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, Moment())()
+        first = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, IterationInfo())()
         asked = len(server.asked)
         file = kept / "answers.jsonl"
         torn = file.read_text(encoding="utf-8")[:-30]  # the last line was being written when the power went
         file.write_text(torn, encoding="utf-8")
-        again = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, Moment())()
+        again = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, IterationInfo())()
         assert len(server.asked) == asked + 1 and [a.skills for a in again] == [a.skills for a in first]
-        once_more = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, Moment())()
+        once_more = ByModel(lambda: ChatPolicy(client), kept=kept).begin(episodes, None, IterationInfo())()
         assert len(server.asked) == asked + 1 and sum(a.asked for a in once_more) == 0
 
 
@@ -341,7 +341,7 @@ def test_a_broken_connection_is_no_answer_to_keep(tmp_path):
     with serving(lambda body: (200, says("yes")) if "word yes" in body["messages"][0]["content"] else (500, {})) as server:
         chat = ChatPolicy(ChatClient(server.url, "analyst", timeout_s=5.0, retries=0))
         chat.check_answers()
-        found = ByModel(lambda: chat, kept=tmp_path).begin(by_expert("countdown", 0.5)[:2], None, Moment())()
+        found = ByModel(lambda: chat, kept=tmp_path).begin(by_expert("countdown", 0.5)[:2], None, IterationInfo())()
     assert not any(a.skills for a in found) and len(Answers(tmp_path)) == 0
     assert [(a.asked, a.read, a.written) for a in found] == [(2, 0, 0)] * 2, "nothing was read that has to be paid"
 
@@ -366,23 +366,23 @@ def test_the_trainer_goes_on_while_an_endpoint_thinks():
         client = ChatClient(server.url, "analyst", retries=0)
         hindsight = Hindsight(ByModel(lambda: ChatPolicy(client)))
         groups = [Group(t.task, (t,)) for t in episodes]
-        hindsight.observe(groups, None, Moment())
+        hindsight.observe(groups, None, IterationInfo())
         assert not answered, "observing only asks"
         (asking,) = [thread for thread in threading.enumerate() if thread.name == "hindsight"]
         assert asking.daemon, "whoever stops the run need not wait for it"
         thought_enough.set()
         assert hindsight.skills(episodes[0]).episode == "look first"
-        metrics = hindsight.learn(groups, None, Moment())
+        metrics = hindsight.learn(groups, None, IterationInfo())
     assert metrics["hindsight/asked"] == len(episodes) == len(answered)
 
 
 def test_the_policy_itself_can_look_back():
     episodes = by_expert("countdown", 0.5)[:2]
     policy = ScriptedPolicy(lambda prompt, seed: json.dumps(GOOD | {"step_skills": {}}))
-    found = ByModel(None, max_tokens=64).begin(episodes, policy, Moment())()
+    found = ByModel(None, max_tokens=64).begin(episodes, policy, IterationInfo())()
     assert [a.skills.episode for a in found] == ["look first"] * 2 and found[0].read > 10
     tight = ScriptedPolicy(lambda prompt, seed: "", context_limit=100)
-    assert "does not fit" in ByModel(None, max_tokens=64).begin(episodes, tight, Moment())()[0].problem
+    assert "does not fit" in ByModel(None, max_tokens=64).begin(episodes, tight, IterationInfo())()[0].problem
 
 
 def test_a_question_that_does_not_fit_loses_turns_before_it_loses_the_episode():
@@ -400,7 +400,7 @@ def test_a_question_that_does_not_fit_loses_turns_before_it_loses_the_episode():
     room = (whole + least) // 2
     assert least < room and len(question(replace(episode, steps=short), 5, 10**9)) < room * 3
     policy = ScriptedPolicy(answers, context_limit=room + 64)
-    (found,) = ByModel(None, max_tokens=64).begin([replace(episode, steps=short)], policy, Moment())()
+    (found,) = ByModel(None, max_tokens=64).begin([replace(episode, steps=short)], policy, IterationInfo())()
     assert found.skills and len(asked) == 1 and least < len(policy.encode_prompt(asked[0])) <= room
 
 
@@ -428,7 +428,7 @@ def test_weights_that_nobody_trains_are_named_once():
     policy = Counting(lambda prompt, seed: "no")
     analyzer = ByModel(lambda: policy, max_tokens=64)
     for _ in range(2):
-        analyzer.begin(by_expert("countdown", 0.5)[:1], None, Moment())()
+        analyzer.begin(by_expert("countdown", 0.5)[:1], None, IterationInfo())()
     assert policy.digests == 1
 
 
@@ -436,8 +436,8 @@ def test_why_there_are_no_skills_is_kept_for_the_alarm():
     episodes = by_expert("countdown", 0.5)[:2]
     hindsight = Hindsight(ByModel(None, max_tokens=64))
     groups = [Group(t.task, (t,)) for t in episodes]
-    hindsight.observe(groups, ScriptedPolicy(lambda prompt, seed: "I would rather not."), Moment())
-    assert hindsight.learn(groups, None, Moment())["hindsight/without_skill"] == 1.0
+    hindsight.observe(groups, ScriptedPolicy(lambda prompt, seed: "I would rather not."), IterationInfo())
+    assert hindsight.learn(groups, None, IterationInfo())["hindsight/without_skill"] == 1.0
     assert hindsight.examples == {"unskilled": "no JSON object in 'I would rather not.'"}
 
 

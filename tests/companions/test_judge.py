@@ -14,8 +14,8 @@ import tacit
 from tacit.companions.answers import FILE, Answer, Answers
 from tacit.companions.judge import EpisodeJudge, grade_of, question
 from tacit.core.errors import TacitError
-from tacit.core.tools import Prices
-from tacit.core.types import Group, Moment
+from tacit.core.resources import Prices
+from tacit.core.types import Group, IterationInfo
 from tacit.methods.judge import Judge
 
 SMALL = {
@@ -50,7 +50,7 @@ def test_grades_are_read(text, grade):
 def test_it_pays_the_grade_at_the_end(tmp_path):
     judge = EpisodeJudge("Be quick.", lambda: ScriptedPolicy(by_success), tmp_path, weight=2.0, prices=Prices(1.0, 10.0))
     groups = two_groups()
-    metrics = judge.observe(groups, None, Moment())
+    metrics = judge.observe(groups, None, IterationInfo())
     assert [r.flow_N.tolist() for r in judge(groups)] == [[1.8, 0.0, 0.5]] * 2
     assert metrics["judge_grade"] == pytest.approx(5.75) and metrics["judge_asked"] == 4 and metrics["judge_unread"] == 0
     spent = (metrics["judge_prompt_tokens"] + 10 * metrics["judge_completion_tokens"]) / 1e6
@@ -69,25 +69,25 @@ def test_an_answer_without_a_grade_favours_nobody(tmp_path):
 
     judge = EpisodeJudge("r", lambda: ScriptedPolicy(mumbling), tmp_path, weight=10.0)
     groups = two_groups()
-    assert judge.observe(groups, None, Moment())["judge_unread"] == 0.5
+    assert judge.observe(groups, None, IterationInfo())["judge_unread"] == 0.5
     assert [r.outcomes_G().tolist() for r in judge(groups)] == [[4.0, 4.0]] * 2
     mute = EpisodeJudge("r", lambda: ScriptedPolicy(lambda *_: ""), tmp_path / "mute")
-    mute.observe(groups, None, Moment())
+    mute.observe(groups, None, IterationInfo())
     assert [r.outcomes_G().tolist() for r in mute(groups)] == [[0.0, 0.0]] * 2
 
 
 def test_nothing_is_asked_twice_also_after_a_kill(tmp_path):
     first = ScriptedPolicy(by_success)
-    EpisodeJudge("r", lambda: first, tmp_path).observe(two_groups(), None, Moment())
+    EpisodeJudge("r", lambda: first, tmp_path).observe(two_groups(), None, IterationInfo())
     lines = (tmp_path / FILE).read_text().splitlines()
     (tmp_path / FILE).write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed in the middle of the fourth
     again = ScriptedPolicy(by_success)
     judge = EpisodeJudge("r", lambda: again, tmp_path)
-    metrics = judge.observe(two_groups(), None, Moment())
+    metrics = judge.observe(two_groups(), None, IterationInfo())
     assert sum(map(len, again.asked)) == 1 == metrics["judge_asked"] and len(Answers(tmp_path)) == 4
-    assert judge.observe(two_groups(), None, Moment())["judge_asked"] == 0
+    assert judge.observe(two_groups(), None, IterationInfo())["judge_asked"] == 0
     other = ScriptedPolicy(by_success)
-    EpisodeJudge("another rubric", lambda: other, tmp_path).observe(two_groups(), None, Moment())
+    EpisodeJudge("another rubric", lambda: other, tmp_path).observe(two_groups(), None, IterationInfo())
     assert sum(map(len, other.asked)) == 4
     assert Answers(tmp_path).since(0)[0] == Answer(**{k: v for k, v in json.loads(lines[0]).items() if k != "key"})
 

@@ -157,7 +157,7 @@ def test_a_run_that_fails_is_told_the_others_go_on_and_what_was_not_asked_for_is
         "from tacit.methods.grpo import GRPO\n\n\n"
         "@dataclass(frozen=True)\n"
         "class Broken(GRPO):\n"
-        "    def changes(self, world, tools):\n"
+        "    def changes(self, world, resources):\n"
         "        return (replaces('credits', 'episode credit', Stumbles()),)\n\n\n"
         "class Stumbles:\n"
         "    def __call__(self, *anything, **more):\n"

@@ -32,7 +32,7 @@ class Bold(GRPO):
     name: ClassVar[str] = "bold"
     kl: float = 0.0
 
-    def changes(self, world, tools) -> Sequence[Part]:
+    def changes(self, world, resources) -> Sequence[Part]:
         return (replaces("credits", "episode credit", LeaveOneOut()),)
 
 

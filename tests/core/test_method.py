@@ -10,7 +10,7 @@ from tacit.core.composition import adds, check_places, compose, replaces
 from tacit.core.errors import TacitError
 from tacit.core.method import Alike, Method, Schedule
 from tacit.core.seeds import derive
-from tacit.core.types import PLAIN, Condition, Moment
+from tacit.core.types import PLAIN, Condition, IterationInfo
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
 from tacit.credit.returns import Returns
 from tacit.losses.regularizers import EntropyBonus, ReferenceKL, ReferenceLogprobs, ValueLoss
@@ -153,6 +153,6 @@ def test_all_members_alike():
 
 
 def test_the_moment_knows_how_much_of_the_run_is_behind():
-    assert [Moment(0, n, 5).share for n in range(1, 6)] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert Moment(7, 1, 1).share == 0.0
-    assert Moment(7, 3, 5).derive("update") == derive(7, "update", 3)
+    assert [IterationInfo(0, n, 5).share for n in range(1, 6)] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert IterationInfo(7, 1, 1).share == 0.0
+    assert IterationInfo(7, 3, 5).derive("update") == derive(7, "update", 3)

@@ -76,7 +76,7 @@ def slow_cosine(features: np.ndarray, epsilon: float) -> list[int]:
     return part
 
 
-def slow_part_relative(returns, part, std, delta=1e-6) -> list[float]:
+def slow_cluster_relative(returns, part, std, delta=1e-6) -> list[float]:
     answer = []
     for i in range(len(returns)):
         pool = [returns[j] for j in range(len(returns)) if part[j] == part[i]]

@@ -15,7 +15,7 @@ from tacit.core.credit import Rewards
 from tacit.credit.embedders import ActorHidden
 from tacit.credit.pace import ActionPeers, action_peers
 from tacit.credit.partitions import Clusters, Fixed, by_cosine
-from tacit.credit.step_relative import part_relative
+from tacit.credit.step_relative import cluster_relative
 
 GAMMA, GOOD = 0.9, 0.6
 """discount; how often the policy takes `good`, wherever it is"""
@@ -71,10 +71,10 @@ def test_the_q_form_uses_what_the_cluster_mean_cannot_see():
     for _ in range(300):
         key_N = rng.integers(0, 2, size=12)
         returns_N = q[key_N] + rng.normal(size=12)
-        part_N = np.zeros(12, int)
+        cluster_N = np.zeros(12, int)
         truth_N = q[key_N] - q.mean()
-        errors["q"].append(np.mean((action_peers(returns_N, part_N, key_N, "q")[0] - truth_N) ** 2))
-        errors["mean"].append(np.mean((part_relative(returns_N, part_N, None) - truth_N) ** 2))
+        errors["q"].append(np.mean((action_peers(returns_N, cluster_N, key_N, "q")[0] - truth_N) ** 2))
+        errors["mean"].append(np.mean((cluster_relative(returns_N, cluster_N, None) - truth_N) ** 2))
     assert np.mean(errors["q"]) < 0.5 * np.mean(errors["mean"])
 
 
@@ -86,12 +86,12 @@ def test_the_bias_of_a_clusters_mean_stays_under_2_l_epsilon(epsilon):
     angle_N = rng.uniform(0.0, np.pi / 2, size=240)
     value_N = lipschitz * np.abs(angle_N - 0.7)
     features_ND = np.stack([np.cos(angle_N), np.sin(angle_N)], axis=1)
-    part_N = by_cosine(features_ND, epsilon)
+    cluster_N = by_cosine(features_ND, epsilon)
     noise_SN = rng.normal(size=(4000, 240))
-    bias_N = np.mean([part_relative(value_N + noise_N, part_N, None) - noise_N for noise_N in noise_SN], axis=0)
-    bias_N[np.bincount(part_N)[part_N] == 1] = 0.0  # alone: no estimate at all (Corollary 1)
+    bias_N = np.mean([cluster_relative(value_N + noise_N, cluster_N, None) - noise_N for noise_N in noise_SN], axis=0)
+    bias_N[np.bincount(cluster_N)[cluster_N] == 1] = 0.0  # alone: no estimate at all (Corollary 1)
     noise = 5 / 4000**0.5
-    widest = max(np.ptp(angle_N[part_N == k]) for k in range(part_N.max() + 1))
+    widest = max(np.ptp(angle_N[cluster_N == k]) for k in range(cluster_N.max() + 1))
     assert np.abs(bias_N).max() <= lipschitz * widest + noise, "clusters of diameter 2ε"
     radius = np.arccos(1 - epsilon)
     assert np.abs(bias_N).max() <= 2 * lipschitz * radius + noise, "what admission within ε aims at"
@@ -103,9 +103,9 @@ def test_a_wider_radius_trades_bias_for_company():
     features_ND = np.stack([np.cos(angle_N), np.sin(angle_N)], axis=1)
     biases, alone = [], []
     for epsilon in (1e-6, 1e-4, 1e-3, 1e-2, 1e-1):
-        part_N = by_cosine(features_ND, epsilon)
-        biases.append(np.abs(part_relative(angle_N, part_N, None)).mean())
-        alone.append((np.bincount(part_N) == 1).sum())
+        cluster_N = by_cosine(features_ND, epsilon)
+        biases.append(np.abs(cluster_relative(angle_N, cluster_N, None)).mean())
+        alone.append((np.bincount(cluster_N) == 1).sum())
     assert biases == sorted(biases) and biases[-1] > 20 * biases[0]
     assert alone == sorted(alone, reverse=True) and alone[-1] == 0
 
@@ -113,9 +113,9 @@ def test_a_wider_radius_trades_bias_for_company():
 def shuffled(features_ND: np.ndarray, epsilon: float, rng: np.random.Generator) -> np.ndarray:
     """The labels that steps get when they are clustered in another order."""
     order_N = rng.permutation(len(features_ND))
-    part_N = np.empty(len(features_ND), np.int64)
-    part_N[order_N] = by_cosine(features_ND[order_N], epsilon)
-    return part_N
+    cluster_N = np.empty(len(features_ND), np.int64)
+    cluster_N[order_N] = by_cosine(features_ND[order_N], epsilon)
+    return cluster_N
 
 
 def pairs_shared(one_N: np.ndarray, other_N: np.ndarray) -> float:
@@ -131,10 +131,10 @@ def test_shuffling_a_group_changes_nothing_where_clusters_are_apart():
     rng = np.random.default_rng(5)
     centres = rng.normal(size=(12, 64))
     features_ND = np.repeat(centres, 10, axis=0) + 0.1 * rng.normal(size=(120, 64))
-    part_N = by_cosine(features_ND, 0.1)
-    assert part_N.max() + 1 == 12
+    cluster_N = by_cosine(features_ND, 0.1)
+    assert cluster_N.max() + 1 == 12
     for _ in range(20):
-        assert pairs_shared(part_N, shuffled(features_ND, 0.1, rng)) == 1.0
+        assert pairs_shared(cluster_N, shuffled(features_ND, 0.1, rng)) == 1.0
 
 
 def test_shuffling_moves_the_edges_of_clusters_that_touch_and_little_of_the_credit():
@@ -145,12 +145,12 @@ def test_shuffling_moves_the_edges_of_clusters_that_touch_and_little_of_the_cred
     features_ND = np.stack([np.cos(where_N), np.sin(where_N)], axis=1)
     key_N = rng.integers(0, 2, size=200)
     returns_N = np.where(key_N == 1, 1.0, -1.0) + np.sin(4 * where_N) + 0.5 * rng.normal(size=200)
-    part_N = by_cosine(features_ND, 0.01)
-    credit_N = action_peers(returns_N, part_N, key_N)[0]
+    cluster_N = by_cosine(features_ND, 0.01)
+    credit_N = action_peers(returns_N, cluster_N, key_N)[0]
     shared, alike = [], []
     for _ in range(20):
         other_N = shuffled(features_ND, 0.01, rng)
-        shared.append(pairs_shared(part_N, other_N))
+        shared.append(pairs_shared(cluster_N, other_N))
         alike.append(np.corrcoef(credit_N, action_peers(returns_N, other_N, key_N)[0])[0, 1])
     assert 0.3 < np.mean(shared) < 0.9, "not stable as a partition"
     assert np.mean(alike) > 0.9, "and nearly so as credit"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepwise import make_group, make_step, outcomes, seen, slow_hgpo, slow_pace, slow_part_relative, values_of
+from stepwise import make_group, make_step, outcomes, seen, slow_cluster_relative, slow_hgpo, slow_pace, values_of
 
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Explained
-from tacit.core.types import Condition, Group, Moment
+from tacit.core.types import Condition, Group, IterationInfo
 from tacit.credit.embedders import HashNgram, Identity
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
@@ -35,7 +35,7 @@ def told(group: Group, guided: tuple[int, ...]) -> Group:
 
 
 def applied(term, group: Group, rewards: Rewards) -> Explained:
-    return term([group], [rewards], None, Moment())
+    return term([group], [rewards], None, IterationInfo())
 
 
 def test_a_guided_step_is_not_compared_with_a_free_one():
@@ -97,7 +97,7 @@ def test_one_condition_is_the_plain_credit_bit_for_bit(term):
     for condition in (Condition(), GUIDED):
         alike = [Group(g.task, tuple(replace(t, condition=condition) for t in g.trajectories)) for g in groups]
         earned = [Rewards(g, r.flow_N, r.local_N) for g, r in zip(alike, rewards, strict=True)]
-        plain, within = (one(alike, earned, None, Moment()) for one in (term, WithinConditions(term)))
+        plain, within = (one(alike, earned, None, IterationInfo()) for one in (term, WithinConditions(term)))
         assert [c.tokens_T.tolist() for c in within] == [c.tokens_T.tolist() for c in plain]
         assert all(a.group is b for a, b in zip(within, alike, strict=True))
         assert {**plain.metrics, "step_credit_seconds": 0} == {**within.metrics, "step_credit_seconds": 0}
@@ -126,7 +126,7 @@ def test_it_is_the_slow_loop_over_each_half(played, seed):
     key = [a for did in actions for a in did]
     np.testing.assert_allclose(
         values_of(applied(WithinConditions(StepRelative()), group, rewards)[0]),
-        slow_part_relative(returns, part, "population"),
+        slow_cluster_relative(returns, part, "population"),
         atol=1e-9,
     )
     for form in ("q", "difference"):

@@ -10,7 +10,7 @@ from stepwise import make_group, make_step, seen, slow_cosine, slow_similarity
 
 from tacit.core.errors import TacitError
 from tacit.credit.embedders import ActorHidden, HashNgram, Identity, SentenceEncoder
-from tacit.credit.geometry import median_part, search_radius
+from tacit.credit.geometry import median_cluster_size, search_radius
 from tacit.credit.partitions import (
     Clusters,
     Fixed,
@@ -190,9 +190,9 @@ def test_each_text_is_encoded_once_by_whatever_was_handed_in():
         SentenceEncoder()(groups)
 
 
-def test_the_median_part_counts_every_part_of_every_group():
-    assert median_part([np.array([0, 0, 0, 1]), np.array([0, 0])]) == 2.0
-    assert median_part([]) == 0.0
+def test_the_median_counts_every_cluster_of_every_group():
+    assert median_cluster_size([np.array([0, 0, 0, 1]), np.array([0, 0])]) == 2.0
+    assert median_cluster_size([]) == 0.0
 
 
 def test_the_radius_search_finds_a_healthy_median():
@@ -203,7 +203,7 @@ def test_the_radius_search_finds_a_healthy_median():
         groups.append(np.repeat(centres, 6, axis=0) + 0.3 * rng.normal(size=(120, 64)))
     epsilon, median = search_radius(groups)
     assert 0.02 <= epsilon <= 0.40 and 4 <= median <= 8
-    assert median == median_part([by_cosine(rows, epsilon) for rows in groups])
+    assert median == median_cluster_size([by_cosine(rows, epsilon) for rows in groups])
 
 
 def kinds_apart(distance: float) -> np.ndarray:

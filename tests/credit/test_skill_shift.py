@@ -10,7 +10,7 @@ from scripted import make_group
 
 from tacit.core.credit import Rewards
 from tacit.core.hindsight import Lesson
-from tacit.core.types import Moment
+from tacit.core.types import IterationInfo
 from tacit.credit.skill_shift import Modulated, SkillShift, modulated, skill_shifts
 
 
@@ -48,7 +48,7 @@ class Teaching:
 
 def credit(group, teaching, scorer=None, **settings):
     term = SkillShift(teaching, **settings)
-    return term([group], [Rewards.zeros(group)], scorer or Scores(), Moment())
+    return term([group], [Rewards.zeros(group)], scorer or Scores(), IterationInfo())
 
 
 def test_by_hand():
@@ -119,7 +119,7 @@ def test_rlsd_keeps_signs_and_a_teacher_that_is_the_student_changes_nothing():
 
     def given(longer, iteration=1):
         term = Modulated(episode, Teaching(longer), share=0.5, bound=0.2, until=10)
-        return term([group], [Rewards.zeros(group)], Scores(), Moment(0, iteration, 20))[0].tokens_T
+        return term([group], [Rewards.zeros(group)], Scores(), IterationInfo(0, iteration, 20))[0].tokens_T
 
     np.testing.assert_array_equal(given([0, 0]), [1.0, 1.0, -1.0, -1.0])
     assert (np.sign(given([3, 3])) == [1, 1, -1, -1]).all() and (given([3, 3]) != given([0, 0])).any()

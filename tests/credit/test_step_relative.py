@@ -13,9 +13,9 @@ from stepwise import (
     make_step,
     outcomes,
     seen,
+    slow_cluster_relative,
     slow_hgpo,
     slow_pace,
-    slow_part_relative,
     values_of,
 )
 
@@ -38,7 +38,7 @@ from tacit.credit.pace import (
     action_values,
 )
 from tacit.credit.partitions import Clusters, Fixed, SameObservation
-from tacit.credit.step_relative import Same, StepRelative, pace_metrics, part_relative, partition_metrics
+from tacit.credit.step_relative import Same, StepRelative, cluster_relative, pace_metrics, partition_metrics
 
 records = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 2.5, 10.0, -0.1]), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=24
@@ -51,18 +51,18 @@ def columns(rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_within_a_part_by_hand():
-    returns_N, part_N = np.array([1.0, 3.0, 5.0, 5.0, 9.0]), np.array([0, 0, 1, 1, 2])
-    assert part_relative(returns_N, part_N, None).tolist() == [-1, 1, 0, 0, 0]
-    np.testing.assert_allclose(part_relative(returns_N, part_N, "population", 0.0), [-1, 1, 0, 0, 0])
-    np.testing.assert_allclose(part_relative(returns_N, part_N, "sample", 0.0), [-(0.5**0.5), 0.5**0.5, 0, 0, 0])
-    assert part_relative(returns_N, np.full(5, -1), None).tolist() == [0.0] * 5, "in no part"
+    returns_N, cluster_N = np.array([1.0, 3.0, 5.0, 5.0, 9.0]), np.array([0, 0, 1, 1, 2])
+    assert cluster_relative(returns_N, cluster_N, None).tolist() == [-1, 1, 0, 0, 0]
+    np.testing.assert_allclose(cluster_relative(returns_N, cluster_N, "population", 0.0), [-1, 1, 0, 0, 0])
+    np.testing.assert_allclose(cluster_relative(returns_N, cluster_N, "sample", 0.0), [-(0.5**0.5), 0.5**0.5, 0, 0, 0])
+    assert cluster_relative(returns_N, np.full(5, -1), None).tolist() == [0.0] * 5, "in no part"
 
 
 @given(records, st.sampled_from(["population", "sample", None]))
 def test_within_parts_is_the_slow_loop(rows, std):
-    returns_N, part_N, _ = columns(rows)
-    expected = slow_part_relative(returns_N.tolist(), part_N.tolist(), std)
-    np.testing.assert_allclose(part_relative(returns_N, part_N, std), expected, atol=1e-9)
+    returns_N, cluster_N, _ = columns(rows)
+    expected = slow_cluster_relative(returns_N.tolist(), cluster_N.tolist(), std)
+    np.testing.assert_allclose(cluster_relative(returns_N, cluster_N, std), expected, atol=1e-9)
 
 
 def test_step_credit_uses_discounted_returns():
@@ -85,20 +85,20 @@ def test_a_local_penalty_enters_its_own_step_alone():
 
 def test_pace_by_hand():
     # cluster of four: action a twice (10, 6), b once (4), c once (0); mean 5
-    returns_N, part_N, key_N = np.array([10.0, 6.0, 4.0, 0.0]), np.zeros(4, int), np.array([0, 0, 1, 2])
-    values_N, branch_N = action_peers(returns_N, part_N, key_N, "q")
+    returns_N, cluster_N, key_N = np.array([10.0, 6.0, 4.0, 0.0]), np.zeros(4, int), np.array([0, 0, 1, 2])
+    values_N, branch_N = action_peers(returns_N, cluster_N, key_N, "q")
     np.testing.assert_allclose(values_N, [3.0, 3.0, 4 - 16 / 3, 0 - 20 / 3])
     assert branch_N.tolist() == [PACE, PACE, LEAVE_ONE_OUT, LEAVE_ONE_OUT]
-    values_N, branch_N = action_peers(returns_N, part_N, key_N, "difference")
+    values_N, branch_N = action_peers(returns_N, cluster_N, key_N, "difference")
     np.testing.assert_allclose(values_N, [8.0, 4.0, 4 - 16 / 3, 0 - 20 / 3])
     assert branch_N.tolist() == [PACE] * 4
 
 
 @given(records, st.sampled_from(["q", "difference"]))
 def test_pace_is_the_slow_loop(rows, form):
-    returns_N, part_N, key_N = columns(rows)
-    values_N, branch_N = action_peers(returns_N, part_N, key_N, form)
-    expected, branches = slow_pace(returns_N.tolist(), part_N.tolist(), key_N.tolist(), form)
+    returns_N, cluster_N, key_N = columns(rows)
+    values_N, branch_N = action_peers(returns_N, cluster_N, key_N, form)
+    expected, branches = slow_pace(returns_N.tolist(), cluster_N.tolist(), key_N.tolist(), form)
     np.testing.assert_allclose(values_N, expected, atol=1e-9)
     names = {ZERO: "zero", LEAVE_ONE_OUT: "leave one out", PACE: "pace"}
     assert [names[int(b)] for b in branch_N] == branches
@@ -113,11 +113,11 @@ def test_singletons_give_zero(form):
 
 
 def test_a_cluster_of_one_action_falls_back():
-    returns_N, part_N, key_N = np.array([9.0, 3.0, 0.0]), np.zeros(3, int), np.zeros(3, int)
-    values_N, branch_N = action_peers(returns_N, part_N, key_N, "difference")
+    returns_N, cluster_N, key_N = np.array([9.0, 3.0, 0.0]), np.zeros(3, int), np.zeros(3, int)
+    values_N, branch_N = action_peers(returns_N, cluster_N, key_N, "difference")
     np.testing.assert_allclose(values_N, [7.5, -1.5, -6.0])
     assert branch_N.tolist() == [LEAVE_ONE_OUT] * 3
-    values_N, branch_N = action_peers(returns_N, part_N, key_N, "q")
+    values_N, branch_N = action_peers(returns_N, cluster_N, key_N, "q")
     assert values_N.tolist() == [0.0] * 3 and branch_N.tolist() == [PACE] * 3, "Q̂ is V̂: the action explains nothing"
 
 
@@ -143,16 +143,16 @@ def test_the_papers_names_are_understood():
     group = make_group([[make_step("s", did, tokens=[1, 2, ord(did)])] for did in "aab"])
     assert action_keys(group.steps, "first-token", 2).tolist() == [0, 0, 0]
     assert action_keys(group.steps, "action-tag").tolist() == [0, 0, 1]
-    returns_N, part_N, key_N = np.array([10.0, 6.0, 1.0]), np.zeros(3, int), np.array([0, 0, 1])
+    returns_N, cluster_N, key_N = np.array([10.0, 6.0, 1.0]), np.zeros(3, int), np.array([0, 0, 1])
     for name, plain in PAPER_NAMES.items():
         if plain in ("q", "difference"):
-            found, expected = (action_peers(returns_N, part_N, key_N, form)[0].tolist() for form in (name, plain))
+            found, expected = (action_peers(returns_N, cluster_N, key_N, form)[0].tolist() for form in (name, plain))
             assert found == expected
 
 
 def test_action_values_by_hand():
-    returns_N, part_N, key_N = np.array([10.0, 6.0, 4.0, 0.0, 3.0]), np.array([0, 0, 0, 0, 1]), np.array([0, 0, 1, 2, 0])
-    q_N, v_N = action_values(returns_N, part_N, key_N)
+    returns_N, cluster_N, key_N = np.array([10.0, 6.0, 4.0, 0.0, 3.0]), np.array([0, 0, 0, 0, 1]), np.array([0, 0, 1, 2, 0])
+    q_N, v_N = action_values(returns_N, cluster_N, key_N)
     assert q_N.tolist() == [8.0, 8.0, 4.0, 0.0, 3.0] and v_N.tolist() == [5.0] * 4 + [3.0]
     assert [a.tolist() for a in action_values(np.zeros(0), np.zeros(0, int), np.zeros(0, int))] == [[], []]
 

@@ -10,7 +10,7 @@ from scripted import make_group
 
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
-from tacit.core.tools import Prices
+from tacit.core.resources import Prices
 from tacit.core.types import Task, Trajectory
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import final_and_peak, score_panel

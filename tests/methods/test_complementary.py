@@ -29,7 +29,7 @@ from tacit.companions.experience.extractor import (
 from tacit.core.credit import Rewards
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule, measured_under
-from tacit.core.types import Condition, Group, Moment, flat_steps
+from tacit.core.types import Condition, Group, IterationInfo, flat_steps
 from tacit.credit.episode import EpisodeRelative
 from tacit.credit.halves import WithinConditions
 from tacit.methods import get_method
@@ -103,14 +103,14 @@ def test_credit_within_halves_by_hand():
     members = [replace(t, condition=c) for t, c in zip(group.trajectories[:2], told, strict=True)]
     group = Group(group.task, (*members, *group.trajectories[2:]))
     rewards = [Rewards.at_the_end(group, np.array([10.0, 0.0, 10.0, 10.0]))]
-    (split,) = WithinConditions(EpisodeRelative())([group], rewards, None, Moment())
+    (split,) = WithinConditions(EpisodeRelative())([group], rewards, None, IterationInfo())
     np.testing.assert_allclose(split.tokens_T, [1.0, -1.0, 0.0, 0.0], atol=1e-5)
     (joint,) = EpisodeRelative()([group], rewards)
     assert joint.tokens_T[2] > 0, "with the guided failure among its peers a free success would look good"
     alike = [replace(t, condition=Condition()) for t in group.trajectories]
     plain = Group(group.task, tuple(alike))
     again = [Rewards.at_the_end(plain, np.array([10.0, 0.0, 10.0, 10.0]))]
-    (same,) = WithinConditions(EpisodeRelative())([plain], again, None, Moment())
+    (same,) = WithinConditions(EpisodeRelative())([plain], again, None, IterationInfo())
     np.testing.assert_array_equal(same.tokens_T, EpisodeRelative()([plain], again)[0].tokens_T)
 
 
@@ -157,7 +157,7 @@ def test_entries_that_have_left_the_bank_are_known_to_have_been_trained_on():
     manager.bank.remove([second])
     for entry, reward in ((first, 1.0), (second, -1.0)):
         manager.extractor.earned(Sample(entry, reward, manager.bank.call(entry)))
-    experience.learn([], None, Moment(0, 7))
+    experience.learn([], None, IterationInfo(0, 7))
     (batch, _, _) = extractor.updates[-1]
     np.testing.assert_allclose([a[0] for a in batch.advantages], [0.5, -0.5])
     manager.extractor.earned(Sample(second, 1.0, manager.bank.call(second)))
@@ -220,7 +220,7 @@ def test_what_was_handed_out_in_one_iteration_is_recent_in_it_alone():
     task = WORLD.tasks("train", 1, 0)[0]
     first, second = (c.entry for c in method.conditions.assign(task, 4, 0)[:2])
     assert first != second, "the second comes when the first is recent"
-    experience.learn([], None, Moment(0, 2))
+    experience.learn([], None, IterationInfo(0, 2))
     assert [c.entry for c in method.conditions.assign(task, 4, 0)[:2]] == [first, second], "by then it is not any more"
 
 
@@ -342,7 +342,7 @@ def test_a_merge_that_does_not_fit_is_counted():
     for number in range(2):
         text = f"{number} " + "x " * 200
         manager.bank.add(text, manager.embedding([text])[0], Origin())
-    experience.learn([], None, Moment(0, 1))
+    experience.learn([], None, IterationInfo(0, 1))
     assert len(manager.bank) == 2 and manager.counts["refused"] == 1 and "does not fit" in manager.last_refusal
 
 

@@ -10,7 +10,7 @@ from scripted import Kit, ScriptedPolicy, make_group
 
 from tacit.companions.imitation import above_their_group
 from tacit.core.method import Schedule
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.losses.regularizers import Imitation
 from tacit.methods import METHODS, get_method
 from tacit.rollout.worlds import InPlace
@@ -95,7 +95,9 @@ def test_where_nobody_did_better_nobody_is_imitated(tmp_path):
     actor = ScriptedPolicy(lambda prompt, seed: "look")
     method = get_method("self_imitation")(**SMALL).build(WORLD, Kit(actor, tmp_path))
     (companion,) = method.companions
-    assert companion.learn([scored([0.0, 0.0])], actor, Moment()) == {"self_imitation/imitated": 0.0} and not actor.updates
+    assert (
+        companion.learn([scored([0.0, 0.0])], actor, IterationInfo()) == {"self_imitation/imitated": 0.0} and not actor.updates
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"grpo"}))

@@ -214,11 +214,11 @@ class Diary:
     lines: list
     name = "diary"
 
-    def observe(self, groups, policy, moment):
+    def observe(self, groups, policy, info):
         self.lines.append(("observe", len(groups), len(policy.updates)))
         return {"observed": 1.0}
 
-    def learn(self, groups, policy, moment):
+    def learn(self, groups, policy, info):
         self.lines.append(("learn", len(groups), len(policy.updates)))
         return {"learned": 1.0}
 

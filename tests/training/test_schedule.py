@@ -11,7 +11,7 @@ from guessing import SAME
 import tacit
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.core.types import Moment
+from tacit.core.types import IterationInfo
 
 SMALL = {
     "groups": 2,
@@ -25,7 +25,7 @@ SMALL = {
 
 
 def rates(schedule: Schedule, iterations: int) -> list[float]:
-    return [schedule.lr_at(Moment(0, n, iterations)) for n in range(1, iterations + 1)]
+    return [schedule.lr_at(IterationInfo(0, n, iterations)) for n in range(1, iterations + 1)]
 
 
 def test_it_is_constant_unless_told():

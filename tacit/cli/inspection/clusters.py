@@ -1,4 +1,4 @@
-"""`tacit inspect clusters`: the steps of one group, part by part, as a person would want to judge them."""
+"""`tacit inspect clusters`: the steps of one group, cluster by cluster, as a person would want to judge them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.config.flags import Parser
 from tacit.core.errors import TacitError
 from tacit.core.progress import number_of
 from tacit.credit.step_relative import partition_metrics
-from tacit.evaluation.clusters import BY, GAMMA, Seen, as_json, choose_group, partition, parts_of, read_groups, valued
+from tacit.evaluation.clusters import BY, GAMMA, Seen, as_json, choose_group, list_clusters, partition, read_groups, valued
 from tacit.runs.directory import read_settings
 from tacit.runs.trajectories import recorded_steps
 
@@ -32,12 +32,12 @@ def run(argv: Sequence[str]) -> int:
     task = choose_group(groups, arguments.group, path)
     steps = groups[task]
     by = arguments.by or ("recorded" if all("part" in s.record for s in steps) else "identity")
-    part_N = partition(steps, by, arguments.epsilon)
-    steps = valued(steps, part_N, float(method.get("gamma", GAMMA)))
+    cluster_N = partition(steps, by, arguments.epsilon)
+    steps = valued(steps, cluster_N, float(method.get("gamma", GAMMA)))
     if arguments.json:
-        print(json.dumps(as_json(task, steps, part_N, by, path)))
+        print(json.dumps(as_json(task, steps, cluster_N, by, path)))
         return 0
-    _show(make_console(), task, steps, part_N, by, method["name"], path, arguments.all)
+    _show(make_console(), task, steps, cluster_N, by, method["name"], path, arguments.all)
     return 0
 
 
@@ -49,10 +49,10 @@ def make_parser() -> Parser:
         "--group", default="", metavar="TASK", help="task id, or its number in the iteration (default: where most is compared)"
     )
     parser.add_argument(
-        "--by", default="", metavar="|".join(BY), help="parts as recorded, or made again from the text (default: recorded)"
+        "--by", default="", metavar="|".join(BY), help="clusters as recorded, or made again from the text (default: recorded)"
     )
     parser.add_argument("--epsilon", type=float, default=0.25, metavar="E", help="radius for --by ngram (default: 0.25)")
-    parser.add_argument("--all", action="store_true", help="also the parts with one step, which get no step-level credit")
+    parser.add_argument("--all", action="store_true", help="also the clusters with one step, which get no step-level credit")
     parser.add_argument("--json", action="store_true", help="print the group as one JSON object")
     return parser
 
@@ -69,12 +69,12 @@ def _iteration(run: Path, number: int | None) -> Path:
 
 
 def _show(
-    console: Any, task: str, steps: Sequence[Seen], part_N: np.ndarray, by: str, method: str, path: Path, everything: bool
+    console: Any, task: str, steps: Sequence[Seen], cluster_N: np.ndarray, by: str, method: str, path: Path, everything: bool
 ) -> None:
     from tacit.cli.terminal import percent, say, say_pairs
 
-    parts = parts_of(steps, part_N)
-    told = partition_metrics([part_N])
+    clusters = list_clusters(steps, cluster_N)
+    told = partition_metrics([cluster_N])
     members = {s.member: s.won for s in steps}
     made = {"recorded": f"as {method} made them", "identity": "of equal observations", "ngram": "of n-grams alike"}[by]
     branches = [s.branch for s in steps]
@@ -84,39 +84,39 @@ def _show(
         console,
         [
             ("episodes", f"{len(members)}, {sum(members.values())} won; {number_of(len(steps), 'step')}"),
-            ("parts", f"{len(parts)} {made}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
+            ("clusters", f"{len(clusters)} {made}, {told['parts_mean_size']:.1f} steps each, {told['parts_pairs']:.0f} pairs"),
             (
                 "alone",
-                f"{percent(told['parts_singleton'])} of the parts, {percent(told['parts_singleton_steps'])} of the steps",
+                f"{percent(told['parts_singleton'])} of the clusters, {percent(told['parts_singleton_steps'])} of the steps",
             ),
             ("largest", f"{percent(told['parts_largest'])} of the steps"),
             ("branches", ", ".join(shares)),
             ("credit", f"as {method} gave it: {'of the step, and in all' if 'step_credit' in steps[0].record else 'in all'}"),
-            ("R, Q̂, V̂", "the step's return; the mean return of its action in the part, and of the part"),
+            ("R, Q̂, V̂", "the step's return; the mean return of its action in the cluster, and of the cluster"),
         ],
     )
-    for number, part in enumerate(parts):
-        if len(part) > 1 or everything:
+    for number, cluster in enumerate(clusters):
+        if len(cluster) > 1 or everything:
             console.print()
-            _show_part(console, number, part)
-    alone = sum(len(part) == 1 for part in parts)
+            _show_cluster(console, number, cluster)
+    alone = sum(len(cluster) == 1 for cluster in clusters)
     if alone and not everything:
         say(console, f"\nSteps that stand alone and get no step-level credit: {alone}; --all shows them.")
 
 
-def _show_part(console: Any, number: int, part: Sequence[Seen]) -> None:
+def _show_cluster(console: Any, number: int, cluster: Sequence[Seen]) -> None:
     """What was seen, numbered; then who did what on seeing which."""
     from rich.text import Text
 
     from tacit.cli.terminal import say
 
-    texts = {text: n for n, text in enumerate(dict.fromkeys(s.record["saw"] for s in part), 1)}
-    actions = len({s.record["action"] for s in part})
-    counts = (number_of(len(part), "step"), number_of(len(texts), "observation"), number_of(actions, "action"))
-    say(console, f"part {number}: {', '.join(counts)}", style="bold")
+    texts = {text: n for n, text in enumerate(dict.fromkeys(s.record["saw"] for s in cluster), 1)}
+    actions = len({s.record["action"] for s in cluster})
+    counts = (number_of(len(cluster), "step"), number_of(len(texts), "observation"), number_of(actions, "action"))
+    say(console, f"cluster {number}: {', '.join(counts)}", style="bold")
     for text, n in texts.items():
         say(console, f"  saw {n:<3} {_short(text)}", style="dim")
-    for s in part:
+    for s in cluster:
         step = f"{s.record['step_credit']:+8.3f}" if "step_credit" in s.record else " " * 8
         action = _short(s.record["action"]) if s.record["valid"] else _short(s.record["wrote"], 24) + "  (does not parse)"
         line = Text.assemble(

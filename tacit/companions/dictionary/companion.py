@@ -20,7 +20,7 @@ from tacit.companions.dictionary.bounds import normalised_loss, theorem_3
 from tacit.companions.dictionary.extraction import Dictionary, Extraction, Phrase, check_alphabet, merge
 from tacit.core.errors import TacitError
 from tacit.core.protocols import Policy
-from tacit.core.types import Group, Moment
+from tacit.core.types import Group, IterationInfo
 from tacit.core.world import Alphabet
 from tacit.rewards.segmentation import check_horizon, success_skills
 
@@ -62,7 +62,9 @@ class SkillDictionary:
         """Fewest phrases of the present dictionary that spell the sequence."""
         return self.dictionary.seg(sequence)
 
-    def observe(self, groups: Sequence[Group], policy: Policy | None = None, moment: Moment | None = None) -> dict[str, float]:
+    def observe(
+        self, groups: Sequence[Group], policy: Policy | None = None, info: IterationInfo | None = None
+    ) -> dict[str, float]:
         """The E-step. Returns what came of it; a bad projection is refused before anything is changed."""
         began = time.perf_counter()
         batch = [success_skills(self.alphabet, t) for g in groups for t in g.trajectories if t.success]
@@ -79,7 +81,9 @@ class SkillDictionary:
         metrics = self._sizes() | {"dictionary_changed": changed} | self._readings(found, max(map(len, corpus)))
         return metrics | {"dictionary_seconds": time.perf_counter() - began}
 
-    def learn(self, groups: Sequence[Group], policy: Policy | None = None, moment: Moment | None = None) -> dict[str, float]:
+    def learn(
+        self, groups: Sequence[Group], policy: Policy | None = None, info: IterationInfo | None = None
+    ) -> dict[str, float]:
         return {}
 
     def state(self) -> dict[str, Any]:

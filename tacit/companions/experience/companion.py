@@ -28,7 +28,7 @@ from tacit.companions.imitation import Examples, Imitating
 from tacit.core.errors import TacitError
 from tacit.core.method import Context
 from tacit.core.protocols import Policy
-from tacit.core.types import PLAIN, Condition, Group, Moment, Task, Trajectory
+from tacit.core.types import PLAIN, Condition, Group, IterationInfo, Task, Trajectory
 from tacit.prompts.search_and_ask import ASKED, ENTRY, Told
 from tacit.rollout.replay import recorded, told
 
@@ -81,9 +81,9 @@ class Experience:
         self._counsel.step, self._counsel.seed = self.step, self.seed
         return self._counsel.ask(question)
 
-    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         """Who was guided by what, with what result; and all episodes are to be distilled, whatever their outcome."""
-        bank, self.step, self.seed = self.manager.bank, moment.iteration, moment.seed
+        bank, self.step, self.seed = self.manager.bank, info.iteration, info.seed
         episodes = [trajectory for group in groups for trajectory in group.trajectories]
         outcomes: dict[int, list[bool]] = {}
         for trajectory in episodes:
@@ -95,7 +95,7 @@ class Experience:
                 self.critic.saw(trajectory)
             if self.writes:
                 place = f"{trajectory.task.id}/{trajectory.seed}"
-                self.manager.submit(DistillRequest(trajectory, entry_of(trajectory.condition), moment, place))
+                self.manager.submit(DistillRequest(trajectory, entry_of(trajectory.condition), info, place))
         questions = [step for trajectory in episodes for step in trajectory.steps if ASKED in step.signals]
         told = {"asked": float(len(questions)), "answered": float(sum(ENTRY in step.signals for step in questions))}
         if outcomes:
@@ -128,20 +128,20 @@ class Experience:
         steps = bank.trainings(entry)
         return Usage(trained=len(steps), last_trained=steps[-1]) if steps else Usage()
 
-    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         manager = self.manager
         metrics: dict[str, float] = {}
         if self.writes:
             self._reward(groups)
             manager.work()
-            metrics, trained = manager.extractor.learn(self._trained, moment.iteration)
+            metrics, trained = manager.extractor.learn(self._trained, info.iteration)
             if trained:
-                manager.bank.happened("trained", trained, moment.iteration)
-            if self.merge_every and moment.iteration % self.merge_every == 0:
+                manager.bank.happened("trained", trained, info.iteration)
+            if self.merge_every and info.iteration % self.merge_every == 0:
                 manager.finish()
-                manager.merge(moment)
+                manager.merge(info)
             manager.bank.let_calls_go()  # all that this iteration's episodes earned is in the buffer
-        self.step = moment.iteration + 1
+        self.step = info.iteration + 1
         seconds, manager.search_seconds = manager.search_seconds, []
         told = {
             f"experience/{name}": float(manager.counts[name]) for name in ("added", "updated", "returned", "refused", "merges")

@@ -26,7 +26,7 @@ from tacit.companions.experience.bank import LONGEST, Call, Usage
 from tacit.core.credit import Batch
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
-from tacit.core.types import Moment, Trajectory
+from tacit.core.types import IterationInfo, Trajectory
 from tacit.losses.surrogates import ClippedWeight
 
 # What an extractor may do to the bank: add an entry, update the one that guided the episode, or nothing; up to three at once.
@@ -252,12 +252,12 @@ class Extractor:
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """one at a time: distilling in the background, answering questions, learning"""
 
-    def distil(self, requests: Sequence[tuple[Trajectory, str]], moment: Moment, place: str) -> list[Distilled]:
+    def distil(self, requests: Sequence[tuple[Trajectory, str]], info: IterationInfo, place: str) -> list[Distilled]:
         """(episode, the entry that guided it, or nothing) -> operations, in order."""
         policy = self.policy()
         room = 3 * max(64, policy.context_limit - self.max_tokens)
         prompts = [policy.encode_prompt(distilling(t, entry, self.style, room)) for t, entry in requests]
-        calls = self._write(policy, prompts, [moment.derive("extractor", place, i) for i in range(len(prompts))])
+        calls = self._write(policy, prompts, [info.derive("extractor", place, i) for i in range(len(prompts))])
         found = []
         for (_, entry), (text, call) in zip(requests, calls, strict=True):
             if call is None:
@@ -269,11 +269,11 @@ class Extractor:
                 found.append(Distilled(call=call, problem=str(error)))
         return found
 
-    def merge(self, texts: Sequence[str], moment: Moment, place: str) -> tuple[list[str], Call | None]:
+    def merge(self, texts: Sequence[str], info: IterationInfo, place: str) -> tuple[list[str], Call | None]:
         """Fewer entries that say the same; the old ones where the answer cannot be used."""
         policy = self.policy()
         prompt = policy.encode_prompt(merging(texts, self.style))
-        ((text, call),) = self._write(policy, [prompt], [moment.derive("extractor", place, 0)])
+        ((text, call),) = self._write(policy, [prompt], [info.derive("extractor", place, 0)])
         merged = read_merged(text, self.style, len(texts)) if call is not None else None
         return (list(texts), None) if merged is None else (merged, call)
 

@@ -22,7 +22,7 @@ from tacit.companions.experience.bank import Bank, Origin, checked, read_only
 from tacit.companions.experience.retrieval import Embedding, Ngrams, Sentences
 from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
-from tacit.core.tools import Encode
+from tacit.core.resources import Encode
 from tacit.core.types import Observation
 from tacit.core.world import Environment
 from tacit.rollout.replay import as_trajectory, playing

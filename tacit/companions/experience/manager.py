@@ -27,7 +27,7 @@ from tacit.core.errors import TacitError
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import Moment, Task, Trajectory
+from tacit.core.types import IterationInfo, Task, Trajectory
 from tacit.prompts.search_and_ask import ENTRY, Told
 
 TOGETHER = 32
@@ -42,7 +42,7 @@ class DistillRequest:
 
     trajectory: Trajectory
     entry: int | None
-    moment: Moment
+    info: IterationInfo
     place: str
 
 
@@ -125,7 +125,7 @@ class Manager:
         if self._thread is not None:
             self._thread.join(patience_s)
 
-    def merge(self, moment: Moment, chunk: int = CHUNK) -> None:
+    def merge(self, info: IterationInfo, chunk: int = CHUNK) -> None:
         """Go through the whole bank, `chunk` entries at a time together with what the last chunk became."""
         carried: list[int] = []
         for number, first in enumerate(range(0, len(ids := list(self.bank.entries)), chunk)):
@@ -134,14 +134,14 @@ class Manager:
                 carried = wanted
                 continue
             texts = [self.bank.entries[i].text for i in wanted]
-            merged, call = self.extractor.merge(texts, moment, f"merge/{number}")
+            merged, call = self.extractor.merge(texts, info, f"merge/{number}")
             if call is None:
                 self.refused("a merge that cannot be used, or that does not fit into the extractor's context")
-            carried = (wanted if call is None else self._put_merged(wanted, texts, merged, call, moment))[-chunk:]
+            carried = (wanted if call is None else self._put_merged(wanted, texts, merged, call, info))[-chunk:]
         self.counts["merges"] += 1
 
     def _put_merged(
-        self, old: Sequence[int], before: Sequence[str], after: Sequence[str], call: Call | None, moment: Moment
+        self, old: Sequence[int], before: Sequence[str], after: Sequence[str], call: Call | None, info: IterationInfo
     ) -> list[int]:
         """Entries that stay as they are stay themselves, with all that is known of them."""
         stays = {text: i for i, text in zip(old, before, strict=True) if text in after}
@@ -149,7 +149,7 @@ class Manager:
         gone = [i for i in old if i not in stays.values()]
         if not fresh and not gone:
             return list(old)
-        origin = merged_origin([self.bank.entries[i].origin for i in old], moment.iteration, gone)
+        origin = merged_origin([self.bank.entries[i].origin for i in old], info.iteration, gone)
         try:
             vectors = self.embedding([checked(text) for text in fresh])
             made = self.bank.replace(gone, [(t, v, origin, call) for t, v in zip(fresh, vectors, strict=True)], "merged")
@@ -194,13 +194,13 @@ class Manager:
         return batch
 
     def _distil(self, batch: Sequence[DistillRequest]) -> None:
-        by_moment: dict[Moment, list[DistillRequest]] = {}
+        by_iteration: dict[IterationInfo, list[DistillRequest]] = {}
         for request in batch:
-            by_moment.setdefault(request.moment, []).append(request)
-        for moment, requests in by_moment.items():
+            by_iteration.setdefault(request.info, []).append(request)
+        for info, requests in by_iteration.items():
             texts = [self._text(request.entry) for request in requests]
             asked = [(request.trajectory, text) for request, text in zip(requests, texts, strict=True)]
-            for request, distilled in zip(requests, self.extractor.distil(asked, moment, requests[0].place), strict=True):
+            for request, distilled in zip(requests, self.extractor.distil(asked, info, requests[0].place), strict=True):
                 self._apply(request, distilled)
 
     def _text(self, entry: int | None) -> str:
@@ -211,7 +211,7 @@ class Manager:
         if distilled.problem:
             self.refused(distilled.problem)
             return
-        trajectory, step = request.trajectory, request.moment.iteration
+        trajectory, step = request.trajectory, request.info.iteration
         task = trajectory.task
         for operation in distilled.operations:
             if operation.kind == "return":

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tacit.companions.experience.bank import Bank, Entry, Usage
-from tacit.core.tools import Encode
+from tacit.core.resources import Encode
 from tacit.credit.embedders import HashNgram
 
 # Which entries were used most, and which those they guided won and lost with.

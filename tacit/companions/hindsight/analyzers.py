@@ -24,7 +24,7 @@ from tacit.core.hindsight import Skills
 from tacit.core.progress import is_unicode
 from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.seeds import derive
-from tacit.core.types import Moment, Trajectory
+from tacit.core.types import IterationInfo, Trajectory
 from tacit.core.world import Environment
 from tacit.rollout.encoding import open_desk
 
@@ -177,7 +177,7 @@ class Analysis:
 class Analyzer(Protocol):
     """One that cannot work beside a policy says so in `check(policy)`, before anything is played."""
 
-    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
         """Start, and return a way to what comes of it: one analysis per episode, in order."""
         ...
 
@@ -196,7 +196,7 @@ class ByRule:
             )
         return cls(world.hindsight, most)
 
-    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
         found = [self._analyse(trajectory) for trajectory in trajectories]
         return lambda: found
 
@@ -241,36 +241,36 @@ class ByModel:
             f"{self.max_tokens} (--analyzer-tokens). {shorter} a model with a longer context, or --analyzer rule."
         )
 
-    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, moment: Moment) -> Callable[[], list[Analysis]]:
+    def begin(self, trajectories: Sequence[Trajectory], policy: Policy, info: IterationInfo) -> Callable[[], list[Analysis]]:
         asked = self.model() if self.model else policy
         if self._answers is None:
             self._answers = Answers(self.kept)
         if getattr(asked, "elsewhere", False):
-            return _beside(lambda: self._analyse(trajectories, asked, moment))
-        found = self._analyse(trajectories, asked, moment)
+            return _beside(lambda: self._analyse(trajectories, asked, info))
+        found = self._analyse(trajectories, asked, info)
         return lambda: found
 
-    def _analyse(self, trajectories: Sequence[Trajectory], asked: Policy, moment: Moment) -> list[Analysis]:
+    def _analyse(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo) -> list[Analysis]:
         found = [Analysis(problem="not asked")] * len(trajectories)
         for attempt in range(ATTEMPTS):
             left = [i for i, analysis in enumerate(found) if analysis.problem]
             if left:
-                answers = self._ask([trajectories[i] for i in left], asked, moment, attempt)
+                answers = self._ask([trajectories[i] for i in left], asked, info, attempt)
                 for i, after in zip(left, answers, strict=True):
                     found[i] = after.added_to(found[i])
         return found
 
-    def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, moment: Moment, attempt: int) -> list[Analysis]:
+    def _ask(self, trajectories: Sequence[Trajectory], asked: Policy, info: IterationInfo, attempt: int) -> list[Analysis]:
         assert self._answers is not None
         if self.model and self._who is None:  # nobody trains it, so what names it stays
             self._who = getattr(asked, "identity", None) or asked.digest()
-        who = self._who or (moment.seed, moment.iteration)
+        who = self._who or (info.seed, info.iteration)
         room = asked.context_limit - self.max_tokens
         questions = [self._question(trajectory, asked, room) for trajectory in trajectories]
         keys = [key_of(who, self.temperature, self.max_tokens, text, attempt) for text, _ in questions]
         prompts = {key: prompt for key, (_, prompt) in zip(keys, questions, strict=True) if self._answers.get(key) is None}
         tight = {key for key, prompt in prompts.items() if len(prompt) > room}
-        fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, moment)
+        fresh = self._fetch({key: prompt for key, prompt in prompts.items() if key not in tight}, asked, info)
         found = []
         for key, trajectory in zip(keys, trajectories, strict=True):
             got = fresh.pop(key, None)
@@ -297,12 +297,12 @@ class ByModel:
             shortest = question(trajectory, self.most, 0)
             characters = characters * 3 // 4
 
-    def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, moment: Moment) -> dict[str, Answer]:
+    def _fetch(self, prompts: Mapping[str, np.ndarray], asked: Policy, info: IterationInfo) -> dict[str, Answer]:
         """Have them answered, each written down as it comes, so that whatever ends the run costs no answer."""
         assert self._answers is not None
         fresh: dict[str, Answer] = {}
         with closing(open_desk(asked, Sampling(self.temperature, max_tokens=self.max_tokens), None)) as desk:
-            tickets = {desk.submit(Request(p, derive(moment.seed, "hindsight", key))): key for key, p in prompts.items()}
+            tickets = {desk.submit(Request(p, derive(info.seed, "hindsight", key))): key for key, p in prompts.items()}
             while finished := desk.wait():
                 for ticket, completion in finished:
                     key = tickets[ticket]

@@ -16,8 +16,8 @@ from tacit.companions.hindsight.analyzers import Analysis, Analyzer
 from tacit.core.errors import TacitError, unknown
 from tacit.core.hindsight import Lesson, Skills
 from tacit.core.protocols import Policy, Tokenizer
-from tacit.core.tools import FREE, Prices
-from tacit.core.types import Condition, Group, Moment, Task, Trajectory
+from tacit.core.resources import FREE, Prices
+from tacit.core.types import Condition, Group, IterationInfo, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.prompts.conversation import LONGEST_NOTE, teach
 from tacit.rollout.encoding import fit
@@ -45,10 +45,10 @@ class Hindsight:
         if (refuse := getattr(self._analyzer, "check", None)) is not None:
             refuse(policy)
 
-    def observe(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+    def observe(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         self._trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         self._began, self._waited, self._found = time.perf_counter(), 0.0, None
-        self._result = self._analyzer.begin(self._trajectories, policy, moment)
+        self._result = self._analyzer.begin(self._trajectories, policy, info)
         return {}
 
     def analysis(self, trajectory: Trajectory) -> Analysis:
@@ -63,7 +63,7 @@ class Hindsight:
     def skills(self, trajectory: Trajectory) -> Skills:
         return self.analysis(trajectory).skills
 
-    def learn(self, groups: Sequence[Group], policy: Policy, moment: Moment) -> dict[str, float]:
+    def learn(self, groups: Sequence[Group], policy: Policy, info: IterationInfo) -> dict[str, float]:
         analyses = [self.analysis(trajectory) for trajectory in self._trajectories]
         if not analyses:
             return {}

@@ -31,7 +31,7 @@ class Base:
     """by embedder: what `tacit calibrate` found for this model, in this world and context; None: nobody has looked yet"""
 
 
-class Tools(Protocol):
+class Resources(Protocol):
     def sentences(self, model: str) -> Encode:
         """A frozen sentence encoder: a directory or a hub id."""
         ...
@@ -67,7 +67,7 @@ class Tools(Protocol):
 
 
 @dataclass(frozen=True)
-class NoTools:
+class NoResources:
     """For building a method only to look at it: every tool can be asked for, and none can be used."""
 
     def sentences(self, model: str) -> Encode:
@@ -98,7 +98,7 @@ class NoTools:
         raise TacitError(f"{what} was not loaded: this method was built without tools.")
 
 
-NO_TOOLS = NoTools()
+NO_RESOURCES = NoResources()
 
 
 # What tokens cost.

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 from tacit.core.composition import Part, check_places, compose
 from tacit.core.errors import TacitError
 from tacit.core.method import Context, Method, Schedule
-from tacit.core.tools import NO_TOOLS, Base, Tools
+from tacit.core.resources import NO_RESOURCES, Base, Resources
 from tacit.core.world import Environment
 from tacit.methods.grpo import GRPO
 
@@ -37,7 +37,7 @@ class Undecided:
 
 
 @dataclasses.dataclass(frozen=True)
-class Together(GRPO):
+class CombinedMethod(GRPO):
     """What `add` makes subclasses of."""
 
     made_of: ClassVar[Mapping[str, type[GRPO]]] = {}
@@ -58,14 +58,14 @@ class Together(GRPO):
             raise TacitError(f"{own[0]!r} and {own[1]!r} cannot be added together: both replace the context.")
         return self.members()[own[0]].context(world) if own else super().context(world)
 
-    def build(self, world: Environment, tools: Tools = NO_TOOLS) -> Method:
-        wished = {name: cls().changes(world, NO_TOOLS) for name, cls in self.made_of.items()}
+    def build(self, world: Environment, resources: Resources = NO_RESOURCES) -> Method:
+        wished = {name: cls().changes(world, NO_RESOURCES) for name, cls in self.made_of.items()}
         check_places(wished)
         self._check_seen(wished)
         for name, value in self.undecided().items():
             flag = f"--{name.replace('_', '-')}"
             raise TacitError(f"{self.name!r}: {name} would be {value}, so it has to be said ({flag}).")
-        changes = {name: member.changes(world, tools) for name, member in self.members().items()}
+        changes = {name: member.changes(world, resources) for name, member in self.members().items()}
         return compose(self.name, self.context(world), self.schedule, self.parts(world), changes)
 
     def _check_seen(self, wished: Mapping[str, Sequence[Part]]) -> None:
@@ -78,13 +78,13 @@ class Together(GRPO):
                         f"{blind!r} and {other!r} cannot be added together: {blind} looks at no outcome, and {lost}."
                     )
 
-    def fitted(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
+    def fit_to_model(self, base: Base, said: frozenset[str]) -> tuple[Self, tuple[str, ...]]:
         if self.undecided():  # `build` says so, after what could never be built
             return self, ()
         settings, notes = self, dict.fromkeys(self._decided(said))
         for name in self.made_of:
             before = settings.members()[name]
-            after, more = before.fitted(base, said)
+            after, more = before.fit_to_model(base, said)
             own = {f.name: getattr(after, f.name) for f in fields(after) if getattr(after, f.name) != getattr(before, f.name)}
             settings, notes = replace(settings, **own), notes | dict.fromkeys(more)
         return settings, tuple(notes)
@@ -114,7 +114,7 @@ class Together(GRPO):
 
 
 @cache
-def add(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Together]:
+def combine(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[CombinedMethod]:
     """The settings class of several methods together."""
     made_of = dict(zip(names, classes, strict=True))
     if len(made_of) < len(names):
@@ -140,7 +140,9 @@ def add(names: tuple[str, ...], classes: tuple[type[Any], ...]) -> type[Together
     doc = " ".join((cls.__doc__ or "").strip().splitlines()[0] for cls in classes if cls.__doc__)
     names_in_order = "+".join(names)
     namespace = {"__doc__": doc, "name": names_in_order, "made_of": made_of, "__module__": __name__}
-    return dataclasses.make_dataclass(f"Together[{names_in_order}]", made, bases=(Together,), namespace=namespace, frozen=True)
+    return dataclasses.make_dataclass(
+        f"CombinedMethod[{names_in_order}]", made, bases=(CombinedMethod,), namespace=namespace, frozen=True
+    )
 
 
 def _made_field(name: str, made_of: Mapping[str, type[GRPO]]) -> Any:

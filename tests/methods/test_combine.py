@@ -13,14 +13,14 @@ from tacit.config.flags import field_docs
 from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
-from tacit.core.tools import Base
+from tacit.core.resources import Base
 from tacit.credit.episode import EpisodeRelative, LeaveOneOut
 from tacit.credit.pace import ActionPeers
 from tacit.credit.returns import StepReturns
 from tacit.losses.surrogates import PolicyGradient
 from tacit.methods import get_method
+from tacit.methods.combine import combine
 from tacit.methods.grpo import GRPO
-from tacit.methods.together import add
 from tacit.rollout.worlds import InPlace
 from tacit.training.loop import Loop
 from tacit.training.practice import Playground
@@ -49,7 +49,7 @@ def test_a_method_that_leads_decides_what_it_shares():
     both = get_method("bipace+constant_context+reuserl")()
     assert (both.gamma, both.history, both.success_reward, both.invalid_penalty) == (0.98, 1, 3.0, 0.0)
     assert both.schedule.lr == 5e-6 and both.schedule.temperature == 0.8
-    _, notes = both.fitted(Base("model"), frozenset())
+    _, notes = both.fit_to_model(Base("model"), frozenset())
     assert "gamma = 0.98 (0.95 in bipace)" in notes and any(note.startswith("efficiency = 3") for note in notes)
 
 
@@ -70,7 +70,7 @@ def test_what_nobody_decides_has_to_be_said():
         name: ClassVar[str] = "own"
         invalid_penalty: float = 0.5
 
-    both = add(("own", "reuserl"), (Own, get_method("reuserl")))
+    both = combine(("own", "reuserl"), (Own, get_method("reuserl")))
     with pytest.raises(TacitError, match=r"invalid_penalty would be 0.5 \(own\) or 0.01 \(reuserl\).*--invalid-penalty"):
         both().build(WORLD)
     assert both(invalid_penalty=0.2).build(WORLD).rewards[1].penalty == 0.2
@@ -86,11 +86,11 @@ def test_a_method_is_added_once_and_must_say_what_it_changes():
         get_method("bipace+bipace")
 
     class Whole(GRPO):
-        def build(self, world, tools):
-            return super().build(world, tools)
+        def build(self, world, resources):
+            return super().build(world, resources)
 
     with pytest.raises(TacitError, match="'whole' cannot be added to others: it builds itself whole"):
-        add(("grpo", "whole"), (GRPO, Whole))
+        combine(("grpo", "whole"), (GRPO, Whole))
 
 
 def test_a_setting_of_one_name_and_two_meanings_is_refused():
@@ -100,7 +100,7 @@ def test_a_setting_of_one_name_and_two_meanings_is_refused():
         buffer: str = "large"
 
     with pytest.raises(TacitError, match="both have a setting 'buffer' of their own"):
-        add(("own", "reuserl"), (Own, get_method("reuserl")))
+        combine(("own", "reuserl"), (Own, get_method("reuserl")))
 
 
 def test_every_flag_of_a_sum_has_its_help():
