@@ -150,7 +150,7 @@ def explain(
     metrics: dict[str, float],
     columns: Mapping[str, Sequence[np.ndarray]],
 ) -> Explained:
-    """Step-level credit and its metrics; the records get the cluster and credit of each step and the term's own per-step columns."""
+    """Step-level credit and its metrics. Records get each step's cluster, credit and the term's own per-step columns."""
     everything = {"part": clusters, "step_credit": steps, **columns}
     return Explained(
         credits=[Credit.per_step(group, values_N) for group, values_N in zip(groups, steps, strict=True)],
