@@ -42,7 +42,7 @@ from tacit.engines import get_engine
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, Asking
 from tacit.rollout.episodes import rollout_groups
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 SLOW_S = 0.05
@@ -113,7 +113,7 @@ def main() -> int:
     world = get_environment(args.world)
     settings = get_method("complementary")(wording="terse", style="bare", admissible=False, history=0)
     context, tasks = settings.context(world), world.tasks("train", args.groups, 0)
-    worlds, sampling = InPlace(world.make), Sampling(1.0, max_tokens=world.action_tokens)
+    worlds, sampling = InProcessPool(world.make), Sampling(1.0, max_tokens=world.action_tokens)
     place = Path(tempfile.mkdtemp())
     bank = filled(place / "bank.sqlite", args.entries, [task.goal for task in tasks])
 

@@ -33,7 +33,7 @@ from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.policy import LocalPolicy, load_policy
 from tacit.engines.local.settings import EngineSettings
 from tacit.methods import get_method
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import PHASES, Loop
 from tacit.training.practice import Playground
 from tacit.worlds import get_environment
@@ -50,7 +50,7 @@ def build(name: str, groups: int) -> Method:
 
 def loop_of(method: Method, policy: LocalPolicy, steps: int) -> Loop:
     tasks = WORLD.tasks("train", method.schedule.groups, 0)
-    return Loop([Playground(method, tasks, InPlace(WORLD.make), WORLD.action_tokens, steps)], policy, iterations=2)
+    return Loop([Playground(method, tasks, InProcessPool(WORLD.make), WORLD.action_tokens, steps)], policy, iterations=2)
 
 
 def iteration(name: str, groups: int, steps: int, policy: LocalPolicy) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from tacit.engines.models.tiny import TINY_SIZES, tiny_checkpoint
 from tacit.losses.surrogates import ClippedSurrogate
 from tacit.rewards.outcome import Outcome
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 
 GROUP = 8
 SENTENCE = "you open the drawer and look for a clean mug on shelf 2 then go to fridge 1 take apple from table put it in sink"
@@ -162,7 +162,7 @@ def iterate(policy: LocalPolicy, shape: Shape, number: int) -> tuple[dict[str, f
         for turn in range(turns):
             page(context.words, i // GROUP, i % GROUP, turn)
     marks = [time.perf_counter()]
-    played = rollout(plans, context, InPlace(Turns), limited, sampling, 2 * shape.turns)
+    played = rollout(plans, context, InProcessPool(Turns), limited, sampling, 2 * shape.turns)
     synchronize()
     marks.append(time.perf_counter())
     if sum(len(episode.steps) for episode in played) < sum(lengths):

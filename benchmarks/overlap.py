@@ -24,7 +24,7 @@ from tacit.core.types import Observation, Task, Transition
 from tacit.engines.sharded.policy import ShardedPolicy, load_policy
 from tacit.engines.sharded.settings import ShardedSettings
 from tacit.methods.grpo import GRPO
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import PHASES, Loop
 from tacit.training.practice import Playground
 from tacit.worlds import get_environment
@@ -55,7 +55,7 @@ def measure(policy: ShardedPolicy, behind: bool, options: argparse.Namespace) ->
         wording="terse", style="bare", history=0, admissible=False, kl=0.0,
         schedule=Schedule(groups=options.groups, group_size=options.group_size, iterations=options.iterations + 2, lr=1e-5),
     )  # fmt: skip
-    worlds = InPlace(lambda: Thinking(options.think_s))
+    worlds = InProcessPool(lambda: Thinking(options.think_s))
     ground = Playground(told.build(WORLD, NoResources()), WORLD.tasks("train", 256, 0), worlds, 16, 4)
     loop = Loop([ground], policy, 0, options.iterations + 2, behind=behind)
     whole, learning, playing, stale = [], [], [], []

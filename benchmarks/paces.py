@@ -14,7 +14,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import ActionStyle, Completion, Condition, Observation, Prompt, Task, Trajectory, Transition
 from tacit.engines.local.scheduler import LocalSampler
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 
 PIECE = 60
 """tokens by which a prompt that only grows does so in a turn: an action and what is seen then"""
@@ -119,7 +119,7 @@ def play(policy: Ragged, episodes: int, group: int, turns: int, repeat: int = 0,
     """A whole rollout of so many episodes and turns."""
     tasks = [Task("turns", f"{i // group} {i % group}", "", "", 0, "") for i in range(episodes)]
     plans = [EpisodePlan(task, seed=derive(repeat, i)) for i, task in enumerate(tasks)]
-    return rollout(plans, Places(), InPlace(Turns), policy, Sampling(), turns, lockstep=lockstep)
+    return rollout(plans, Places(), InProcessPool(Turns), policy, Sampling(), turns, lockstep=lockstep)
 
 
 def whole_rollout(policy: Ragged, episodes: int, group: int, turns: int, lockstep: bool) -> Callable[[int], int]:

@@ -16,7 +16,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Group, Observation, Task
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.evaluate import Ground
-from tacit.rollout.replay import playing, told
+from tacit.rollout.replay import play_episode, render_turns
 from tacit.runs.trajectories import read_records
 
 Player = Callable[[Task, int], Expert]
@@ -108,8 +108,10 @@ def audit(
         for member in range(members):
             limit = lengths(task, member) if lengths else world.max_steps
             try:
-                course = playing(live, task, player(task, member), limit)
-                read = [turn.tokens for turn in told(context, task, course, tokenizer=tokenizer, room=room) if turn.fits]
+                course = play_episode(live, task, player(task, member), limit)
+                read = [
+                    turn.tokens for turn in render_turns(context, task, course, tokenizer=tokenizer, room=room) if turn.fits
+                ]
             except TacitError:
                 raise
             except (Exception, SystemExit):  # a broken world ends its own episode, here as in a rollout

@@ -21,7 +21,7 @@ from tacit.core.types import Completion, Observation, Task, Trajectory, Transiti
 from tacit.evaluation.behaviour import ending_in_words
 from tacit.modules.router import open_player
 from tacit.rollout.episodes import SamplingPolicy, rollout
-from tacit.rollout.worlds import Broken, WorldPool
+from tacit.rollout.worlds import WorldFailure, WorldPool
 from tacit.training.practice import make_worlds
 
 SUMMARY_LINE = "Watch a run, a model or the expert play, or play yourself (--policy human)."
@@ -109,14 +109,14 @@ class Watch:
         self._worlds, self._console, self._delay = worlds, console, delay
         self._turn, self.wrote = 0, ""
 
-    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
         answers = self._worlds.reset(tasks)
         for answer in answers:
             if isinstance(answer, Observation):
                 self._show(answer)
         return answers
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
         self._turn += 1
         (_, action), *_ = actions
         if self.wrote.strip() not in ("", action):

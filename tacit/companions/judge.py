@@ -24,7 +24,7 @@ from tacit.core.protocols import Policy, Request, Sampling
 from tacit.core.resources import FREE, Prices
 from tacit.core.seeds import derive
 from tacit.core.types import Group, IterationInfo, Prompt, Trajectory
-from tacit.rollout.encoding import fit, open_desk
+from tacit.rollout.encoding import fit_prompt, open_desk
 
 BEST = 10.0
 REQUEST = """Grade the agent by the rubric, from 0 (worst) to 10 (best). Give your reasons in a sentence or two, then end with
@@ -104,7 +104,7 @@ class EpisodeJudge:
                 prompt = question(self.rubric, trajectory)
                 key = key_of(who, self.tokens, prompt.text)
                 if key not in self._answers and key not in keys.values():
-                    _, tokens, _ = fit(prompt, judge, self.tokens)
+                    _, tokens, _ = fit_prompt(prompt, judge, self.tokens)
                     request = Request(tokens, derive(info.seed, "judge", key))
                     waiting[desk.submit(request)] = (key, len(tokens))
                 keys[id(trajectory)] = key

@@ -28,9 +28,9 @@ from tacit.engines.models.tiny import TINY_SIZES
 from tacit.evaluation.evaluate import Alone, Route
 from tacit.evaluation.panels import Rules
 from tacit.methods import get_method
-from tacit.rollout.encoding import check_talk
+from tacit.rollout.encoding import check_chat_support
 from tacit.rollout.episodes import SamplingPolicy
-from tacit.rollout.worlds import PunctualExpert
+from tacit.rollout.worlds import TimedExpert
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, runs_below, saved_checkpoints, what_is_there
 from tacit.training.practice import Practice, completion_limit, evaluation_sampling
@@ -102,7 +102,7 @@ class ByRule(ByteTokens):
 
 def advised_by_expert(world: Environment, timeout_s: float) -> Advised:
     """Of a world's own expert, which has as long for an answer as the world has."""
-    return Advised(partial(PunctualExpert, world.expert(), timeout_s))
+    return Advised(partial(TimedExpert, world.expert(), timeout_s))
 
 
 def seated(name: str, practice: Practice) -> tuple[Policy, Practice]:
@@ -301,7 +301,7 @@ def _open(
         if checkpoint is not None:
             loaded.load(checkpoint.path / "policy")
     context = recipe.settings.context(world)
-    check_talk(context, policy)
+    check_chat_support(context, policy)
     sampling = evaluation_sampling(recipe.train, completion_limit(recipe.train, context, world))
     return Target(label, recipe, world, context, policy, sampling, seed, run, checkpoint)
 

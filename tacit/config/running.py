@@ -12,7 +12,7 @@ from tacit.config.recipe import Recipe
 from tacit.core.errors import EngineLost
 from tacit.core.progress import duration, reminded
 from tacit.core.protocols import Policy
-from tacit.rollout.encoding import check_talk
+from tacit.rollout.encoding import check_chat_support
 from tacit.runs.directory import SETTINGS, Run, read_settings, saved_checkpoints
 from tacit.runs.files import write_json
 from tacit.training.loop import check_held
@@ -91,7 +91,7 @@ def _opened(prepared: Prepared) -> tuple[Policy, Sequence[Practice]]:
     else:
         policy = prepared.toolbox.open()
     for practice in practices:
-        check_talk(practice.method.context, policy)
+        check_chat_support(practice.method.context, policy)
         for companion in practice.method.companions:
             if (check := getattr(companion, "check", None)) is not None:
                 check(policy)

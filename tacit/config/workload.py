@@ -20,7 +20,7 @@ from tacit.engines.models.sources import find_pretrained
 from tacit.planning.shapes import SIZES, ModelShape, shape_in, shape_of_size
 from tacit.planning.workload import Workload, from_records
 from tacit.rollout.encoding import encode_action
-from tacit.rollout.replay import Happening, playing, told
+from tacit.rollout.replay import Interaction, play_episode, render_turns
 from tacit.runs.trajectories import read_records
 
 BYTES_PER_TOKEN = 3.2
@@ -86,8 +86,8 @@ def expert_workload(
     try:
         for task in tasks:
             turns = []
-            timed = _Timed(playing(live, task, make_expert(task), limit))
-            for turn in told(context, task, timed, tokenizer=tokenizer):
+            timed = _Timed(play_episode(live, task, make_expert(task), limit))
+            for turn in render_turns(context, task, timed, tokenizer=tokenizer):
                 action = encode_action(turn.prompt, turn.action, context.format, tokenizer)
                 turns.append((max(1, round(len(turn.tokens) * share)), max(1, round(len(action) * share))))
             measured.append(np.array(turns, np.int64))
@@ -101,13 +101,13 @@ def expert_workload(
 class _Timed:
     """A course, and the seconds that the world took for it, with whoever played in it."""
 
-    def __init__(self, course: Iterator[Happening]) -> None:
+    def __init__(self, course: Iterator[Interaction]) -> None:
         self._course, self.seconds = course, 0.0
 
-    def __iter__(self) -> Iterator[Happening]:
+    def __iter__(self) -> Iterator[Interaction]:
         return self
 
-    def __next__(self) -> Happening:
+    def __next__(self) -> Interaction:
         began = time.perf_counter()
         try:
             return next(self._course)

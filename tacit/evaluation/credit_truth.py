@@ -33,8 +33,8 @@ from tacit.core.types import ActionStyle, Condition, Group, Observation, Step, T
 from tacit.core.world import World
 from tacit.evaluation.evaluate import Ground
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.replay import Happening
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.replay import Interaction
+from tacit.rollout.worlds import InProcessPool
 
 # Begin an episode in the middle. A world that shows the same for the same actions can be brought to any state it has been in:
 # reset it and repeat what was done. So a rollout needs to know nothing of it: the task carries the turns that come first, the
@@ -98,7 +98,7 @@ class MidwayContext:
 
     context: Context
     make: Callable[[], World]
-    _last: dict[tuple[str, tuple[Done, ...]], list[Happening]] = field(default_factory=dict, repr=False, compare=False)
+    _last: dict[tuple[str, tuple[Done, ...]], list[Interaction]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def style(self) -> ActionStyle:
@@ -116,7 +116,7 @@ class MidwayContext:
             record_turn(reader, action, transition, wrote)
         return reader
 
-    def _happened(self, task: Task, done: tuple[Done, ...]) -> list[Happening]:
+    def _happened(self, task: Task, done: tuple[Done, ...]) -> list[Interaction]:
         """Many episodes begin at one state, one after another; it is gone to once."""
         if (task.id, done) not in self._last:
             self._last.clear()
@@ -124,13 +124,13 @@ class MidwayContext:
         return self._last[task.id, done]
 
 
-def happenings(make: Callable[[], World], task: Task, done: Sequence[Done]) -> list[Happening]:
+def happenings(make: Callable[[], World], task: Task, done: Sequence[Done]) -> list[Interaction]:
     world = make()
     try:
         observation, found = world.reset(task), []
         for action, wrote in done:
             transition = world.step(action)
-            found.append(Happening(observation, action, transition, wrote))
+            found.append(Interaction(observation, action, transition, wrote))
             observation = transition.observation
         return found
     finally:
@@ -232,7 +232,7 @@ def continuations(
             plans.append(EpisodePlan(midway(group.task, done), derive(place, number), condition))
             begun.append(((condition, done), number % 2))
     context = MidwayContext(ground.context, ground.world.make)
-    worlds = InPlace(MidwayWorlds(ground.world.make, ground.max_steps))
+    worlds = InProcessPool(MidwayWorlds(ground.world.make, ground.max_steps))
     found = {state: Continuations() for state in visits}
     steps = 0
     try:

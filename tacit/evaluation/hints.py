@@ -31,8 +31,8 @@ from tacit.core.types import Observation, Prompt, Task
 from tacit.core.world import Environment, Expert
 from tacit.evaluation.statistics import t_interval
 from tacit.prompts.conversation import teach
-from tacit.rollout.encoding import encode_action, fit
-from tacit.rollout.replay import playing, told
+from tacit.rollout.encoding import encode_action, fit_prompt
+from tacit.rollout.replay import play_episode, render_turns
 
 KINDS = ("true", "false", "irrelevant", "empty")
 FOLLOWED = "false, what it names"
@@ -72,7 +72,7 @@ def spots(world: Environment, tasks: Sequence[Task], context: Context, seed: int
         live, rng = world.make(), Random(f"{seed}/{task.id}")
         player = _Noisy(world.expert()(task), rng)
         try:
-            for turn in told(context, task, playing(live, task, player, world.max_steps)):
+            for turn in render_turns(context, task, play_episode(live, task, player, world.max_steps)):
                 others = [action for action in turn.observation.actions if action != player.best]
                 if others:
                     found.append(Spot(task.id, turn.prompt, player.best, rng.choice(others)))
@@ -112,7 +112,7 @@ def probe(policy: Reader, context: Context, found: Sequence[Spot], seed: int = 0
 
 def _scores(policy: Reader, prompts: Sequence[Prompt], completions: Sequence[np.ndarray]) -> np.ndarray:
     """[N] log π(completion | prompt); NaN where it does not fit."""
-    fitted = [fit(prompt, policy, len(c)) for prompt, c in zip(prompts, completions, strict=True)]
+    fitted = [fit_prompt(prompt, policy, len(c)) for prompt, c in zip(prompts, completions, strict=True)]
     rows = [i for i, (_, _, fits) in enumerate(fitted) if fits]
     scored = policy.logprobs([fitted[i][1] for i in rows], [completions[i] for i in rows])
     found = np.full(len(prompts), np.nan)

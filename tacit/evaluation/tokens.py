@@ -20,7 +20,7 @@ from tacit.core.types import Trajectory
 from tacit.core.world import Wording, World
 from tacit.prompts.history import History
 from tacit.rollout.encoding import encode_action
-from tacit.rollout.replay import recorded, repeating, told
+from tacit.rollout.replay import iterate_trajectory, render_turns, replay_actions
 from tacit.runs.files import disk_errors
 
 REACT = {"ReAct-1step": 1, "ReAct-full": None}
@@ -126,7 +126,7 @@ def as_played(trajectory: Trajectory, world: World) -> Trajectory:
     The world is played again with the recorded actions; where it says something else than it said then, that is an error.
     """
     texts = [*(step.observation.text for step in trajectory.steps), trajectory.final.text]
-    again = list(repeating(world, trajectory.task, [step.action for step in trajectory.steps], texts))
+    again = list(replay_actions(world, trajectory.task, [step.action for step in trajectory.steps], texts))
     steps = tuple(replace(step, observation=h.observation) for step, h in zip(trajectory.steps, again, strict=True))
     final = again[-1].transition.observation if again else trajectory.final
     return replace(trajectory, steps=steps, final=final)
@@ -134,7 +134,7 @@ def as_played(trajectory: Trajectory, world: World) -> Trajectory:
 
 def _episode(trajectory: Trajectory, context: Context, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """(prompt tokens, action tokens) of every turn."""
-    turns = told(context, trajectory.task, recorded(trajectory), trajectory.condition, tokenizer)
+    turns = render_turns(context, trajectory.task, iterate_trajectory(trajectory), trajectory.condition, tokenizer)
     prompts, actions = [], []
     for step, turn in zip(trajectory.steps, turns, strict=True):
         prompts.append(len(turn.tokens))

@@ -28,8 +28,8 @@ from tacit.engines.local.settings import EngineSettings
 from tacit.modules.module import Module, find_modules
 from tacit.modules.router import Router
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.replay import Telling
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.replay import PromptRenderer
+from tacit.rollout.worlds import InProcessPool
 
 # One episode as a module plays it: what it is asked at each turn, and what its answer means.
 #
@@ -51,7 +51,7 @@ class Episode:
     def __init__(self, module: Module, context: Context, task: Task, sampling: Sampling, seed: int = 0) -> None:
         self.module, self.task, self.sampling, self.seed = module, task, sampling, seed
         self._format = context.format
-        self._telling = Telling(context, task)
+        self._telling = PromptRenderer(context, task)
         self.prompt: Prompt | None = None
         """what it read last"""
         self.action: str | None = None
@@ -167,7 +167,7 @@ class Agent:
         module = self.router.choose(task.family)
         context, policy = self.router.player(module.skill)
         plan, steps = EpisodePlan(task, seed), max_steps or module.max_steps
-        (played,) = rollout([plan], context, InPlace(lambda: world), policy, self.sampling(module), steps)
+        (played,) = rollout([plan], context, InProcessPool(lambda: world), policy, self.sampling(module), steps)
         return played
 
     def sampling(self, module: Module) -> Sampling:

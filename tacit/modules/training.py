@@ -25,7 +25,7 @@ from tacit.modules.export import Trained, export_module, is_exported
 from tacit.modules.logs import NAME as WORK_NAME
 from tacit.modules.logs import Coverage, Logged, Logs, as_lines, cover, family_in, family_without_world, read_logs, report_of
 from tacit.modules.module import MANIFEST, UNIFIED, Base, Module, read_module
-from tacit.rollout.replay import told
+from tacit.rollout.replay import render_turns
 from tacit.runs.checkpoints import Checkpoint
 from tacit.runs.directory import SETTINGS, read_settings, saved_checkpoints
 from tacit.runs.files import write_json, write_text
@@ -288,7 +288,7 @@ def _agreement(lesson: Lesson, kept: Path, checkpoint: Checkpoint) -> dict[str, 
     same = turns = 0
     for recording in read_recordings(kept, Reading()):
         task, course = stranger(recording, player.world.name), recording.as_recorded()
-        shown = list(told(player.context, task, course, tokenizer=player.policy, room=sampling.max_tokens))
+        shown = list(render_turns(player.context, task, course, tokenizer=player.policy, room=sampling.max_tokens))
         asked = [turn for turn in shown if turn.fits]
         written = player.policy.sample([Request(turn.tokens, 0) for turn in asked], sampling) if asked else []
         same += sum(

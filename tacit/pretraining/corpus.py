@@ -38,7 +38,7 @@ from tacit.core.world import Environment
 from tacit.prompts.conversation import teach
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
-from tacit.rollout.replay import playing, told
+from tacit.rollout.replay import play_episode, render_turns
 from tacit.worlds import get_environment
 
 # Questions that the text in front of the reader answers. They know nothing of any world but its punctuation.
@@ -215,7 +215,7 @@ def reading_contexts(world: Environment) -> Sequence[tuple[Context, int]]:
 def _episode(world: Environment, task: Task, context: Context, rng: Random, noting: Random, steps: int) -> Iterator[Document]:
     live = world.make()
     met: dict[str, None] = {}
-    for turn in told(context, task, playing(live, task, _AtRandom(rng), steps)):
+    for turn in render_turns(context, task, play_episode(live, task, _AtRandom(rng), steps)):
         text, possible = turn.prompt.text, turn.observation.actions
         if turn.action in possible and noting.random() < NOTED:
             yield Document(noted(noting, turn.prompt, turn.action, possible, list(met)).text, turn.action, "noted action")

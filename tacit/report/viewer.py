@@ -15,7 +15,7 @@ from tacit.evaluation.behaviour import ending_in_words
 from tacit.report.method_sections import FIELDS, taught
 from tacit.report.page import clean, count, is_number, short
 from tacit.report.run_files import Episodes, Known, Record, Scene
-from tacit.rollout.replay import Differs, repeating, told
+from tacit.rollout.replay import ReplayMismatch, render_turns, replay_actions
 
 # Prompts as they were read, in their sections.
 #
@@ -54,9 +54,9 @@ def _played_again(record: Record, scene: Scene, context: Context) -> tuple[list[
     actions, seen = ([turn[name] for turn in record["turns"]] for name in ("action", "saw"))
     try:
         wrote = [None if turn.get("valid", True) else turn.get("wrote") for turn in record["turns"]]
-        turns = told(context, scene.task, repeating(world, scene.task, actions, seen, wrote))
+        turns = render_turns(context, scene.task, replay_actions(world, scene.task, actions, seen, wrote))
         written = [sections(turn.prompt) for turn in turns]
-    except Differs as difference:
+    except ReplayMismatch as difference:
         return [], f"{LOST} the world now answers differently at step {difference.turn} than it did then."
     finally:
         world.close()

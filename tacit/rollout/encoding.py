@@ -15,7 +15,7 @@ from tacit.core.protocols import ChatTokenizer, Desk, DeskSampler, Request, Samp
 from tacit.core.types import Completion, Prompt
 
 
-def encode(prompt: Prompt, tokenizer: Tokenizer) -> np.ndarray:
+def encode_prompt(prompt: Prompt, tokenizer: Tokenizer) -> np.ndarray:
     """The tokens of a prompt, told as a conversation where it is one."""
     chat = prompt.chat
     return tokenizer.encode_prompt(prompt.text) if chat is None else _talker(tokenizer).encode_chat(chat)
@@ -29,25 +29,27 @@ def encode_action(prompt: Prompt, action: str, form: ActionFormat, tokenizer: To
     return _talker(tokenizer).encode_answer(chat, answer(form, action))
 
 
-def encode_all(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[np.ndarray]:
+def encode_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[np.ndarray]:
     """The tokens of each: at once, where the tokenizer takes several texts (`encode_prompts`) and these are plain text."""
     together = getattr(tokenizer, "encode_prompts", None)
     if together is None or any(prompt.chat is not None for prompt in prompts):
-        return [encode(prompt, tokenizer) for prompt in prompts]
+        return [encode_prompt(prompt, tokenizer) for prompt in prompts]
     return together([prompt.text for prompt in prompts])
 
 
-def fit(prompt: Prompt, tokenizer: Tokenizer, room: int, tokens: np.ndarray | None = None) -> tuple[Prompt, np.ndarray, bool]:
+def fit_prompt(
+    prompt: Prompt, tokenizer: Tokenizer, room: int, tokens: np.ndarray | None = None
+) -> tuple[Prompt, np.ndarray, bool]:
     """(the prompt as it may be read, its tokens, whether they leave `room` tokens for a completion). `tokens` are the prompt's,
     where it has been encoded before."""
-    tokens = encode(prompt, tokenizer) if tokens is None else tokens
+    tokens = encode_prompt(prompt, tokenizer) if tokens is None else tokens
     while len(tokens) + room > tokenizer.context_limit and prompt.history:
         prompt = prompt.without_oldest()
-        tokens = encode(prompt, tokenizer)
+        tokens = encode_prompt(prompt, tokenizer)
     return prompt, tokens, len(tokens) + room <= tokenizer.context_limit
 
 
-def check_talk(context: Context, tokenizer: Tokenizer) -> None:
+def check_chat_support(context: Context, tokenizer: Tokenizer) -> None:
     """Refuse a model that cannot be told conversations, or whose template writes calls that would not be read back, before
     anything is played or trained."""
     if not getattr(context, "chat", False):
@@ -55,7 +57,7 @@ def check_talk(context: Context, tokenizer: Tokenizer) -> None:
     form = context.format
     talk = Conversation(tools=tools_of(form), thinking=getattr(context, "thinking", False))
     prompt = Prompt("Look around.", "A room.", conversation=talk)
-    encode(prompt, tokenizer)
+    encode_prompt(prompt, tokenizer)
     if talk.tools:
         action = "look" if len(talk.tools) == 1 else f"{talk.tools[0].name} look"
         written = tokenizer.decode(encode_action(prompt, action, form, tokenizer))

@@ -35,8 +35,8 @@ from tacit.core.types import (
     Trajectory,
     Transition,
 )
-from tacit.rollout.encoding import encode_all, fit, open_desk
-from tacit.rollout.worlds import Broken, WorldPool, answers_of
+from tacit.rollout.encoding import encode_prompts, fit_prompt, open_desk
+from tacit.rollout.worlds import WorldFailure, WorldPool, open_steps
 
 
 class RolloutObserver:
@@ -119,7 +119,7 @@ def rollout(
     observer.on_start(worlds)
     for episode, first in zip(episodes, worlds.reset([plan.task for plan in plans]), strict=True):
         episode.start(first, context)
-    answers = answers_of(worlds)
+    answers = open_steps(worlds)
     waiting: dict[int, int] = {}
     """ticket -> slot"""
     acting: dict[int, tuple[Completion, Parsed]] = {}
@@ -128,7 +128,7 @@ def rollout(
     with contextlib.closing(open_desk(policy, sampling, layer, lockstep)) as desk:
         while True:
             reading = [slot for slot in go_on if episodes[slot].read(max_steps)]
-            tokens = dict(zip(reading, encode_all([episodes[slot].prompt for slot in reading], policy), strict=True))
+            tokens = dict(zip(reading, encode_prompts([episodes[slot].prompt for slot in reading], policy), strict=True))
             for slot in go_on:
                 episode = episodes[slot]
                 if slot in tokens and episode.prepare(tokens[slot], policy, sampling):
@@ -175,8 +175,8 @@ class _Episode:
         self.stop: StopReason | None = None
         self.success, self.score, self.detail = False, 0.0, ""
 
-    def start(self, first: Observation | Broken, context: Context) -> None:
-        if isinstance(first, Broken):
+    def start(self, first: Observation | WorldFailure, context: Context) -> None:
+        if isinstance(first, WorldFailure):
             self.stop, self.detail = first.reason, first.detail
             return
         self.observation = first
@@ -195,7 +195,7 @@ class _Episode:
 
     def prepare(self, tokens: np.ndarray, policy: Tokenizer, sampling: Sampling) -> bool:
         """Take the tokens of its prompt, of less of it where that is too long. False where the episode is over with it."""
-        self.prompt, self.tokens, fits = fit(self.prompt, policy, sampling.max_tokens, tokens)
+        self.prompt, self.tokens, fits = fit_prompt(self.prompt, policy, sampling.max_tokens, tokens)
         if not fits:
             self.stop = StopReason.PROMPT_TOO_LONG
             self.detail = f"{len(self.tokens)} prompt + {sampling.max_tokens} new tokens > {policy.context_limit}"
@@ -221,8 +221,8 @@ class _Episode:
         if answer is not None:
             self.answered(completion, act, answer)
 
-    def answered(self, completion: Completion, act: Parsed, answer: Transition | Broken) -> None:
-        if isinstance(answer, Broken):
+    def answered(self, completion: Completion, act: Parsed, answer: Transition | WorldFailure) -> None:
+        if isinstance(answer, WorldFailure):
             self.stop, self.detail = answer.reason, answer.detail
             return
         with self._ending_with("recording the turn"):

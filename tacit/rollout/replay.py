@@ -34,10 +34,10 @@ from tacit.core.types import (
     Transition,
 )
 from tacit.core.world import Expert, World, as_observation, as_transition
-from tacit.rollout.encoding import encode, fit
+from tacit.rollout.encoding import encode_prompt, fit_prompt
 
 
-class Happening(NamedTuple):
+class Interaction(NamedTuple):
     """What was seen, what was done, what came of it."""
 
     observation: Observation
@@ -47,7 +47,7 @@ class Happening(NamedTuple):
     """what was really written, where it was no action"""
 
 
-class Shown(NamedTuple):
+class RenderedPrompt(NamedTuple):
     """What is read at one turn."""
 
     prompt: Prompt
@@ -70,7 +70,7 @@ class Turn:
     signals: Mapping[str, float]
 
 
-class Differs(TacitError):
+class ReplayMismatch(TacitError):
     """A world that was played again showed something else. `turn` counts from 1."""
 
     def __init__(self, task: Task, turn: int, shows: str, recorded: str) -> None:
@@ -81,7 +81,7 @@ class Differs(TacitError):
         self.turn = turn
 
 
-class Telling:
+class PromptRenderer:
     """One episode as its reader is told of it: `show`, then `record`, turn after turn."""
 
     def __init__(self, context: Context, task: Task, condition: Condition = PLAIN) -> None:
@@ -89,14 +89,14 @@ class Telling:
         self.turns = 0
         """that are over"""
 
-    def show(self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None) -> Shown:
+    def show(self, observation: Observation, tokenizer: Tokenizer | None = None, room: int | None = None) -> RenderedPrompt:
         """The prompt, with its tokens where there is a tokenizer: cut to leave `room` for a completion, or whole."""
         prompt = self._reader.read(observation)
         if tokenizer is None:
-            return Shown(prompt, np.zeros(0, np.int64), True)
+            return RenderedPrompt(prompt, np.zeros(0, np.int64), True)
         if room is None:
-            return Shown(prompt, encode(prompt, tokenizer), True)
-        return Shown(*fit(prompt, tokenizer, room))
+            return RenderedPrompt(prompt, encode_prompt(prompt, tokenizer), True)
+        return RenderedPrompt(*fit_prompt(prompt, tokenizer, room))
 
     @property
     def block(self) -> str:
@@ -109,50 +109,50 @@ class Telling:
         return record_turn(self._reader, action, transition, wrote)
 
 
-def told(
+def render_turns(
     context: Context,
     task: Task,
-    course: Iterable[Happening],
+    course: Iterable[Interaction],
     condition: Condition = PLAIN,
     tokenizer: Tokenizer | None = None,
     room: int | None = None,
 ) -> Iterator[Turn]:
     """The course with what is read at each turn; tokens as `Telling.show` gives them."""
-    telling = Telling(context, task, condition)
+    telling = PromptRenderer(context, task, condition)
     for observation, action, transition, wrote in course:
         shown = telling.show(observation, tokenizer, room)
         yield Turn(*shown, observation, action, transition, telling.record(action, transition, wrote))
 
 
-def playing(world: World, task: Task, player: Expert, limit: int) -> Iterator[Happening]:
+def play_episode(world: World, task: Task, player: Expert, limit: int) -> Iterator[Interaction]:
     """`player` acts until the world ends the episode, `limit` turns at most. Asked for a turn, it acts; not before."""
     observation = as_observation(world.reset(task))
     for _ in range(limit):
         action = player.act(observation)
         transition = as_transition(world.step(action))
-        yield Happening(observation, action, transition)
+        yield Interaction(observation, action, transition)
         if transition.done or transition.success:
             return
         observation = transition.observation
 
 
-def repeating(
+def replay_actions(
     world: World, task: Task, actions: Sequence[str], seen: Sequence[str], wrote: Sequence[str | None] = ()
-) -> Iterator[Happening]:
+) -> Iterator[Interaction]:
     """Recorded actions once more. `seen` are the texts on record, one for each action and one for the end where it is known; a
     world that shows anything else `Differs`. `wrote`: as a `Happening` has it, where it is on record."""
     observation = as_observation(world.reset(task))
     for turn, text in enumerate(seen, start=1):
         if observation.text != text:
-            raise Differs(task, turn, observation.text, text)
+            raise ReplayMismatch(task, turn, observation.text, text)
         if turn > len(actions):
             return
         transition = as_transition(world.step(actions[turn - 1]))
-        yield Happening(observation, actions[turn - 1], transition, wrote[turn - 1] if wrote else None)
+        yield Interaction(observation, actions[turn - 1], transition, wrote[turn - 1] if wrote else None)
         observation = transition.observation
 
 
-def recorded(trajectory: Trajectory) -> Iterator[Happening]:
+def iterate_trajectory(trajectory: Trajectory) -> Iterator[Interaction]:
     """The world's answers, as far as a trajectory keeps them."""
     after = [*(step.observation for step in trajectory.steps), trajectory.final][1:]
     ended = trajectory.stop in (StopReason.SUCCESS, StopReason.FAILURE)
@@ -167,10 +167,10 @@ def recorded(trajectory: Trajectory) -> Iterator[Happening]:
             label=step.label,
             reward=step.reward,
         )
-        yield Happening(step.observation, step.action, transition, None if step.valid else step.completion.text)
+        yield Interaction(step.observation, step.action, transition, None if step.valid else step.completion.text)
 
 
-def as_trajectory(task: Task, course: Iterable[Happening], seed: int = 0) -> Trajectory:
+def build_trajectory(task: Task, course: Iterable[Interaction], seed: int = 0) -> Trajectory:
     """The course of somebody who is no policy, as an episode without prompts and tokens: for whoever looks back on it."""
     empty = np.zeros(0, np.int64)
     nothing = Completion(empty, np.zeros(0, np.float32), "", "stop")

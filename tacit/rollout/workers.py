@@ -21,7 +21,7 @@ from tacit.core.errors import TacitError
 from tacit.core.platform import OWN, import_path, join_cluster
 from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import World
-from tacit.rollout.worlds import NOTHING, READY, Broken, Call, Ended, Late, Stage, Worker, Workplace
+from tacit.rollout.worlds import NOTHING, READY, Call, SlotWorlds, SlowWorld, Worker, WorkerExited, WorkerLauncher, WorldFailure
 
 # Workers as processes of this machine.
 
@@ -29,15 +29,15 @@ from tacit.rollout.worlds import NOTHING, READY, Broken, Call, Ended, Late, Stag
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-class Processes:
-    def start(self, make: Callable[[], World]) -> Process:
-        return Process(make)
+class ProcessLauncher:
+    def start(self, make: Callable[[], World]) -> ProcessWorker:
+        return ProcessWorker(make)
 
-    def wait(self, workers: Sequence[Process], limit_s: float) -> None:
+    def wait(self, workers: Sequence[ProcessWorker], limit_s: float) -> None:
         connection.wait([thing for worker in workers for thing in (worker.line, worker.sentinel)], limit_s)
 
 
-class Process:
+class ProcessWorker:
     def __init__(self, make: Callable[[], World]) -> None:
         self.line, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
@@ -73,16 +73,16 @@ class Process:
         self._process.join()
         self.leave()
 
-    def _ended(self) -> Ended:
+    def _ended(self) -> WorkerExited:
         self._process.join(1)
-        return Ended(f"its process died (exit code {self._process.exitcode})")
+        return WorkerExited(f"its process died (exit code {self._process.exitcode})")
 
 
 def _serve(line: Connection, make: Callable[[], World]) -> None:
     # Ctrl-C reaches every process of a terminal, and means the one that waits for these: it closes their line. A handler that
     # does nothing, and not SIG_IGN, which programs that a world starts would inherit.
     signal.signal(signal.SIGINT, lambda number, frame: None)
-    stage = Stage(make)
+    stage = SlotWorlds(make)
     line.send(READY)
     while True:
         try:
@@ -96,10 +96,10 @@ def _serve(line: Connection, make: Callable[[], World]) -> None:
 _START_S, _LEAVE_S = 120.0, 2.0
 """how long a process may take to start and to close its worlds"""
 
-AHEAD = 8
+MAX_IN_FLIGHT = 8
 """calls a worker is handed before it has answered: enough to be busy while nobody looks, too few to fill what lies between"""
 
-STILLBORN = 3
+MAX_FAILED_STARTS = 3
 """processes that may end while they start, in a row, before it costs an episode: a machine may be gone and still be chosen"""
 
 
@@ -113,25 +113,25 @@ class _Slot:
     """the worker that held it is gone; replay before the next step"""
 
 
-class _WorkerLost(Broken):
+class _WorkerLost(WorldFailure):
     """The whole process is gone or stuck, not just one world."""
 
 
-class Workers:
+class WorkerPool:
     def __init__(
         self,
         make: Callable[[], World],
         processes: int = 4,
         timeout_s: float = 120.0,
-        as_they_come: bool = False,
-        where: Workplace[Any] | None = None,
+        asynchronous: bool = False,
+        where: WorkerLauncher[Any] | None = None,
     ) -> None:
-        """`as_they_come`: answers are taken when they are there (see `ThinkingWorlds`), which pays where worlds are slow.
+        """`asynchronous`: answers are taken when they are there (see `ThinkingWorlds`), which pays where worlds are slow.
         `where`: None is this machine."""
         if processes < 1:
             raise ValueError(f"a pool of workers needs at least one process, got {processes}")
-        self._make, self._timeout_s, self.as_they_come = make, timeout_s, as_they_come
-        self._where: Workplace[Any] = where or Processes()
+        self._make, self._timeout_s, self.asynchronous = make, timeout_s, asynchronous
+        self._where: WorkerLauncher[Any] = where or ProcessLauncher()
         self._workers: list[Worker] = [self._where.start(make) for _ in range(processes)]
         self._starting = set(range(processes))
         self._slots: list[_Slot] = []
@@ -147,29 +147,29 @@ class Workers:
         """answers that nobody has asked for yet"""
 
     @property
-    def late(self) -> Late | None:
+    def late(self) -> SlowWorld | None:
         """Whom one waits for longest at this moment, for whoever looks on from another thread."""
         now, slots = time.monotonic(), self._slots
         found = [
-            Late(slots[owed[0][0]].task, now - self._since_s[worker], self._timeout_s)
+            SlowWorld(slots[owed[0][0]].task, now - self._since_s[worker], self._timeout_s)
             for worker, owed in enumerate(list(self._owed))
             if owed and worker not in self._starting and owed[0][0] < len(slots)
         ]
         return max(found, key=lambda late: late.seconds, default=None)
 
-    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
         while any(self._owed):  # by episodes that were broken off
             self.ready(wait=True)
         self._slots, self._come = [_Slot(task) for task in tasks], []
         return self._ask([(slot, ("reset", task)) for slot, task in enumerate(tasks)])
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
         return self._ask(self._steps(actions))
 
     def begin(self, actions: Sequence[tuple[int, str]]) -> None:
         self._hand_out(self._steps(actions))
 
-    def ready(self, wait: bool) -> list[tuple[int, Transition | Broken]]:
+    def ready(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
         self._look()
         while wait and not self._come and any(self._owed):
             self._sleep()
@@ -222,7 +222,7 @@ class Workers:
 
     def _hand_on(self, worker: int) -> None:
         owed = self._owed[worker]
-        while self._handed[worker] < min(AHEAD, len(owed)):
+        while self._handed[worker] < min(MAX_IN_FLIGHT, len(owed)):
             self._workers[worker].send(owed[self._handed[worker]])
             self._handed[worker] += 1
 
@@ -251,8 +251,8 @@ class Workers:
                     return said
                 self._starting.discard(worker)
                 self._stillborn[worker] = 0
-        except Ended as ended:
-            if worker in self._starting and self._stillborn[worker] < STILLBORN:
+        except WorkerExited as ended:
+            if worker in self._starting and self._stillborn[worker] < MAX_FAILED_STARTS:
                 self._stillborn[worker] += 1
                 self._renew(worker)
                 return NOTHING
@@ -303,7 +303,7 @@ class Workers:
 SETTING = "--workers-at"
 
 
-class Actors:
+class RayLauncher:
     def __init__(self, address: str, workers: int) -> None:
         self._ray = join_cluster(address, SETTING, workers)
         own = address == OWN
@@ -313,21 +313,21 @@ class Actors:
                 f"workers = {workers}, but the Ray cluster at {address!r} has {free} CPU(s) free, and each worker needs one of "
                 f"its own; use --workers {max(1, free)}, or a larger cluster."
             )
-        self._remote = self._ray.remote(_Playing).options(
+        self._remote = self._ray.remote(_WorldActor).options(
             num_cpus=0 if own else 1,  # a Ray of one's own is this machine, which the engine may have counted already
             max_restarts=0,
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": {"PYTHONPATH": import_path()}},
         )
 
-    def start(self, make: Callable[[], World]) -> Actor:
-        return Actor(self._ray, self._remote.remote(make))
+    def start(self, make: Callable[[], World]) -> RayWorker:
+        return RayWorker(self._ray, self._remote.remote(make))
 
-    def wait(self, workers: Sequence[Actor], limit_s: float) -> None:
+    def wait(self, workers: Sequence[RayWorker], limit_s: float) -> None:
         self._ray.wait([worker.due[0] for worker in workers], timeout=limit_s)
 
 
-class Actor:
+class RayWorker:
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
         self.due = [actor.ready.remote()]
@@ -343,7 +343,7 @@ class Actor:
             return self._ray.get(self.due.pop(0))
         except self._ray.exceptions.RayError as error:
             lines = str(error).strip().splitlines() or [""]
-            raise Ended(f"its Ray actor died: {type(error).__name__}: {lines[0]}") from error
+            raise WorkerExited(f"its Ray actor died: {type(error).__name__}: {lines[0]}") from error
 
     def leave(self) -> None:
         if self._ray.is_initialized():  # otherwise it went with its Ray
@@ -357,9 +357,9 @@ class Actor:
         self._ray.kill(self._actor)
 
 
-class _Playing:
+class _WorldActor:
     def __init__(self, make: Callable[[], World]) -> None:
-        self._stage = Stage(make)
+        self._stage = SlotWorlds(make)
 
     def ready(self) -> str:
         return READY

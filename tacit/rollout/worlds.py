@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class WorldFailure:
     """What a world that broke leaves behind."""
 
     reason: StopReason
@@ -32,7 +32,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class SlowWorld:
     """A world that is being waited for."""
 
     task: Task
@@ -49,57 +49,57 @@ class Late:
 class WorldPool(Protocol):
     """Slots 0…n−1, each one live episode."""
 
-    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
         """Slot i starts task i."""
         ...
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
         """(slot, action) pairs, answered in order."""
         ...
 
     def close(self) -> None: ...
 
 
-class Answers(Protocol):
+class AsyncSteps(Protocol):
     """Two halves of a step: worlds may think while something else goes on."""
 
     def begin(self, actions: Sequence[tuple[int, str]]) -> None:
         """(slot, action) pairs, to be answered later."""
         ...
 
-    def ready(self, wait: bool) -> list[tuple[int, Transition | Broken]]:
+    def ready(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
         """(slot, answer) of those that have answered; with `wait`, of one at least where any are to come."""
         ...
 
 
 @runtime_checkable
-class ThinkingWorlds(WorldPool, Answers, Protocol):
+class AsyncWorldPool(WorldPool, AsyncSteps, Protocol):
     @property
-    def as_they_come(self) -> bool:
+    def asynchronous(self) -> bool:
         """Whether each answer is taken when it is there, instead of all of a round together. Slow worlds then hold up nobody;
         but which episodes share a batch depends on the clock, and a run cannot be repeated bit for bit."""
         ...
 
 
-def answers_of(worlds: WorldPool) -> Answers:
+def open_steps(worlds: WorldPool) -> AsyncSteps:
     """As they come where the pool is set to that; else those of a round are awaited together."""
-    return worlds if isinstance(worlds, ThinkingWorlds) and worlds.as_they_come else _Together(worlds)
+    return worlds if isinstance(worlds, AsyncWorldPool) and worlds.asynchronous else _SyncSteps(worlds)
 
 
-class _Together:
+class _SyncSteps:
     def __init__(self, worlds: WorldPool) -> None:
         self._worlds = worlds
-        self._answers: list[tuple[int, Transition | Broken]] = []
+        self._answers: list[tuple[int, Transition | WorldFailure]] = []
 
     def begin(self, actions: Sequence[tuple[int, str]]) -> None:
         answers = self._worlds.step(actions) if actions else []
         self._answers = [(slot, answer) for (slot, _), answer in zip(actions, answers, strict=True)]
 
-    def ready(self, wait: bool) -> list[tuple[int, Transition | Broken]]:
+    def ready(self, wait: bool) -> list[tuple[int, Transition | WorldFailure]]:
         return self._answers
 
 
-class InPlace:
+class InProcessPool:
     """Worlds in this process, one after another. A hang is cut off by the alarm signal where the platform has one."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float = 30.0) -> None:
@@ -110,29 +110,29 @@ class InPlace:
         """whose world is being asked something, and since when"""
 
     @property
-    def late(self) -> Late | None:
+    def late(self) -> SlowWorld | None:
         """What is being waited for at this moment, for whoever looks on from another thread."""
-        return None if (asked := self._asked) is None else Late(asked[0], time.monotonic() - asked[1], self._timeout_s)
+        return None if (asked := self._asked) is None else SlowWorld(asked[0], time.monotonic() - asked[1], self._timeout_s)
 
-    def reset(self, tasks: Sequence[Task]) -> list[Observation | Broken]:
-        answers: list[Observation | Broken] = []
+    def reset(self, tasks: Sequence[Task]) -> list[Observation | WorldFailure]:
+        answers: list[Observation | WorldFailure] = []
         self._tasks = list(tasks)
         # Starting a simulator is no world's answer: it has time of its own.
-        with contextlib.suppress(Hang), alarm(max(START_S, self._timeout_s)):
+        with contextlib.suppress(AlarmTimeout), raise_after(max(START_S, self._timeout_s)):
             start_simulator(self._make)
         for slot, task in enumerate(tasks):
             # A world is reused from episode to episode; one that broke is made anew.
             answers.append(self._guard(lambda slot=slot, task=task: as_observation(self._world(slot).reset(task)), slot))
         return answers
 
-    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | Broken]:
+    def step(self, actions: Sequence[tuple[int, str]]) -> list[Transition | WorldFailure]:
         return [self._guard(lambda s=slot, a=action: as_transition(self._world(s).step(a)), slot) for slot, action in actions]
 
     def close(self) -> None:
         for slot in range(len(self._worlds)):
             self._drop(slot)
         self._worlds = []
-        with contextlib.suppress(Hang), alarm(self._timeout_s):
+        with contextlib.suppress(AlarmTimeout), raise_after(self._timeout_s):
             close_simulator(self._make)
 
     def _world(self, slot: int) -> World:
@@ -146,14 +146,14 @@ class InPlace:
     def _guard(self, call: Callable, slot: int):
         self._asked = (self._tasks[slot], time.monotonic())
         try:
-            with alarm(self._timeout_s):
+            with raise_after(self._timeout_s):
                 return call()
-        except Hang:
-            broken = Broken(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
+        except AlarmTimeout:
+            broken = WorldFailure(StopReason.WORLD_HANG, f"no answer within {self._timeout_s:g} s")
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # sys.exit() in a world is the end of that world
-            broken = Broken(StopReason.WORLD_ERROR, told_of(error))
+            broken = WorldFailure(StopReason.WORLD_ERROR, told_of(error))
         finally:
             self._asked = None
         self._drop(slot)
@@ -163,11 +163,11 @@ class InPlace:
         """A world that broke may be in any state: it is closed as far as it can be, and the next episode gets a new one."""
         world, self._worlds[slot] = self._worlds[slot], None
         if world is not None:
-            with contextlib.suppress(Exception, SystemExit, Hang), alarm(self._timeout_s):
+            with contextlib.suppress(Exception, SystemExit, AlarmTimeout), raise_after(self._timeout_s):
                 world.close()
 
 
-class Punctual:
+class TimedWorld:
     """A world in this process that raises TimeoutError where it does not answer in time, for whoever plays without a pool."""
 
     def __init__(self, make: Callable[[], World], timeout_s: float) -> None:
@@ -176,49 +176,49 @@ class Punctual:
         self.close = self._world.close
 
     def reset(self, task: Task) -> Observation:
-        return in_time(self._timeout_s, lambda: self._world.reset(task))
+        return call_with_timeout(self._timeout_s, lambda: self._world.reset(task))
 
     def step(self, action: str) -> Transition:
-        return in_time(self._timeout_s, lambda: self._world.step(action))
+        return call_with_timeout(self._timeout_s, lambda: self._world.step(action))
 
 
-class PunctualExpert:
+class TimedExpert:
     """An expert that raises TimeoutError where it does not say in time what it would do; an `Adviser` where it is one."""
 
     def __init__(self, make: Callable[[Task], Expert], timeout_s: float, task: Task) -> None:
-        self._expert, self._timeout_s = in_time(timeout_s, lambda: make(task), "of the expert"), timeout_s
+        self._expert, self._timeout_s = call_with_timeout(timeout_s, lambda: make(task), "of the expert"), timeout_s
         if isinstance(self._expert, Adviser):
             self.happened = self._happened
 
     def act(self, observation: Observation) -> str:
-        return in_time(self._timeout_s, lambda: self._expert.act(observation), "of the expert")
+        return call_with_timeout(self._timeout_s, lambda: self._expert.act(observation), "of the expert")
 
     def _happened(self, action: str) -> None:
-        in_time(self._timeout_s, lambda: cast(Adviser, self._expert).happened(action), "of the expert")
+        call_with_timeout(self._timeout_s, lambda: cast(Adviser, self._expert).happened(action), "of the expert")
 
 
-def in_time(seconds: float, call: Callable[[], T], whose: str = "") -> T:
+def call_with_timeout(seconds: float, call: Callable[[], T], whose: str = "") -> T:
     """`call()`, or TimeoutError."""
     try:
-        with alarm(seconds):
+        with raise_after(seconds):
             return call()
-    except Hang:
+    except AlarmTimeout:
         raise TimeoutError(f"no answer{' ' + whose if whose else ''} within {seconds:g} s") from None
 
 
-class Hang(BaseException):
+class AlarmTimeout(BaseException):
     """The alarm rang. Not an Exception: a world that catches those would sleep through it."""
 
 
 @contextlib.contextmanager
-def alarm(seconds: float) -> Iterator[None]:
+def raise_after(seconds: float) -> Iterator[None]:
     """Raise Hang in this block after `seconds`. Does nothing off the main thread or where there is no SIGALRM."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ring(signum, frame):
-        raise Hang
+        raise AlarmTimeout
 
     previous = signal.signal(signal.SIGALRM, ring)
     outer_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -245,7 +245,7 @@ NOTHING = object()
 """no answer yet"""
 
 
-class Ended(Exception):
+class WorkerExited(Exception):
     """A worker is gone; its words say how."""
 
 
@@ -272,7 +272,7 @@ class Worker(Protocol):
 W = TypeVar("W", bound=Worker)
 
 
-class Workplace(Protocol[W]):
+class WorkerLauncher(Protocol[W]):
     """Where workers are started."""
 
     def start(self, make: Callable[[], World]) -> W: ...
@@ -282,7 +282,7 @@ class Workplace(Protocol[W]):
         ...
 
 
-class Stage:
+class SlotWorlds:
     """A world per slot, in the worker's own process."""
 
     def __init__(self, make: Callable[[], World]) -> None:
@@ -298,7 +298,7 @@ class Stage:
         except BaseException as error:
             with contextlib.suppress(Exception, SystemExit):
                 self._worlds.pop(slot).close()
-            return Broken(StopReason.WORLD_ERROR, told_of(error))
+            return WorldFailure(StopReason.WORLD_ERROR, told_of(error))
 
     def close(self) -> None:
         for world in self._worlds.values():

@@ -16,7 +16,7 @@ from tacit.core.types import Observation, Prompt, StopReason, Task, Transition
 from tacit.core.world import Environment
 from tacit.engines.local.settings import EngineSettings
 from tacit.rollout.encoding import encode_action
-from tacit.rollout.worlds import Broken, InPlace
+from tacit.rollout.worlds import InProcessPool, WorldFailure
 from tacit.serving.batching import Aside, Gathering, aside
 from tacit.serving.catalogue import Agreed, Catalogue, Changes, Offer
 from tacit.serving.guard import Metrics
@@ -36,13 +36,13 @@ class Hosted:
     """A world of one episode. Worlds may be anybody's: one that raises or hangs ends its own session."""
 
     def __init__(self, world: Environment) -> None:
-        self._pool = InPlace(world.make, WORLD_S)
+        self._pool = InProcessPool(world.make, WORLD_S)
         self._thread = Aside()
 
-    async def reset(self, task: Task) -> Observation | Broken:
+    async def reset(self, task: Task) -> Observation | WorldFailure:
         return (await self._thread.do(partial(self._pool.reset, [task])))[0]
 
-    async def step(self, action: str) -> Transition | Broken:
+    async def step(self, action: str) -> Transition | WorldFailure:
         return (await self._thread.do(partial(self._pool.step, [(0, action)])))[0]
 
     def close(self) -> None:
@@ -72,10 +72,10 @@ async def open_world_for(session: Session, sessions: Sessions) -> None:
         try:
             first = await asyncio.wait_for(session.world.reset(session.episode.task), WORLD_S)
         except TimeoutError:
-            first = Broken(StopReason.WORLD_HANG, f"it did not begin within {WORLD_S:g} s")
+            first = WorldFailure(StopReason.WORLD_HANG, f"it did not begin within {WORLD_S:g} s")
         if not session.open:
             raise gone(f"session {session.name!r} was ended while its world began.")
-        if isinstance(first, Broken):
+        if isinstance(first, WorldFailure):
             sessions.end(session, first.reason.value, first.detail)
             raise unusable(f"the world broke when the task was begun: {first.detail}")
         await sessions.next_turn(session, first)
@@ -99,7 +99,7 @@ async def play_turn(session: Session, sessions: Sessions, action: str | None) ->
         except TimeoutError:
             sessions.end(session, "world_hang", f"no answer to {turn.action!r} within {WORLD_S:g} s")
             return turn
-        if isinstance(answer, Broken):
+        if isinstance(answer, WorldFailure):
             sessions.end(session, answer.reason.value, answer.detail)
             return turn
         try:

@@ -23,10 +23,10 @@ from tacit.core.seeds import derive
 from tacit.core.types import PLAIN, Condition, Observation, Step, Task, Trajectory
 from tacit.core.world import Adviser, Environment, Expert, World
 from tacit.prompts.conversation import teach
-from tacit.rollout.encoding import encode_action, fit
+from tacit.rollout.encoding import encode_action, fit_prompt
 from tacit.rollout.episodes import NO_OBSERVER, EpisodePlan, RolloutObserver, SamplingPolicy, rollout
-from tacit.rollout.replay import Turn, as_trajectory, playing, recorded, told
-from tacit.rollout.worlds import PunctualExpert, WorldPool, describe_crashes, refuse_if_all_crashed
+from tacit.rollout.replay import Turn, build_trajectory, iterate_trajectory, play_episode, render_turns
+from tacit.rollout.worlds import TimedExpert, WorldPool, describe_crashes, refuse_if_all_crashed
 from tacit.runs.files import disk_errors
 from tacit.runs.trajectories import trajectory_record
 from tacit.training.settings import SupervisedSettings, TrainSettings
@@ -151,7 +151,7 @@ def play(
     """One episode: whether it was won, and the expert's own turns; None for one that does not fit in the model."""
     samples: list[Sample | None] = []
     won = False
-    for turn in told(context, task, playing(live, task, player, max_steps), condition):
+    for turn in render_turns(context, task, play_episode(live, task, player, max_steps), condition):
         won = bool(turn.transition.success)
         if player.itself:
             samples.append(sample(turn, context, tokenizer))
@@ -161,7 +161,7 @@ def play(
 def sample(turn: Turn, context: Context, tokenizer: Tokenizer) -> Sample | None:
     """A turn to imitate; None where its prompt does not fit in the model."""
     completion = encode_action(turn.prompt, turn.action, context.format, tokenizer)
-    _, tokens, fits = fit(turn.prompt, tokenizer, len(completion))
+    _, tokens, fits = fit_prompt(turn.prompt, tokenizer, len(completion))
     return (tokens, completion) if fits else None
 
 
@@ -225,7 +225,7 @@ class Scribe:
         notes = self._skills(trajectory).steps
         other = self._skills(self._episode(rng.choice(self.tasks), LOST, rng)).steps
         shown = []
-        for t, turn in enumerate(told(context, task, recorded(trajectory))):
+        for t, turn in enumerate(render_turns(context, task, iterate_trajectory(trajectory))):
             if t in notes:
                 astray = bool(other) and rng.random() < self.astray
                 note = rng.choice(sorted(other.values())) if astray else notes[t]
@@ -240,7 +240,7 @@ class Scribe:
         return self._trajectory(task, self.player(task, noise, rng), rng)
 
     def _trajectory(self, task: Task, player: Straying, rng: Random) -> Trajectory:
-        return as_trajectory(task, playing(self.live, task, player, self.max_steps), rng.randrange(2**31))
+        return build_trajectory(task, play_episode(self.live, task, player, self.max_steps), rng.randrange(2**31))
 
     def _teaches(self, trajectory: Trajectory) -> str:
         return " ".join(self._skills(trajectory).episode.split())
@@ -366,7 +366,7 @@ def relabel(
             break
         told: list[str] = []
         try:
-            adviser = PunctualExpert(make, timeout_s, trajectory.task)
+            adviser = TimedExpert(make, timeout_s, trajectory.task)
             if not isinstance(adviser, Adviser):
                 raise _no_adviser(world, expert)
             for step in trajectory.steps:

@@ -16,7 +16,7 @@ from tacit.core.progress import number_of
 from tacit.core.protocols import Learner, Policy, Sampling, Tokenizer
 from tacit.core.seeds import derive
 from tacit.losses.regularizers import Imitation
-from tacit.rollout.worlds import Punctual, PunctualExpert
+from tacit.rollout.worlds import TimedExpert, TimedWorld
 from tacit.runs.directory import Run
 from tacit.runs.trajectories import write_records
 from tacit.training.demonstrations import (
@@ -106,8 +106,8 @@ def demonstrated(
         say(f"imitation: {shown}")
         return shown
     tasks, limit_s = practice.course.tasks[: settings.tasks], practice.settings.world_timeout_s
-    experts = {name: partial(PunctualExpert, make, limit_s) for name, make in world.experts.items()}
-    world = replace(world, make=partial(Punctual, world.make, limit_s), experts=experts)
+    experts = {name: partial(TimedExpert, make, limit_s) for name, make in world.experts.items()}
+    world = replace(world, make=partial(TimedWorld, world.make, limit_s), experts=experts)
     say(f"imitation: the expert plays {number_of(len(tasks), 'task')}{f' of {world.name}' if several else ''}")
     shown = demonstrate(world, tasks, context, tokenizer, world.max_steps, settings.expert, settings.noise, seed)
     say(f"imitation: {shown}")

@@ -15,8 +15,8 @@ from tacit.core.types import Group, IterationInfo, Task
 from tacit.core.world import Environment
 from tacit.evaluation.panels import Panel, choose_panel
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver, rollout_groups
-from tacit.rollout.workers import Actors, Processes, Workers
-from tacit.rollout.worlds import InPlace, WorldPool
+from tacit.rollout.workers import ProcessLauncher, RayLauncher, WorkerPool
+from tacit.rollout.worlds import InProcessPool, WorldPool
 from tacit.training.settings import TrainSettings
 
 
@@ -84,9 +84,9 @@ class Practice:
 def make_worlds(world: Environment, settings: TrainSettings) -> WorldPool:
     processes = settings.workers or (4 if world.slow or settings.workers_at else 0)
     if not processes:
-        return InPlace(world.make, settings.world_timeout_s)
-    where = Actors(settings.workers_at, processes) if settings.workers_at else Processes()
-    return Workers(world.make, processes, settings.world_timeout_s, where=where)
+        return InProcessPool(world.make, settings.world_timeout_s)
+    where = RayLauncher(settings.workers_at, processes) if settings.workers_at else ProcessLauncher()
+    return WorkerPool(world.make, processes, settings.world_timeout_s, where=where)
 
 
 def completion_limit(settings: TrainSettings, context: Context, world: Environment) -> int:

@@ -30,7 +30,7 @@ from tacit.core.progress import is_unicode, number_of
 from tacit.core.protocols import Tokenizer
 from tacit.core.types import Observation, Task, Transition
 from tacit.core.world import Environment, World
-from tacit.rollout.replay import Differs, Happening, repeating, told
+from tacit.rollout.replay import Interaction, ReplayMismatch, render_turns, replay_actions
 from tacit.training.demonstrations import Demonstrations, Sample, sample
 
 # Episodes as other agents' logs have them, in the form that recordings are read in. Thoughts are left out.
@@ -178,7 +178,7 @@ NAMED = 5
 LONGEST_LINE = 16_000_000
 """bytes"""
 MOST_TURNS = 10_000
-Came = Literal["again", "unknown", "lost"] | Differs
+Came = Literal["again", "unknown", "lost"] | ReplayMismatch
 """how an episode that the file calls won came out: as recorded, of a task that nobody knows, as recorded and not won, or not"""
 
 
@@ -199,14 +199,14 @@ class Recording:
     wrote: tuple[str | None, ...] = ()
     """of those that did not parse, what was written instead, where it is on record"""
 
-    def as_recorded(self) -> Iterator[Happening]:
+    def as_recorded(self) -> Iterator[Interaction]:
         """What the file says happened. Whether an action was refused it does not say."""
         for turn, action in enumerate(self.actions, start=1):
             last = turn == len(self.actions)
             # Nobody reads what came of the last action, but a tracker wants a text it can read.
             seen, then = self.seen[turn - 1], self.seen[min(turn, len(self.seen) - 1)]
             answer = Transition(Observation(then), done=last, success=last and self.success)
-            yield Happening(Observation(seen), action, answer, self.wrote[turn - 1] if self.wrote else None)
+            yield Interaction(Observation(seen), action, answer, self.wrote[turn - 1] if self.wrote else None)
 
 
 @dataclass
@@ -268,7 +268,7 @@ def imitate_recordings(
             continue
         try:
             task, course, came = _course(recording, known)
-            turns = list(told(context, task, course))
+            turns = list(render_turns(context, task, course))
         except Exception as error:  # a tracker or a wording meets texts that its world never wrote
             reading.unusable.append(f"line {recording.line}: {type(error).__name__}: {error}")
             continue
@@ -388,7 +388,7 @@ def untellable(recording: Recording, known: Known, context: Context) -> str:
     """Why a won episode would teach nothing in this context; empty where it would."""
     try:
         task, course, came = _course(recording, known)
-        for _ in told(context, task, course):
+        for _ in render_turns(context, task, course):
             pass
     except Exception as error:  # as in `imitate_recordings`
         return f"{type(error).__name__}: {error}"
@@ -412,14 +412,14 @@ class Known:
         alike = [] if recording.task else self._by_goal.get(recording.goal, [])
         return next((task for task in alike if self.live.reset(task).text == recording.seen[0]), None)
 
-    def happened(self, recording: Recording) -> tuple[Task, list[Happening]]:
+    def happened(self, recording: Recording) -> tuple[Task, list[Interaction]]:
         """Won or lost: with all the world says where it comes out again, elsewhere as recorded."""
         task = self.find(recording)
         if task is None:
             return stranger(recording, self.world.name), list(recording.as_recorded())
         try:
-            return task, list(repeating(self.live, task, recording.actions, recording.seen, recording.wrote))
-        except Differs:
+            return task, list(replay_actions(self.live, task, recording.actions, recording.seen, recording.wrote))
+        except ReplayMismatch:
             return task, list(recording.as_recorded())
 
     @property
@@ -432,15 +432,15 @@ class Known:
             self._world.close()
 
 
-def _course(recording: Recording, known: Known) -> tuple[Task, list[Happening], Came]:
+def _course(recording: Recording, known: Known) -> tuple[Task, list[Interaction], Came]:
     task = known.find(recording)
     if task is None:
         if not recording.goal:
             raise TacitError(f"task {recording.task!r} is none of this run's, and no goal is given")
         return stranger(recording, known.world.name), list(recording.as_recorded()), "unknown"
     try:
-        course = list(repeating(known.live, task, recording.actions, recording.seen, recording.wrote))
-    except Differs as difference:
+        course = list(replay_actions(known.live, task, recording.actions, recording.seen, recording.wrote))
+    except ReplayMismatch as difference:
         return task, list(recording.as_recorded()), difference
     return task, course, "again" if course[-1].transition.success else "lost"
 

@@ -13,7 +13,7 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import Observation
 from tacit.evaluation.evaluate import Ground
 from tacit.prompts.history import History
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -71,7 +71,7 @@ def test_groups_that_were_played_are_an_audit_too():
 
 def make_ground(answer=stumble_through_countdown, **more) -> Ground:
     sampling = Sampling(max_tokens=8)
-    worlds = InPlace(WORLD.make)
+    worlds = InProcessPool(WORLD.make)
     given = {"max_steps": 6, "group_size": 3, "seed": 0, "iteration": 1, "collect": lambda number: [], **more}
     return Ground(WORLD, worlds, CONTEXT, ScriptedPolicy(answer), TASKS, sampling, **given)
 

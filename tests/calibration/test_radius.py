@@ -15,14 +15,14 @@ from tacit.credit.geometry import median_cluster_size, search_radius
 from tacit.credit.partitions import by_cosine
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
 CONTEXT = History(WORLD.wording("terse"), 1, False, "bare")
 POLICY = ScriptedPolicy(stumble_through_countdown)
 GROUPS = rollout_groups(
-    WORLD.tasks("train", 4, 0), 6, 0, Alike(), CONTEXT, InPlace(WORLD.make), POLICY, Sampling(max_tokens=8), 6
+    WORLD.tasks("train", 4, 0), 6, 0, Alike(), CONTEXT, InProcessPool(WORLD.make), POLICY, Sampling(max_tokens=8), 6
 )
 
 

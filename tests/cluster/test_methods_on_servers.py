@@ -16,7 +16,7 @@ from tacit.core.method import Schedule
 from tacit.core.protocols import ModelSource
 from tacit.engines import get_engine
 from tacit.methods import get_method
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
@@ -116,7 +116,7 @@ def _loops(opened: Opened, place: Path, name: str) -> list[Loop]:
         method = told.build(WORLD, Kit(policy, place / type(policy).__name__))
         if "reference" in method.needs:
             policy.freeze_reference()
-        ground = Playground(method, WORLD.tasks("train", 24, 0), InPlace(WORLD.make), 16, 4)
+        ground = Playground(method, WORLD.tasks("train", 24, 0), InProcessPool(WORLD.make), 16, 4)
         loops.append(Loop([ground], policy, 0, ITERATIONS))
     return loops
 

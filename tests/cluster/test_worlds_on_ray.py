@@ -22,8 +22,8 @@ from tacit.core.types import Observation, StopReason, Task, Transition
 from tacit.core.world import Environment
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.workers import Actors, Workers
-from tacit.rollout.worlds import Broken, InPlace, WorldPool
+from tacit.rollout.workers import RayLauncher, WorkerPool
+from tacit.rollout.worlds import InProcessPool, WorldFailure, WorldPool
 from tacit.worlds import get_environment
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here; `make test-cluster` makes an environment that has it")
@@ -43,8 +43,8 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def actors(cluster: Any) -> Actors:
-    return Actors(cluster.address, 2)
+def actors(cluster: Any) -> RayLauncher:
+    return RayLauncher(cluster.address, 2)
 
 
 def episodes(pool: WorldPool, world: Environment, policy: Any, count: int) -> list[Any]:
@@ -57,12 +57,12 @@ def episodes(pool: WorldPool, world: Environment, policy: Any, count: int) -> li
     return [(t.stop, t.final, [(s.observation, s.action, s.effective) for s in t.steps]) for t in played]
 
 
-@pytest.mark.parametrize("as_they_come", [False, True])
-def test_the_same_answers_as_in_place(actors: Actors, as_they_come: bool) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_same_answers_as_in_place(actors: RayLauncher, asynchronous: bool) -> None:
     """Twenty episodes on two actors: more than either is handed at once."""
     world = get_environment("countdown")
-    ours = episodes(Workers(world.make, 2, 60.0, as_they_come, actors), world, ScriptedPolicy(stumble_through_countdown), 20)
-    assert ours == episodes(InPlace(world.make), world, ScriptedPolicy(stumble_through_countdown), 20)
+    ours = episodes(WorkerPool(world.make, 2, 60.0, asynchronous, actors), world, ScriptedPolicy(stumble_through_countdown), 20)
+    assert ours == episodes(InProcessPool(world.make), world, ScriptedPolicy(stumble_through_countdown), 20)
 
 
 class Counting:
@@ -94,8 +94,8 @@ def told(answers: list[Any]) -> list[int]:
     return [int(answer.observation.text.split()[0]) for answer in answers]
 
 
-def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actors: Actors) -> None:
-    pool = Workers(Counting, 2, 5.0, where=actors)
+def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actors: RayLauncher) -> None:
+    pool = WorkerPool(Counting, 2, 5.0, where=actors)
     try:
         process = [int(answer.text.split()[1]) for answer in pool.reset([COUNT] * 6)]
         assert process[0] == process[2] == process[4] != process[1] == process[3] == process[5]
@@ -116,7 +116,7 @@ def test_an_actor_that_dies_or_hangs_ends_one_episode_and_the_others_go_on(actor
         pool.close()
 
 
-def test_scienceworlds_java_is_played_in_actors(actors: Actors) -> None:
+def test_scienceworlds_java_is_played_in_actors(actors: RayLauncher) -> None:
     world = get_environment("scienceworld")
     if world.remedy:
         pytest.skip(f"world 'scienceworld' {world.remedy}")
@@ -124,7 +124,7 @@ def test_scienceworlds_java_is_played_in_actors(actors: Actors) -> None:
     tasks = world.tasks("train", 4, 0)
     walks = ["look around", "open door to kitchen", "inventory"]
     seen = []
-    for pool in (Workers(world.make, 2, 60.0, where=actors), InPlace(world.make, 60.0)):
+    for pool in (WorkerPool(world.make, 2, 60.0, where=actors), InProcessPool(world.make, 60.0)):
         try:
             first = pool.reset(tasks)
             seen.append([first, *(pool.step([(slot, action) for slot in range(len(tasks))]) for action in walks)])
@@ -144,15 +144,15 @@ def test_a_command_plays_there(tmp_path: Path) -> None:
     assert found[0] == found[1] and found[0]["success"] == 1.0
 
 
-def test_a_cluster_that_is_too_small_or_another_than_the_one_it_is_in_is_refused(cluster: Any, actors: Actors) -> None:
+def test_a_cluster_that_is_too_small_or_another_than_the_one_it_is_in_is_refused(cluster: Any, actors: RayLauncher) -> None:
     with pytest.raises(TacitError, match=r"workers = 99, but the Ray cluster at .* CPU\(s\) free.*--workers \d"):
-        Actors(cluster.address, 99)
+        RayLauncher(cluster.address, 99)
     with pytest.raises(TacitError, match=r"--workers-at local, but this process is in the Ray cluster at '\S+' already"):
-        Actors("local", 2)
+        RayLauncher("local", 2)
 
 
-def test_a_machine_that_is_gone_ends_one_episode_of_its_actor_and_the_others_go_on(cluster: Any, actors: Actors) -> None:
-    pool = Workers(Counting, 2, 60.0, where=actors)
+def test_a_machine_that_is_gone_ends_one_episode_of_its_actor_and_the_others_go_on(cluster: Any, actors: RayLauncher) -> None:
+    pool = WorkerPool(Counting, 2, 60.0, where=actors)
     try:
         machines = [answer.text.split()[2] for answer in pool.reset([COUNT] * 4)]
         assert machines[0] == machines[2] != machines[1] == machines[3], "they are spread"
@@ -164,7 +164,7 @@ def test_a_machine_that_is_gone_ends_one_episode_of_its_actor_and_the_others_go_
             time.sleep(0.1)
             count += 1
             answers = pool.step([(slot, "on") for slot in range(4)])
-            broken = [slot for slot, answer in enumerate(answers) if isinstance(answer, Broken)]
+            broken = [slot for slot, answer in enumerate(answers) if isinstance(answer, WorldFailure)]
         assert len(broken) == 1 and broken[0] % 2 == gone
         assert answers.pop(broken[0]).reason is StopReason.WORLD_ERROR
         assert told(answers) == [count] * 3

@@ -27,8 +27,8 @@ from tacit.engines.endpoint.policy import ChatPolicy
 from tacit.engines.local.tokenizer import TextCodec
 from tacit.methods import get_method
 from tacit.prompts.conversation import CLOSE, OPEN, frame, teach
-from tacit.rollout.encoding import fit
-from tacit.rollout.replay import playing, told
+from tacit.rollout.encoding import fit_prompt
+from tacit.rollout.replay import play_episode, render_turns
 from tacit.worlds import WORLDS, get_environment
 
 GOOD = {"episode_summary": "it went", "episode_skill": "look first", "step_skills": {"0": "open it", "1": "take it"}}
@@ -50,7 +50,7 @@ def by_expert(world_name: str, noise: float, steps: int = 30):
     for number, task in enumerate(world.tasks("train", 6, 0)):
         live, expert, rng = world.make(), world.expert()(task), Random(number)
         context = get_method("grpo")(wording="terse", style="bare", history=0, admissible=False).build(world).context
-        turns = list(told(context, task, playing(live, task, Noisy(expert, rng, noise), steps)))
+        turns = list(render_turns(context, task, play_episode(live, task, Noisy(expert, rng, noise), steps)))
         groups.append(_trajectory(task, turns))
         live.close()
     return groups
@@ -483,7 +483,7 @@ def test_in_a_conversation_a_skill_stands_once_in_its_own_message(lesson, place)
     others = [(a, b) for i, (a, b) in enumerate(zip(plain, taught, strict=True)) if i != place % len(plain)]
     assert all(a == b for a, b in others)
     codec = TextCodec(talking_tokenizer(TOOLS), 4096)
-    assert codec.tokenizer.decode(fit(teach(prompt, lesson), codec, 10)[1].tolist()).count("the skill") == 1
+    assert codec.tokenizer.decode(fit_prompt(teach(prompt, lesson), codec, 10)[1].tolist()).count("the skill") == 1
 
 
 def test_history_gives_way_to_a_skill_from_its_oldest_end():
@@ -502,4 +502,4 @@ def test_history_gives_way_to_a_skill_from_its_oldest_end():
     text = policy.decode(prompts[0][0])
     assert "the skill of it" in text and "now" in text and "turn 9" in text and "turn 0" not in text
     assert len(prompts[0][0]) + len(steps[0].completion.tokens) <= 200
-    assert fit(long, policy, 2)[2]
+    assert fit_prompt(long, policy, 2)[2]

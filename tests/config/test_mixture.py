@@ -15,7 +15,7 @@ from tacit.core.credit import Batch
 from tacit.core.errors import TacitError
 from tacit.evaluation.scores import over_worlds
 from tacit.methods import get_method
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Loop
 from tacit.training.practice import Playground, share_out, walk
 from tacit.worlds import get_environment
@@ -65,7 +65,7 @@ def playground(name: str, share: float) -> Playground:
     world = get_environment(name)
     settings = get_method("reuserl")(wording="terse", style="bare", admissible=False, history=1, kl=0.0)
     method = settings.build(world)
-    return Playground(method, world.tasks("train", 16, 0), InPlace(world.make), 16, 4, name, share)
+    return Playground(method, world.tasks("train", 16, 0), InProcessPool(world.make), 16, 4, name, share)
 
 
 def test_one_iteration_in_two_worlds():

@@ -9,7 +9,7 @@ import pytest
 from tacit.core.errors import TacitError
 from tacit.methods import get_method
 from tacit.methods.grpo import GRPO
-from tacit.rollout.workers import Workers
+from tacit.rollout.workers import WorkerPool
 from tacit.worlds import get_environment
 from tacit.worlds.countdown import ENVIRONMENT
 
@@ -54,7 +54,7 @@ def test_a_world_from_a_users_file(tmp_path):
 
 def test_a_world_from_a_users_file_runs_in_workers(tmp_path):
     world = get_environment(f"{write(tmp_path / 'my_other_door.py')}:DOOR")
-    pool = Workers(world.make, processes=1, timeout_s=60)
+    pool = WorkerPool(world.make, processes=1, timeout_s=60)
     try:
         task = get_environment("countdown").tasks("train", 1, 0)[0]
         assert [o.text for o in pool.reset([task])] == ["a door"]

@@ -13,7 +13,7 @@ from tacit.cli.eval import make_parser
 from tacit.evaluation.behaviour import Behaviour
 from tacit.evaluation.panels import read_panel
 from tacit.evaluation.scores import PanelScore
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluation.md").read_text()
@@ -42,5 +42,5 @@ def test_the_panel_shown_can_be_played(tmp_path):
     file.write_text("\n".join(lines) + "\n")
     panel = read_panel(file)
     world = get_environment("countdown")
-    (first,) = InPlace(world.make).reset(panel.tasks)
+    (first,) = InProcessPool(world.make).reset(panel.tasks)
     assert "24" in first.text and panel.name == "my-puzzles"

@@ -21,7 +21,7 @@ from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 from tacit.worlds.countdown.expert import solve
 
@@ -331,7 +331,7 @@ def test_episodes_go_at_their_own_pace_and_no_more_are_under_way_than_allowed():
     with serving(reply) as server:
         policy = ChatPolicy(client(server), concurrency=2)
         plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
-        played = rollout(plans, context, InPlace(world.make), policy, Sampling(max_tokens=8), 3)
+        played = rollout(plans, context, InProcessPool(world.make), policy, Sampling(max_tokens=8), 3)
     assert [len(t) for t in played] == [3] * 4 and len(server.asked) == 12 and server.busiest == 2
 
 
@@ -403,7 +403,7 @@ def test_a_panel_played_over_http():
     with serving(reply) as server:
         policy = ChatPolicy(client(server), concurrency=3)
         rules = Rules(Sampling(max_tokens=64), 5)
-        played = play_panel(panel, rules, InPlace(world.make), Alone(context, policy), settle=policy.settle, batch=4)
+        played = play_panel(panel, rules, InProcessPool(world.make), Alone(context, policy), settle=policy.settle, batch=4)
     score = score_panel(panel, played, rules)
     steps = [step for t in played for step in t.steps]
     assert len(policy.broken) == sum(not step.valid for step in steps) == score.unusable > 0 and score.crashed == 0

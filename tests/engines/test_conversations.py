@@ -27,10 +27,10 @@ from tacit.evaluation.panels import Panel, Rules
 from tacit.prompts.conversation import teach
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
-from tacit.rollout.encoding import check_talk, encode, encode_action, fit
+from tacit.rollout.encoding import check_chat_support, encode_action, encode_prompt, fit_prompt
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.replay import recorded, told
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.replay import iterate_trajectory, render_turns
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 ACT = CALLS.tools
@@ -84,8 +84,8 @@ def test_a_control_token_that_is_spelled_out_in_a_text_is_no_control_token(past)
     count = lambda tokens: sum(int(token) in controls for token in tokens)  # noqa: E731
     for note in ("a note", HOSTILE):
         taught = teach(hostile, Lesson(step=note))
-        assert count(fit(taught, speech, 10)[1]) == count(fit(harmless, speech, 10)[1])
-        assert "obey" in speech.decode(fit(taught, speech, 10)[1]), "it can still be read"
+        assert count(fit_prompt(taught, speech, 10)[1]) == count(fit_prompt(harmless, speech, 10)[1])
+        assert "obey" in speech.decode(fit_prompt(taught, speech, 10)[1]), "it can still be read"
     assert count(speech.encode_completion(HOSTILE)) == 1
     asked = harmless.chat or Chat((Message("user", "go"),))
     plain, told = (speech.encode_answer(asked, CALLS.message(text)) for text in ("look", HOSTILE))
@@ -128,7 +128,7 @@ def test_a_model_is_told_what_it_really_said(style, block):
     )
     said = iter([MUMBLED, "", context.format.write("reset"), "", ""])
     policy = Talker(lambda prompt, seed: next(said))
-    (played,) = rollout([EpisodePlan(task, 0)], context, InPlace(world.make), policy, Sampling(max_tokens=99), 4 - block)
+    (played,) = rollout([EpisodePlan(task, 0)], context, InProcessPool(world.make), policy, Sampling(max_tokens=99), 4 - block)
     assert [step.valid for step in played.steps[:3]] == [False, False, True]
     told_them = [m for m in played.steps[-1].prompt.chat.messages if m.role == "assistant"]
     meant = CALLS.message("reset") if style == "tools" else Message("assistant", "<action>reset</action>")
@@ -138,7 +138,7 @@ def test_a_model_is_told_what_it_really_said(style, block):
     corrected = ["Your last answer called no tool" in m.content for m in played.steps[2].prompt.chat.messages[3::2]]
     assert corrected == [style == "tools"] * (1 if block else 2), "the world cannot say what was wrong with such an answer"
     assert block or "called no tool" not in played.steps[-1].prompt.chat.messages[-1].content, "after a call nothing is"
-    again = list(told(context, task, recorded(played)))
+    again = list(render_turns(context, task, iterate_trajectory(played)))
     assert [turn.prompt for turn in again] == [step.prompt for step in played.steps]
 
 
@@ -168,19 +168,21 @@ def test_an_answer_is_what_the_template_writes_and_is_read_back(template, style)
     assert tokens[-1] == own.end and (tokens == own.end).sum() == 1
     parsed = context.format.parse(own.decode(tokens))
     assert parsed.valid and parsed.action == "op(+, 3, 7)"
-    written = own.tokenizer.decode(encode(prompt, own).tolist())
+    written = own.tokenizer.decode(encode_prompt(prompt, own).tolist())
     assert written.endswith("<think>\n\n</think>\n\n" if template == "thinking" else "<|im_start|>assistant\n")
     assert "mumble" in written and "act" in written
-    check_talk(context, own)
+    check_chat_support(context, own)
 
 
 def test_a_template_with_tools_is_given_them_and_one_without_in_words():
-    with_tools, in_words = (codec(t).tokenizer.decode(encode(prompt_after(2), codec(t)).tolist()) for t in (TOOLS, CHATML))
+    with_tools, in_words = (
+        codec(t).tokenizer.decode(encode_prompt(prompt_after(2), codec(t)).tolist()) for t in (TOOLS, CHATML)
+    )
     assert "# Tools" in with_tools and '{"name": "act", "arguments": {"action": "reset"}}' in with_tools
     assert "<tool_response>" in with_tools and "# Tools" not in in_words
     assert "You can call these tools" in in_words and '{"name": "act", "arguments": {"action": "reset"}}' in in_words
     assert "helpful AI assistant" not in in_words, "the task is the system message"
-    spoken = codec(NO_SYSTEM).tokenizer.decode(encode(prompt_after(1, "tags"), codec(NO_SYSTEM)).tolist())
+    spoken = codec(NO_SYSTEM).tokenizer.decode(encode_prompt(prompt_after(1, "tags"), codec(NO_SYSTEM)).tolist())
     assert spoken.startswith("<|im_start|>user\nYou are playing Countdown") and "system" not in spoken
 
 
@@ -190,7 +192,7 @@ def test_a_thought_is_asked_for_and_kept_apart():
     parsed = context.format.parse("<think>\nadd them\n</think>\n\nop(+, 1, 2)\n")
     assert (parsed.action, parsed.valid, parsed.thought) == ("op(+, 1, 2)", True, "add them")
     assert context.format.parse("opened by the template</think>reset").thought == "opened by the template"
-    asked = codec(THINKING).tokenizer.decode(encode(prompt_after(1, thinking=True), codec(THINKING)).tolist())
+    asked = codec(THINKING).tokenizer.decode(encode_prompt(prompt_after(1, thinking=True), codec(THINKING)).tolist())
     assert asked.endswith("<|im_start|>assistant\n"), "the thought is not closed before it begins"
 
 
@@ -231,7 +233,7 @@ def test_several_kinds_of_action_are_several_tools():
 def test_a_model_without_a_template_is_refused_before_anything_is_played():
     world = get_environment("countdown")
     with pytest.raises(TacitError, match="no chat template, so it cannot be told a conversation; leave --chat out"):
-        check_talk(History(world.wording("full"), 2, False, "tags", True), codec(""))
+        check_chat_support(History(world.wording("full"), 2, False, "tags", True), codec(""))
 
     class Plain:
         context_limit = 10
@@ -243,15 +245,17 @@ def test_a_model_without_a_template_is_refused_before_anything_is_played():
         def decode(self, tokens): ...
 
     with pytest.raises(TacitError, match="Plain cannot be told conversations"):
-        check_talk(History(world.wording("full"), 2, False, "tags", True), Plain())
+        check_chat_support(History(world.wording("full"), 2, False, "tags", True), Plain())
     strange = TOOLS.replace('{\\"name\\": \\"', "CALL ").replace('\\", \\"arguments\\": ', " WITH ")
     with pytest.raises(TacitError, match="which is not read back"):
-        check_talk(History(world.wording("full"), 2, False, "tools", True), codec(strange.replace('{"name": "', "CALL ")))
+        check_chat_support(
+            History(world.wording("full"), 2, False, "tools", True), codec(strange.replace('{"name": "', "CALL "))
+        )
 
 
 def test_long_conversations_lose_their_oldest_turns():
     own = codec(TOOLS, limit=len(codec(TOOLS).encode_chat(prompt_after(2).chat)))
-    prompt, tokens, fits = fit(prompt_after(2), own, room=20)
+    prompt, tokens, fits = fit_prompt(prompt_after(2), own, room=20)
     assert fits and len(prompt.conversation.past) == len(prompt.history) == 1 and len(tokens) < own.context_limit - 19
 
 
@@ -301,8 +305,8 @@ def test_an_endpoint_is_sent_messages_and_tools_and_its_calls_are_read():
 
     with serving(reply) as server:
         policy = ChatPolicy(ChatClient(server.url, "m"))
-        check_talk(context, policy)
-        played = play_panel(panel, Rules(Sampling(max_tokens=64), 3), InPlace(world.make), Alone(context, policy))
+        check_chat_support(context, policy)
+        played = play_panel(panel, Rules(Sampling(max_tokens=64), 3), InProcessPool(world.make), Alone(context, policy))
     assert [t.success for t in played] == [True, True] and {t.steps[0].thought for t in played} == {"easy"}
     assert server.asked[0]["tools"][0]["function"]["name"] == "act"
     assert [m["role"] for m in server.asked[0]["messages"]] == ["system", "user"]

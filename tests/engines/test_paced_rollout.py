@@ -12,7 +12,7 @@ from tacit.core.types import Group
 from tacit.losses.regularizers import Imitation
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -21,7 +21,7 @@ CONTEXT = History(WORLD.wording("terse"), turns=1, admissible=False, style="bare
 
 def play(policy, **options) -> list[Group]:
     sampling, tasks = Sampling(temperature=1.2, max_tokens=24, stop=("3", "7")), WORLD.tasks("train", 4, 0)
-    return rollout_groups(tasks, 4, 3, Alike(), CONTEXT, InPlace(WORLD.make), policy, sampling, 6, 1, **options)
+    return rollout_groups(tasks, 4, 3, Alike(), CONTEXT, InProcessPool(WORLD.make), policy, sampling, 6, 1, **options)
 
 
 def steps(groups: list[Group]) -> list:

@@ -13,7 +13,7 @@ from tacit.core.world import Environment
 from tacit.evaluation.evaluate import Ground
 from tacit.prompts.history import History
 from tacit.rollout.episodes import rollout_groups
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 
 DOORS = {
     "start": {"left": "hall", "right": "cellar"},
@@ -93,7 +93,7 @@ def dice(prompt: str, seed: int) -> str:
 
 def make_ground(world: Environment = WORLD, turns: int | None = 1) -> Ground:
     context = History(world.wording("full"), turns, False, "bare")
-    worlds, policy, sampling = InPlace(world.make), ScriptedPolicy(dice), Sampling(max_tokens=4)
+    worlds, policy, sampling = InProcessPool(world.make), ScriptedPolicy(dice), Sampling(max_tokens=4)
 
     def collect(number: int):
         return rollout_groups(TASKS, 8, number, Alike(), context, worlds, policy, sampling, LIMIT)

@@ -14,7 +14,7 @@ from tacit.evaluation.journal import Journal, Measurement
 from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import recorded_condition, trajectory_from_record, trajectory_record
 from tacit.worlds import get_environment
 
@@ -31,7 +31,7 @@ def solve_if_told(prompt: str, seed: int) -> str:
 
 def measure(rules: Rules):
     policy = ScriptedPolicy(solve_if_told)
-    score, played = evaluate(PANEL, rules, InPlace(WORLD.make), TERSE, policy)
+    score, played = evaluate(PANEL, rules, InProcessPool(WORLD.make), TERSE, policy)
     return score, played, policy
 
 
@@ -71,11 +71,13 @@ def test_a_journal_is_of_one_condition(tmp_path):
     assert len(names) == 3
     journal = Journal(tmp_path, measured(guided))
     route = Alone(TERSE, ScriptedPolicy(solve_if_told))
-    whole = play_panel(PANEL, guided, InPlace(WORLD.make), route, journal=journal)
+    whole = play_panel(PANEL, guided, InProcessPool(WORLD.make), route, journal=journal)
     head = json.loads(journal.path.read_text().splitlines()[0])
     assert head["condition"] == {"name": "guided", "note": "Multiply first.", "entry": "bank/3"}
     silent = ScriptedPolicy(lambda prompt, seed: "never asked")
-    again = play_panel(PANEL, guided, InPlace(WORLD.make), Alone(TERSE, silent), journal=Journal(tmp_path, measured(guided)))
+    again = play_panel(
+        PANEL, guided, InProcessPool(WORLD.make), Alone(TERSE, silent), journal=Journal(tmp_path, measured(guided))
+    )
     assert not silent.asked and [t.condition for t in again] == [GUIDED] * 6
     assert score_panel(PANEL, again, guided) == score_panel(PANEL, whole, guided)
 

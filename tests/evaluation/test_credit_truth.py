@@ -24,7 +24,7 @@ from tacit.evaluation.credit_truth import (
 )
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 
 GROUND = make_ground()
 GROUPS = GROUND.collect(1)
@@ -125,7 +125,7 @@ def test_what_was_written_instead_of_an_action_is_read_midway_too(style, act):
     """In a conversation an agent reads its own words; told of the action alone it would read others."""
     context = History(WORLD.wording("full"), None, False, style, chat=True)
     plans = [EpisodePlan(TASKS[0], seed) for seed in (1, 2)]
-    one, other = rollout(plans, context, InPlace(Maze), Talker(act), Sampling(max_tokens=64), LIMIT)
+    one, other = rollout(plans, context, InProcessPool(Maze), Talker(act), Sampling(max_tokens=64), LIMIT)
     assert [s.valid for s in one.steps] == [False, True, False, True]
     told = MidwayContext(context, Maze)
     for t, step in enumerate(one.steps):

@@ -21,7 +21,7 @@ from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.evaluation.statistics import wilson
 from tacit.prompts.history import History
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ def test_splits_that_are_not_there():
 def played(batch, seed=0, repeats=2):
     policy = ScriptedPolicy(stumble_through_countdown)
     rules = Rules(Sampling(temperature=0.4), 4, seed, repeats)
-    episodes = play_panel(PANEL, rules, InPlace(WORLD.make), Alone(TERSE, policy), batch=batch)
+    episodes = play_panel(PANEL, rules, InProcessPool(WORLD.make), Alone(TERSE, policy), batch=batch)
     return score_panel(PANEL, episodes, rules), [(t.task.id, t.seed, [s.completion.text for s in t.steps]) for t in episodes]
 
 
@@ -114,7 +114,7 @@ def test_repeats_and_seeds_draw_anew():
 
 def test_an_expert_scores_one():
     policy = ScriptedPolicy(solve_countdown)
-    score, _ = evaluate(PANEL, Rules(Sampling(), 30), InPlace(WORLD.make), TERSE, policy)
+    score, _ = evaluate(PANEL, Rules(Sampling(), 30), InProcessPool(WORLD.make), TERSE, policy)
     assert score.success == 1.0 and score.score == 1.0 and score.invalid == score.ineffective == 0.0
     assert score.steps == score.success_steps and str(score) == "100.0% [75.8, 100.0] of 12 episodes"
 

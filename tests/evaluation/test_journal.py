@@ -17,7 +17,7 @@ from tacit.evaluation.panels import Panel, Rules
 from tacit.evaluation.scores import score_panel
 from tacit.prompts.history import History
 from tacit.rollout.episodes import NO_OBSERVER, RolloutObserver
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -52,7 +52,7 @@ def play(journal=None, policy=None, repeats=2, batch=4, begun=None, observer=NO_
     policy = policy or Steady(stumble_through_countdown)
     rules, route = replace(RULES, repeats=repeats), Alone(TERSE, policy)
     return play_panel(
-        PANEL, rules, InPlace(WORLD.make), route, batch=batch, journal=journal, begun=begun, observer=observer
+        PANEL, rules, InProcessPool(WORLD.make), route, batch=batch, journal=journal, begun=begun, observer=observer
     ), policy
 
 
@@ -211,5 +211,5 @@ def test_an_episode_with_an_unusable_answer_is_counted_and_never_kept(tmp_path):
 
 
 def test_evaluate_is_play_and_score():
-    score, played = evaluate(PANEL, RULES, InPlace(WORLD.make), TERSE, Steady(stumble_through_countdown))
+    score, played = evaluate(PANEL, RULES, InProcessPool(WORLD.make), TERSE, Steady(stumble_through_countdown))
     assert table(played) == table(play()[0]) and score.to_json() == table(played)[0]

@@ -17,7 +17,7 @@ from tacit.evaluation.tokens import TokenUse, as_played, count_tokens, joined, p
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -44,7 +44,7 @@ class Plain:
 
 def played(context, count=6, limit=12, answer=stumble_through_countdown):
     plans = [EpisodePlan(task, seed) for seed, task in enumerate(WORLD.tasks("train", count, 0))]
-    return rollout(plans, context, InPlace(WORLD.make), ScriptedPolicy(answer), Sampling(max_tokens=32), limit)
+    return rollout(plans, context, InProcessPool(WORLD.make), ScriptedPolicy(answer), Sampling(max_tokens=32), limit)
 
 
 def test_by_hand():
@@ -147,7 +147,7 @@ def test_the_state_block_is_flat_and_the_whole_history_is_not(name):
         return rng.choice([a for a in listed if a.split()[0] not in ("eat", "cook", "prepare", "slice", "dice", "chop")])
 
     plans = [EpisodePlan(task, seed) for seed, task in enumerate(world.tasks("train", 8, 0))]
-    episodes = rollout(plans, wander, InPlace(world.make), ScriptedPolicy(answer), Sampling(max_tokens=32), 40)
+    episodes = rollout(plans, wander, InProcessPool(world.make), ScriptedPolicy(answer), Sampling(max_tokens=32), 40)
     assert max(map(len, episodes)) == 40 and len({step.action for t in episodes for step in t.steps}) > 20
     block, one, _, full, _ = count_tokens(episodes, {"own": own, **react_contexts(wording)}, Words())
     assert block.growth < 1.0 < full.growth and full.per_turn > one.per_turn

@@ -15,7 +15,7 @@ from tacit.engines.models.tiny import TinySettings
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.methods.constant_context import ConstantContext
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
@@ -56,11 +56,11 @@ def test_it_learns(penalty):
 
     def success() -> float:
         panel = Panel.of(world, "test", 200)
-        score, _ = evaluate(panel, Rules(Sampling(max_tokens=4), 1), InPlace(world.make), method.context, policy)
+        score, _ = evaluate(panel, Rules(Sampling(max_tokens=4), 1), InProcessPool(world.make), method.context, policy)
         return score.success
 
     before = success()
-    loop = Loop([Playground(method, world.tasks("train", 64, 0), InPlace(world.make), 4, 1)], policy)
+    loop = Loop([Playground(method, world.tasks("train", 64, 0), InProcessPool(world.make), 4, 1)], policy)
     for number in range(schedule.iterations):
         loop.iterate(number)
     after = success()

@@ -16,7 +16,7 @@ from tacit.engines.models.tiny import TinySettings
 from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Panel, Rules
 from tacit.methods import METHODS, get_method
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.demonstrations import demonstrate
 from tacit.training.imitation import imitate
 from tacit.training.loop import Loop
@@ -49,7 +49,7 @@ def make_policy():
 
 def success(policy, method, world) -> float:
     panel = Panel.of(world, "test", 200)
-    score, _ = evaluate(panel, Rules(Sampling(max_tokens=4), 1), InPlace(world.make), method.context, policy)
+    score, _ = evaluate(panel, Rules(Sampling(max_tokens=4), 1), InProcessPool(world.make), method.context, policy)
     return score.success
 
 
@@ -63,7 +63,7 @@ def test_it_learns(name: str, taught: Path) -> None:
     policy.load(taught)
     policy.freeze_reference()
     before = success(policy, method, world)
-    loop = Loop([Playground(method, world.tasks("train", 64, 0), InPlace(world.make), 4, 1)], policy)
+    loop = Loop([Playground(method, world.tasks("train", 64, 0), InProcessPool(world.make), 4, 1)], policy)
     for number in range(schedule.iterations):
         loop.iterate(number)
     after = success(policy, method, world)

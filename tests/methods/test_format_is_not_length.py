@@ -15,7 +15,7 @@ from tacit.core.types import Group, Observation, Task, Trajectory, Transition
 from tacit.core.world import Environment, World
 from tacit.methods import get_method
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import total
 from tacit.worlds import get_environment
 
@@ -63,7 +63,9 @@ def played_by_the_expert(world: Environment, context, task, formatted: int) -> T
         return written if next(turns) < formatted else next(each for each in lesser if not context.format.parse(each).valid)
 
     plan = [EpisodePlan(task, 0)]
-    (played,) = rollout(plan, context, InPlace(lambda: live), ScriptedPolicy(answer), Sampling(max_tokens=64), world.max_steps)
+    (played,) = rollout(
+        plan, context, InProcessPool(lambda: live), ScriptedPolicy(answer), Sampling(max_tokens=64), world.max_steps
+    )
     return played
 
 

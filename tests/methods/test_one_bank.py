@@ -22,7 +22,7 @@ from tacit.config.recipe import Recipe
 from tacit.core.errors import TacitError
 from tacit.core.method import Schedule
 from tacit.methods import get_method
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.runs.directory import read_summary, saved_checkpoints
 from tacit.training.loop import Loop
 from tacit.training.practice import Playground
@@ -52,7 +52,7 @@ def made(place: Path):
     kit = Kit(extractor, place)
     methods = [replace(get_method("complementary")(), **SETTINGS).build(world, kit) for world in WORLDS]
     grounds = [
-        Playground(method, world.tasks("train", 6, 0), InPlace(world.make), 12, 3, world.name, 0.5)
+        Playground(method, world.tasks("train", 6, 0), InProcessPool(world.make), 12, 3, world.name, 0.5)
         for world, method in zip(WORLDS, methods, strict=True)
     ]
     (first,), (second,) = (method.companions for method in methods)

@@ -22,7 +22,7 @@ from tacit.evaluation.evaluate import evaluate
 from tacit.evaluation.panels import Rules, choose_panel
 from tacit.losses.distillation import Divergence, GatedLikelihood, SampledReverseKL, SkillK3
 from tacit.methods import get_method
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.training.loop import Loop
 from tacit.training.practice import Playground
 from tacit.worlds import get_environment
@@ -42,7 +42,7 @@ def policy():
 
 def loop_of(policy, name: str, **settings) -> Loop:
     method = replace(get_method(name)(**SMALL), schedule=SCHEDULE, **settings).build(WORLD)
-    return Loop([Playground(method, WORLD.tasks("train", 8, 0), InPlace(WORLD.make), 12, 3)], policy, iterations=2)
+    return Loop([Playground(method, WORLD.tasks("train", 8, 0), InProcessPool(WORLD.make), 12, 3)], policy, iterations=2)
 
 
 def test_the_advantage_is_the_episodes_plus_lambda_times_the_shift(policy):
@@ -104,7 +104,7 @@ def test_an_evaluation_never_builds_a_skill_prompt(policy, monkeypatch):
     monkeypatch.setattr(teachers, "teach", forbidden)
     assert not measured_under(method)
     rules = Rules(Sampling(max_tokens=12), 3)
-    _, played = evaluate(choose_panel(WORLD, "test", 4), rules, InPlace(WORLD.make), method.context, policy)
+    _, played = evaluate(choose_panel(WORLD, "test", 4), rules, InProcessPool(WORLD.make), method.context, policy)
     assert played and not any(s.prompt.task_note or s.prompt.step_note for t in played for s in t.steps)
     with pytest.raises(AssertionError, match="a skill reached"):
         loop_of(policy, "opid").iterate(1)

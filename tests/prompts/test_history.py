@@ -14,7 +14,7 @@ from scripted import Words
 from tacit.core.types import PLAIN, Condition, Observation, Transition
 from tacit.prompts.conversation import CLOSE, OPEN, frame
 from tacit.prompts.history import History
-from tacit.rollout.encoding import fit
+from tacit.rollout.encoding import fit_prompt
 
 
 def prompts(context, turns=4, condition=PLAIN):
@@ -63,7 +63,7 @@ def test_a_history_that_was_cut_away_is_not_spoken_of_either():
     once, twice = last.without_oldest(), last.without_oldest().without_oldest()
     assert len(once.history) == 1 and once.now == "after what stands above, 4: see o3"
     assert twice.history == () and twice.now == "4: see o3" and "above" not in twice.text
-    fitted, _, fits = fit(last, Words(20), 4)
+    fitted, _, fits = fit_prompt(last, Words(20), 4)
     assert fits and fitted == twice
     plain = prompts(History(Plain(), 2, admissible=False))[-1]
     assert plain.without_oldest().without_oldest().now == plain.now, "a wording that never speaks of it has nothing to change"

@@ -14,7 +14,7 @@ from tacit.core.types import PLAIN, Condition, Observation, Transition
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 
@@ -119,7 +119,7 @@ def test_signals_reach_the_steps_of_a_rollout():
     context = StateBlock(world.wording("terse"), world.tracker)
     plans = [EpisodePlan(task, seed) for seed, task in enumerate(world.tasks("train", 4, 0))]
     policy = ScriptedPolicy(stumble_through_countdown)
-    played = rollout(plans, context, InPlace(world.make), policy, Sampling(max_tokens=32), 12)
+    played = rollout(plans, context, InProcessPool(world.make), policy, Sampling(max_tokens=32), 12)
     steps = [step for trajectory in played for step in trajectory.steps]
     names = {"progress", "error", *world.tracker.components}
     assert all({"progress", "error"} <= set(step.signals) <= names for step in steps)

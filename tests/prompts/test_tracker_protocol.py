@@ -17,7 +17,7 @@ from tacit.core.types import Group, Observation, Task, Transition
 from tacit.core.world import Environment
 from tacit.methods.constant_context import ConstantContext
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def rewards(tracker, actions: Sequence[str], answers: Sequence[Transition], **se
     method: Method = ConstantContext(**settings).build(world)
     script = iter(actions)
     policy = ScriptedPolicy(lambda prompt, seed: next(script))
-    (played,) = rollout([EpisodePlan(task, 0)], method.context, InPlace(world.make), policy, Sampling(), len(actions))
+    (played,) = rollout([EpisodePlan(task, 0)], method.context, InProcessPool(world.make), policy, Sampling(), len(actions))
     assert [step.action for step in played.steps] == list(actions)
     group = Group(task, (played,))
     return list(sum(term([group])[0].flow_N for term in method.rewards))

@@ -20,7 +20,7 @@ from tacit.prompts.state_block import StateBlock
 from tacit.report.run_files import Scene, known_of
 from tacit.report.run_page import command, flat
 from tacit.report.viewer import prompts_of, sections
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import trajectory_record
 from tacit.worlds import get_environment
 
@@ -33,7 +33,7 @@ SCENES = {task.id: Scene(task, WORLD, CONTEXT) for task in PANEL.tasks}
 
 def play(context):
     policy = ScriptedPolicy(stumble_through_countdown)
-    return evaluate(PANEL, Rules(Sampling(max_tokens=64), 8), InPlace(WORLD.make), context, policy)[1]
+    return evaluate(PANEL, Rules(Sampling(max_tokens=64), 8), InProcessPool(WORLD.make), context, policy)[1]
 
 
 @pytest.fixture(scope="module")

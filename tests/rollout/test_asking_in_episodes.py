@@ -17,7 +17,7 @@ from tacit.core.types import Condition, Observation, Prompt, StopReason, Transit
 from tacit.methods import get_method
 from tacit.prompts.search_and_ask import ASK, ASKED, ENTRY, LONGEST, NOTHING, Asking, Told, question_of
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 WORLD = get_environment("countdown")
@@ -94,7 +94,7 @@ def test_in_a_world_with_tags_of_its_own():
     task = QUESTIONS.tasks("train", 1, 0)[0]
     context = asking_of(settings.context(QUESTIONS))
     plans = [EpisodePlan(task, 0, Condition(GUIDED, "", "1"))]
-    (played,) = rollout(plans, context, InPlace(QUESTIONS.make), ScriptedPolicy(actor), Sampling(), 4)
+    (played,) = rollout(plans, context, InProcessPool(QUESTIONS.make), ScriptedPolicy(actor), Sampling(), 4)
     assert [step.action.partition(" ")[0] for step in played.steps] == [ASK, "answer"]
 
 
@@ -109,7 +109,7 @@ def test_somebody_who_cannot_answer_costs_that_episode_and_a_refusal_the_run():
         context = asking_of(get_method("grpo")(**TERSE).context(WORLD), broken(error))
         plans = [EpisodePlan(task, 0, Condition(GUIDED, "", "1")) for task in WORLD.tasks("train", 2, 0)]
         actor = ScriptedPolicy(lambda prompt, seed: f"{ASK} why")
-        return rollout(plans, replace(context, brief=True), InPlace(WORLD.make), actor, Sampling(), 3)
+        return rollout(plans, replace(context, brief=True), InProcessPool(WORLD.make), actor, Sampling(), 3)
 
     for trajectory in play(RuntimeError("nobody there")):
         assert trajectory.stop is StopReason.WORLD_ERROR and "asking: RuntimeError: nobody there" in trajectory.detail

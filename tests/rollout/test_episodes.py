@@ -19,7 +19,7 @@ from tacit.core.seeds import derive
 from tacit.core.types import Condition, Observation, StopReason, Transition
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, Mixed, RolloutProgress, rollout, rollout_groups
-from tacit.rollout.worlds import InPlace, describe_crashes
+from tacit.rollout.worlds import InProcessPool, describe_crashes
 from tacit.worlds import get_environment
 
 COUNTDOWN = get_environment("countdown")
@@ -29,7 +29,7 @@ BARE = History(Signs(), turns=None, style="bare")
 def walk(tasks, answer=lambda prompt, seed: "forward", max_steps=10, context=BARE, limit=100_000, timeout_s=5.0, make=Corridor):
     policy = ScriptedPolicy(answer, limit)
     plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
-    played = rollout(plans, context, InPlace(make, timeout_s), policy, Sampling(max_tokens=8), max_steps)
+    played = rollout(plans, context, InProcessPool(make, timeout_s), policy, Sampling(max_tokens=8), max_steps)
     return played, policy
 
 
@@ -37,7 +37,7 @@ def test_countdown_with_its_solver():
     policy = ScriptedPolicy(solve_countdown)
     context = History(COUNTDOWN.wording("terse"), turns=0, admissible=False, style="bare")
     tasks = COUNTDOWN.tasks("train", 4, 0)
-    groups = rollout_groups(tasks, 2, 0, Alike(), context, InPlace(COUNTDOWN.make), policy, Sampling(), 30)
+    groups = rollout_groups(tasks, 2, 0, Alike(), context, InProcessPool(COUNTDOWN.make), policy, Sampling(), 30)
     assert [g.task for g in groups] == tasks and all(len(g) == 2 for g in groups)
     for group in groups:
         for trajectory in group.trajectories:
@@ -151,7 +151,7 @@ def test_a_score_that_is_one_but_for_rounding_is_one():
 
 
 def test_a_world_that_hangs_is_named_while_it_does():
-    pool, progress, said = InPlace(Corridor, 1.0), RolloutProgress(1), []
+    pool, progress, said = InProcessPool(Corridor, 1.0), RolloutProgress(1), []
     looking = threading.Timer(0.5, lambda: said.extend(progress.status()))
     looking.start()
     monkey = pytest.MonkeyPatch()
@@ -169,7 +169,7 @@ def test_a_world_that_hangs_is_named_while_it_does():
 
 
 def test_a_pool_goes_on_after_a_world_broke():
-    pool, policy = InPlace(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
+    pool, policy = InProcessPool(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
     for trouble, stop in [("raise", StopReason.WORLD_ERROR), ("", StopReason.SUCCESS)]:
         (episode,) = rollout([EpisodePlan(corridor(1, trouble), 0)], BARE, pool, policy, Sampling(), 5)
         assert episode.stop is stop
@@ -185,7 +185,7 @@ def test_a_world_that_cannot_be_made_again_costs_no_run():
             raise OSError("no more worlds")
         return Corridor()
 
-    pool, policy = InPlace(make, 5.0), ScriptedPolicy(lambda *_: "forward")
+    pool, policy = InProcessPool(make, 5.0), ScriptedPolicy(lambda *_: "forward")
     stops = []
     for _ in range(3):
         tasks = [corridor(1), corridor(1, "raise")]
@@ -222,7 +222,7 @@ def test_a_members_randomness_is_its_place_and_nothing_else():
 
     def play(tasks, size):
         policy = ScriptedPolicy(stumble_through_countdown)
-        groups = rollout_groups(tasks, size, 5, Alike(), context, InPlace(COUNTDOWN.make), policy, Sampling(), 12)
+        groups = rollout_groups(tasks, size, 5, Alike(), context, InProcessPool(COUNTDOWN.make), policy, Sampling(), 12)
         return [[(t.seed, [s.completion.text for s in t.steps]) for t in g.trajectories] for g in groups]
 
     whole = play(tasks, 4)
@@ -249,7 +249,7 @@ class Guided:
 
 def test_members_are_rolled_out_under_their_conditions():
     policy = ScriptedPolicy(lambda *_: "forward")
-    (group,) = rollout_groups([corridor(1)], 2, 3, Guided(2), BARE, InPlace(Corridor), policy, Sampling(), 5)
+    (group,) = rollout_groups([corridor(1)], 2, 3, Guided(2), BARE, InProcessPool(Corridor), policy, Sampling(), 5)
     assert [t.condition.entry for t in group.trajectories] == ["e0", "e1"]
     note = f"<note>\nnote 1 {derive(3, 'conditions', 0)}\n</note>"
     assert group.trajectories[1].steps[0].prompt.text == f"walk 1\n{note}\nplace 0 of 1\n?"
@@ -258,7 +258,7 @@ def test_members_are_rolled_out_under_their_conditions():
 def test_conditions_for_another_number_of_members_are_refused():
     policy = ScriptedPolicy(lambda *_: "forward")
     with pytest.raises(TacitError, match="3 conditions for a group of 2"):
-        rollout_groups([corridor(1)] * 2, 2, 3, Guided(3), BARE, InPlace(Corridor), policy, Sampling(), 5)
+        rollout_groups([corridor(1)] * 2, 2, 3, Guided(3), BARE, InProcessPool(Corridor), policy, Sampling(), 5)
 
 
 def test_what_a_context_measures_is_kept_with_the_step():
@@ -335,7 +335,7 @@ def test_a_mistake_of_the_users_stops_the_run(where):
 
 
 def test_a_pool_goes_on_after_a_context_raised():
-    pool, policy = InPlace(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
+    pool, policy = InProcessPool(Corridor, 5.0), ScriptedPolicy(lambda *_: "forward")
     slips = History(Slips("now", KeyError("lamp")), 0, style="bare")
     for context, stop in [(slips, StopReason.WORLD_ERROR), (BARE, StopReason.SUCCESS)]:
         (episode,) = rollout([EpisodePlan(corridor(5), 0)], context, pool, policy, Sampling(), 9)

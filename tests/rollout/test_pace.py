@@ -16,7 +16,7 @@ from tacit.core.types import StopReason
 from tacit.prompts.history import History
 from tacit.rollout.encoding import BatchDesk, open_desk
 from tacit.rollout.episodes import EpisodePlan, RolloutObserver, rollout, rollout_groups
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 COUNTDOWN = get_environment("countdown")
@@ -73,7 +73,7 @@ def by_length(prompt: str) -> int:
 def walk(tasks, ticks=by_length, max_steps=10, limit=100_000, answer=lambda prompt, seed: "forward", **options):
     policy = TickingPolicy(answer, ticks, limit)
     plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
-    pool = InPlace(Corridor, 5.0)
+    pool = InProcessPool(Corridor, 5.0)
     try:
         return rollout(plans, BARE, pool, policy, Sampling(max_tokens=8), max_steps, **options), policy
     finally:
@@ -98,7 +98,7 @@ def test_what_an_episode_says_does_not_depend_on_its_pace():
 
     def play(policy, **options):
         tasks = COUNTDOWN.tasks("train", 4, 0)
-        groups = rollout_groups(tasks, 3, 5, Alike(), context, InPlace(COUNTDOWN.make), policy, Sampling(), 12, **options)
+        groups = rollout_groups(tasks, 3, 5, Alike(), context, InProcessPool(COUNTDOWN.make), policy, Sampling(), 12, **options)
         return [[(t.seed, t.stop, t.final, [s.completion.text for s in t.steps]) for t in g.trajectories] for g in groups]
 
     expected = play(ScriptedPolicy(stumble_through_countdown))
@@ -116,7 +116,7 @@ def test_a_world_that_breaks_ends_only_its_own_episode(trouble, steps, reason):
     policy = TickingPolicy(lambda prompt, seed: "forward", by_length)
     tasks = [corridor(4), corridor(6, trouble, at=1), corridor(3)]
     plans = [EpisodePlan(task, seed=i) for i, task in enumerate(tasks)]
-    played = rollout(plans, BARE, InPlace(Corridor, 0.2), policy, Sampling(max_tokens=8), 10)
+    played = rollout(plans, BARE, InProcessPool(Corridor, 0.2), policy, Sampling(max_tokens=8), 10)
     assert [(t.stop, len(t)) for t in played] == [(StopReason.SUCCESS, 4), (reason, steps), (StopReason.SUCCESS, 3)]
 
 
@@ -168,7 +168,7 @@ def test_a_desk_that_forgets_its_requests_is_an_error_and_no_endless_loop():
 
     policy = Forgetful(lambda prompt, seed: "forward", by_length)
     with pytest.raises(TacitError, match="TickingDesk has nothing under way, though 2 requests wait for it"):
-        rollout([EpisodePlan(corridor(2), i) for i in range(2)], BARE, InPlace(Corridor), policy, Sampling(), 5)
+        rollout([EpisodePlan(corridor(2), i) for i in range(2)], BARE, InProcessPool(Corridor), policy, Sampling(), 5)
 
 
 def test_a_sampler_without_a_desk_is_asked_for_all_that_waits_at_once():

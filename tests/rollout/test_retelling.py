@@ -14,8 +14,8 @@ from tacit.core.types import Condition, StopReason
 from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.replay import Differs, Telling, playing, recorded, repeating, told
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.replay import PromptRenderer, ReplayMismatch, iterate_trajectory, play_episode, render_turns, replay_actions
+from tacit.rollout.worlds import InProcessPool
 from tacit.worlds import get_environment
 
 CONTEXT = History(Signs(), turns=2, style="bare")
@@ -32,7 +32,7 @@ class Again:
 
 def walked(length=5, answer=lambda prompt, seed: "back" if seed % 3 == 0 else "forward"):
     policy, plan = ScriptedPolicy(answer), EpisodePlan(corridor(length), 11, NOTE)
-    (played,) = rollout([plan], CONTEXT, InPlace(Corridor), policy, Sampling(max_tokens=4), 12)
+    (played,) = rollout([plan], CONTEXT, InProcessPool(Corridor), policy, Sampling(max_tokens=4), 12)
     return played
 
 
@@ -44,18 +44,18 @@ def test_the_same_prompts_as_in_the_rollout(name, kind):
     wording = world.wording("terse")
     context = History(wording, 2, False, "bare") if kind == "history" else StateBlock(wording, world.tracker)
     (task,) = world.tasks("train", 1, 4)
-    actions = [h.action for h in playing(world.make(), task, world.expert()(task), world.max_steps)]
+    actions = [h.action for h in play_episode(world.make(), task, world.expert()(task), world.max_steps)]
     plan, todo = EpisodePlan(task, 0, NOTE), iter(actions)
     policy = ScriptedPolicy(lambda prompt, seed: next(todo))
-    (played,) = rollout([plan], context, InPlace(world.make), policy, Sampling(), world.max_steps)
+    (played,) = rollout([plan], context, InProcessPool(world.make), policy, Sampling(), world.max_steps)
     assert played.success and len(played) == len(actions) > 1
     seen = [*(s.observation.text for s in played.steps), played.final.text]
     for course in (
-        playing(world.make(), task, world.expert()(task), world.max_steps),
-        repeating(world.make(), task, actions, seen),
-        recorded(played),
+        play_episode(world.make(), task, world.expert()(task), world.max_steps),
+        replay_actions(world.make(), task, actions, seen),
+        iterate_trajectory(played),
     ):
-        turns = list(told(context, task, course, NOTE))
+        turns = list(render_turns(context, task, course, NOTE))
         assert [t.prompt for t in turns] == [s.prompt for s in played.steps]
         assert [(t.observation.text, t.action) for t in turns] == [(s.observation.text, s.action) for s in played.steps]
         assert [dict(t.signals) for t in turns] == [dict(s.signals) for s in played.steps]
@@ -64,21 +64,21 @@ def test_the_same_prompts_as_in_the_rollout(name, kind):
 
 def test_tokens_whole_or_cut_to_leave_room():
     played = walked()
-    whole = [t.tokens for t in told(CONTEXT, played.task, recorded(played), NOTE, Tokens())]
+    whole = [t.tokens for t in render_turns(CONTEXT, played.task, iterate_trajectory(played), NOTE, Tokens())]
     limit = max(map(len, whole)) + 2
-    cut = list(told(CONTEXT, played.task, recorded(played), NOTE, Tokens(limit), room=4))
+    cut = list(render_turns(CONTEXT, played.task, iterate_trajectory(played), NOTE, Tokens(limit), room=4))
     assert all(t.fits for t in cut) and any(len(t.tokens) < len(w) for t, w in zip(cut, whole, strict=True))
     assert all(len(t.tokens) + 4 <= limit for t in cut)
-    tight = list(told(CONTEXT, played.task, recorded(played), NOTE, Tokens(4), room=4))
+    tight = list(render_turns(CONTEXT, played.task, iterate_trajectory(played), NOTE, Tokens(4), room=4))
     assert not any(t.fits for t in tight)
-    bare = next(told(CONTEXT, played.task, recorded(played), NOTE))
+    bare = next(render_turns(CONTEXT, played.task, iterate_trajectory(played), NOTE))
     assert len(bare.tokens) == 0 and bare.fits, "nobody asked for tokens"
 
 
 def test_the_record_knows_how_it_ended():
-    (*_, last) = recorded(walked(3, answer=lambda prompt, seed: "jump"))
+    (*_, last) = iterate_trajectory(walked(3, answer=lambda prompt, seed: "jump"))
     assert last.transition.done and not last.transition.success and last.transition.label == "fell"
-    (*_, last) = recorded(walked(99, answer=lambda prompt, seed: "forward"))
+    (*_, last) = iterate_trajectory(walked(99, answer=lambda prompt, seed: "forward"))
     assert not last.transition.done, "the limit of steps ended it, not the world"
 
 
@@ -90,7 +90,7 @@ def test_a_player_acts_when_a_turn_is_asked_for_and_not_before():
             asked.append(observation.text)
             return "forward"
 
-    turns = told(CONTEXT, corridor(9), playing(Corridor(), corridor(9), Watched(), 7))
+    turns = render_turns(CONTEXT, corridor(9), play_episode(Corridor(), corridor(9), Watched(), 7))
     assert asked == []
     next(turns)
     assert asked == ["place 0 of 9"]
@@ -100,25 +100,25 @@ def test_a_player_acts_when_a_turn_is_asked_for_and_not_before():
 def test_a_world_that_answers_otherwise_differs():
     played = walked()
     actions, seen = [s.action for s in played.steps], [s.observation.text for s in played.steps]
-    assert len(list(repeating(Corridor(), played.task, actions, seen))) == len(played)
+    assert len(list(replay_actions(Corridor(), played.task, actions, seen))) == len(played)
     seen[2] = "place 77 of 5"
-    with pytest.raises(Differs, match=r"turn 3 of the recorded episode .* the recording has 'place 77 of 5'") as caught:
-        list(repeating(Corridor(), played.task, actions, seen))
+    with pytest.raises(ReplayMismatch, match=r"turn 3 of the recorded episode .* the recording has 'place 77 of 5'") as caught:
+        list(replay_actions(Corridor(), played.task, actions, seen))
     assert caught.value.turn == 3
     seen[2:] = [*(s.observation.text for s in played.steps[2:]), "elsewhere"]
-    with pytest.raises(Differs, match=rf"turn {len(played) + 1} of the recorded episode"):
-        list(repeating(Corridor(), played.task, actions, seen))
+    with pytest.raises(ReplayMismatch, match=rf"turn {len(played) + 1} of the recorded episode"):
+        list(replay_actions(Corridor(), played.task, actions, seen))
 
 
 def test_an_episode_without_turns_is_told_in_none():
     played = replace(walked(), steps=(), stop=StopReason.WORLD_ERROR)
-    assert list(told(CONTEXT, played.task, recorded(played))) == []
-    assert list(repeating(Corridor(), played.task, [], ["place 0 of 5"])) == []
+    assert list(render_turns(CONTEXT, played.task, iterate_trajectory(played))) == []
+    assert list(replay_actions(Corridor(), played.task, [], ["place 0 of 5"])) == []
 
 
 def test_told_by_hand():
     task, tokens = corridor(2), Tokens()
-    world, telling = Corridor(), Telling(CONTEXT, task, NOTE)
+    world, telling = Corridor(), PromptRenderer(CONTEXT, task, NOTE)
     observation = world.reset(task)
     prompt, read, fits = telling.show(observation, tokens, 4)
     assert tokens.decode(read) == prompt.text == "walk 2\n<note>\nKeep left.\n</note>\nplace 0 of 2\n?" and fits

@@ -15,8 +15,8 @@ from tacit.core.simulator import Served, SimulatorDied
 from tacit.core.types import StopReason, Task
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.workers import Workers
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.workers import WorkerPool
+from tacit.rollout.worlds import InProcessPool
 
 CONTEXT = History(Signs(), 0, style="bare")
 
@@ -51,7 +51,7 @@ def served(tmp_path):
 
 
 def test_one_process_plays_many_episodes_and_is_closed_after_its_worlds(served, log):
-    pool = InPlace(served, 10.0)
+    pool = InProcessPool(served, 10.0)
     for _ in range(2):
         played = play(pool, 12)
         assert all(t.success and len(t) == LENGTH for t in played) and len(servers(played)) == 1
@@ -73,7 +73,7 @@ def test_a_world_can_be_made_without_a_pool(served):
 
 
 def test_an_error_of_one_episode_leaves_the_others_alone(served):
-    pool = InPlace(served, 10.0)
+    pool = InProcessPool(served, 10.0)
     played = play(pool, 4, only_walk(2, "trip"))
     assert [t.stop for t in played] == [StopReason.SUCCESS] * 2 + [StopReason.WORLD_ERROR, StopReason.SUCCESS]
     assert played[2].detail.startswith("RuntimeError: tripped over (word_server.py, line") and len(servers(played)) == 1
@@ -82,7 +82,7 @@ def test_an_error_of_one_episode_leaves_the_others_alone(served):
 
 
 def test_its_death_ends_its_episodes_with_a_reason_and_another_is_started(served, log):
-    pool = InPlace(served, 10.0)
+    pool = InProcessPool(served, 10.0)
     played = play(pool, 4, only_walk(1, "crash"))
     assert [t.stop for t in played] == [StopReason.WORLD_ERROR] * 4
     assert played[1].detail == "SimulatorDied: the simulator died: EOFError: the server left with code 3"
@@ -97,7 +97,7 @@ def test_its_death_ends_its_episodes_with_a_reason_and_another_is_started(served
 
 
 def test_one_that_is_cut_off_in_the_middle_of_a_call_is_not_asked_again(served, log):
-    pool = InPlace(served, 1.0)
+    pool = InProcessPool(served, 1.0)
     played = play(pool, 3, only_walk(0, "hang"))
     assert played[0].stop is StopReason.WORLD_HANG and played[0].detail == "no answer within 1 s"
     assert [t.stop for t in played[1:]] == [StopReason.WORLD_ERROR] * 2
@@ -108,7 +108,7 @@ def test_one_that_is_cut_off_in_the_middle_of_a_call_is_not_asked_again(served, 
 
 
 def test_every_worker_process_has_its_own(served, tmp_path, log):
-    pool = Workers(served, 2, timeout_s=30.0)
+    pool = WorkerPool(served, 2, timeout_s=30.0)
     try:
         played = play(pool, 6)
         assert all(t.success for t in played) and len(servers(played)) == 2
@@ -145,7 +145,7 @@ class Jammed:
 
 def test_one_that_cannot_be_started_is_the_reason_and_is_tried_again(tmp_path):
     jammed = Jammed(Opener(str(tmp_path)))
-    pool = InPlace(Served(jammed, Walk), 10.0)
+    pool = InProcessPool(Served(jammed, Walk), 10.0)
     played = play(pool, 3)
     assert all(t.detail.startswith("OSError: no java here (") for t in played[:2]) and played[2].success
     assert all(t.stop is StopReason.WORLD_ERROR for t in played[:2]) and jammed.tried == 4

@@ -19,15 +19,15 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import StopReason
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.workers import AHEAD, STILLBORN, Workers
-from tacit.rollout.worlds import Broken, InPlace
+from tacit.rollout.workers import MAX_FAILED_STARTS, MAX_IN_FLIGHT, WorkerPool
+from tacit.rollout.worlds import InProcessPool, WorldFailure
 from tacit.worlds import get_environment
 
 COUNTDOWN = get_environment("countdown")
 
 
-@pytest.mark.parametrize("as_they_come", [False, True])
-def test_the_same_answers_as_in_place(as_they_come):
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_same_answers_as_in_place(asynchronous):
     context = History(COUNTDOWN.wording("terse"), turns=1, style="bare")
     plans = [EpisodePlan(task, i) for i, task in enumerate(COUNTDOWN.tasks("train", 5, 0))]
 
@@ -44,17 +44,17 @@ def test_the_same_answers_as_in_place(as_they_come):
         finally:
             pool.close()
 
-    assert play(Workers(COUNTDOWN.make, 2, 60.0, as_they_come)) == play(InPlace(COUNTDOWN.make))
+    assert play(WorkerPool(COUNTDOWN.make, 2, 60.0, asynchronous)) == play(InProcessPool(COUNTDOWN.make))
 
 
-@pytest.mark.parametrize("as_they_come", [False, True])
-def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(as_they_come):
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on(asynchronous):
     """One worker holds all five: each of the three bad ones takes a place in the middle."""
     tasks = [corridor(4), corridor(4, "exit", 1), corridor(3), corridor(4, "hang", 2), corridor(4, "raise", 1), corridor(4)]
     tasks.append(corridor(4, "quit"))
     context = History(Signs(), turns=None, style="bare")
     policy = ScriptedPolicy(lambda prompt, seed: "forward")
-    pool = Workers(Corridor, 1, 1.0, as_they_come)
+    pool = WorkerPool(Corridor, 1, 1.0, asynchronous)
     try:
         played = rollout([EpisodePlan(t, i) for i, t in enumerate(tasks)], context, pool, policy, Sampling(), 10)
     finally:
@@ -76,12 +76,12 @@ def test_a_broken_world_costs_its_own_episode_and_the_others_on_its_worker_go_on
     assert [s.observation.text for s in played[5].steps] == [f"place {n} of 4" for n in range(4)]
 
 
-@pytest.mark.parametrize("as_they_come", [False, True])
-def test_a_slow_world_holds_up_others_only_where_answers_are_awaited_together(as_they_come):
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_slow_world_holds_up_others_only_where_answers_are_awaited_together(asynchronous):
     """Each in a worker of its own; the first takes a second for its first step."""
     policy = ScriptedPolicy(lambda prompt, seed: "forward")
     context = History(Signs(), turns=0, style="bare")
-    pool = Workers(Corridor, 2, 60.0, as_they_come)
+    pool = WorkerPool(Corridor, 2, 60.0, asynchronous)
     try:
         plans = [EpisodePlan(corridor(2, "slow", 0), 0), EpisodePlan(corridor(4), 1)]
         played = rollout(plans, context, pool, policy, Sampling(), 10)
@@ -90,11 +90,11 @@ def test_a_slow_world_holds_up_others_only_where_answers_are_awaited_together(as
     assert [(t.stop, len(t)) for t in played] == [(StopReason.SUCCESS, 2), (StopReason.SUCCESS, 4)]
     goals = [[prompt.splitlines()[0] for prompt, _ in call] for call in policy.asked]
     both, slow, quick = ["walk 2", "walk 4"], ["walk 2"], ["walk 4"]
-    assert goals == ([both, quick, quick, quick, slow] if as_they_come else [both, both, quick, quick])
+    assert goals == ([both, quick, quick, quick, slow] if asynchronous else [both, both, quick, quick])
 
 
 def test_answers_to_episodes_that_were_broken_off_are_not_taken_for_others():
-    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
     try:
         pool.reset([corridor(5), corridor(6)])
         pool.begin([(0, "forward"), (1, "forward")])
@@ -119,7 +119,7 @@ class Noting(Corridor):
 
 
 def test_workers_die_at_reset_go_on_and_close_their_worlds(tmp_path):
-    pool = Workers(partial(Noting, str(tmp_path)), 1, timeout_s=1.0)
+    pool = WorkerPool(partial(Noting, str(tmp_path)), 1, timeout_s=1.0)
     first = pool.reset([corridor(2), corridor(2, "hang_in_reset"), corridor(2)])
     assert [getattr(a, "text", None) or a.reason for a in first] == ["place 0 of 2", StopReason.WORLD_HANG, "place 0 of 2"]
     answers = pool.step([(0, "forward"), (2, "forward")])
@@ -136,7 +136,7 @@ class Silent(Corridor):
 
 
 def test_an_answer_of_nothing_is_an_answer():
-    pool = Workers(Silent, 1, timeout_s=60.0)
+    pool = WorkerPool(Silent, 1, timeout_s=60.0)
     try:
         pool.reset([corridor(3), corridor(4)])
         nothing, moved = pool.step([(0, "stand"), (1, "forward")])
@@ -146,7 +146,7 @@ def test_an_answer_of_nothing_is_an_answer():
 
 
 def test_it_is_known_whom_one_waits_for_longest():
-    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
     try:
         slow = corridor(2, "slow", 0)
         pool.reset([slow, corridor(3)])
@@ -163,7 +163,7 @@ def test_it_is_known_whom_one_waits_for_longest():
 
 def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
     """Ctrl-C reaches every process of a terminal."""
-    pool = Workers(Corridor, 1, 60.0)
+    pool = WorkerPool(Corridor, 1, 60.0)
     try:
         pool.reset([corridor(4, "slow", at=1)])
         pool.step([(0, "forward")])
@@ -178,20 +178,20 @@ def test_what_stops_the_command_does_not_end_its_workers_in_the_middle(capfd):
 
 def test_a_pool_needs_a_process():
     with pytest.raises(ValueError, match="at least one process"):
-        Workers(Corridor, 0)
+        WorkerPool(Corridor, 0)
 
 
 def test_a_worker_is_handed_no_more_than_a_few_calls_at_once():
-    pool = Workers(Corridor, 1, 60.0, as_they_come=True)
+    pool = WorkerPool(Corridor, 1, 60.0, asynchronous=True)
     try:
-        slots = range(3 * AHEAD)
+        slots = range(3 * MAX_IN_FLIGHT)
         pool.reset([corridor(2, "slow", 0), *(corridor(2) for _ in slots[1:])])
         pool.begin([(slot, "forward") for slot in slots])
-        assert pool._handed == [AHEAD] and len(pool._owed[0]) == 3 * AHEAD
+        assert pool._handed == [MAX_IN_FLIGHT] and len(pool._owed[0]) == 3 * MAX_IN_FLIGHT
         answered = []
         while len(answered) < len(slots):
             answered += [slot for slot, _ in pool.ready(wait=True)]
-            assert pool._handed[0] <= AHEAD
+            assert pool._handed[0] <= MAX_IN_FLIGHT
         assert answered == list(slots)
     finally:
         pool.close()
@@ -216,10 +216,10 @@ class Stillborn:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_process_that_ends_while_it_starts_costs_nothing_unless_it_does_so_again_and_again(tmp_path, more):
-    pool = Workers(Stillborn(str(tmp_path), STILLBORN + more), 1, timeout_s=60.0)
+    pool = WorkerPool(Stillborn(str(tmp_path), MAX_FAILED_STARTS + more), 1, timeout_s=60.0)
     try:
         answers = pool.reset([corridor(2), corridor(3)])
-        assert [isinstance(answer, Broken) for answer in answers] == [bool(more), False]
+        assert [isinstance(answer, WorldFailure) for answer in answers] == [bool(more), False]
         assert answers[1].text == "place 0 of 3"
     finally:
         pool.close()

@@ -18,7 +18,7 @@ from tacit.prompts.history import History
 from tacit.prompts.state_block import StateBlock
 from tacit.rewards.outcome import Outcome, StepSignals
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import trajectory_from_record, trajectory_record
 from tacit.training.demonstrations import demonstrate
 
@@ -29,7 +29,7 @@ CONTEXT = History(QUESTIONS.wording("full"))
 def play(answer, tasks=TASKS, context=CONTEXT, make=QUESTIONS.make, steps=4):
     policy = ScriptedPolicy(answer)
     plans = [EpisodePlan(task, i) for i, task in enumerate(tasks)]
-    return rollout(plans, context, InPlace(make), policy, Sampling(max_tokens=32), steps), policy
+    return rollout(plans, context, InProcessPool(make), policy, Sampling(max_tokens=32), steps), policy
 
 
 def look_up(prompt: str, seed: int) -> str:
@@ -112,7 +112,7 @@ def test_rewards_and_signals_are_recorded_and_read_back():
     assert record["turns"][0]["earned"] == FOUND and record["turns"][0]["signals"] == {"progress": 1.0, "error": 0.0}
     again = trajectory_from_record(record, episode.task)
     assert [(s.reward, s.signals) for s in again.steps] == [(s.reward, s.signals) for s in episode.steps]
-    silent = rollout([EpisodePlan(corridor(1), 0)], History(Signs(), style="bare"), InPlace(Corridor),
+    silent = rollout([EpisodePlan(corridor(1), 0)], History(Signs(), style="bare"), InProcessPool(Corridor),
                      ScriptedPolicy(lambda *_: "forward"), Sampling(), 2)  # fmt: skip
     assert not {"earned", "signals"} & set(trajectory_record(silent[0])["turns"][0])
 

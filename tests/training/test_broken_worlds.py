@@ -18,8 +18,8 @@ from tacit.core.protocols import Sampling
 from tacit.core.types import Observation, Transition
 from tacit.methods.grpo import GRPO
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.workers import Workers
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.workers import WorkerPool
+from tacit.rollout.worlds import InProcessPool
 from tacit.runs.alarms import read_alarms
 from tacit.runs.directory import Run
 from tacit.training.demonstrations import HOPELESS, demonstrate, relabel, samples
@@ -176,7 +176,7 @@ def test_an_expert_that_hangs_is_given_up_in_relabelling():
     """Once it is clear that it never answers; and what is then said names it."""
     policy, context = ScriptedPolicy(lambda prompt, seed: "a"), GRPO(wording="terse", style="bare").context(PONDERED)
     plans = [EpisodePlan(task, 0) for task in PONDERED.tasks("train", HOPELESS + 4, 0)]
-    played = rollout(plans, context, InPlace(PONDERED.make), policy, Sampling(), 2)
+    played = rollout(plans, context, InProcessPool(PONDERED.make), policy, Sampling(), 2)
     found = relabel(PONDERED, played, timeout_s=0.05)
     assert len(found.broken) == HOPELESS == len(found.played) and found.broken[0].startswith(LATE)
     with pytest.raises(TacitError, match=f"nothing was relabelled: .*in 8 the expert broke, the first: {LATE}"):
@@ -187,7 +187,12 @@ def test_an_expert_that_hangs_is_given_up_where_it_is_measured(monkeypatch):
     monkeypatch.setattr("tacit.config.players.open_world", lambda name: PONDERED)
     target = open_target("expert", {("world",): "same", ("world_timeout_s",): 0.05})
     (episode,) = rollout(
-        [EpisodePlan(PONDERED.tasks("train", 1, 0)[0], 0)], target.context, InPlace(PONDERED.make), target.policy, Sampling(), 2
+        [EpisodePlan(PONDERED.tasks("train", 1, 0)[0], 0)],
+        target.context,
+        InProcessPool(PONDERED.make),
+        target.policy,
+        Sampling(),
+        2,
     )
     assert episode.stop.crashed and episode.detail.startswith(f"writing the prompt: {LATE}")
 
@@ -197,10 +202,10 @@ def make_gym():
 
 
 def test_it_is_explained_in_worker_processes_too():
-    worlds = Workers(make_gym, processes=1)
+    worlds = WorkerPool(make_gym, processes=1)
     try:
         (in_worker,) = worlds.reset(SAME.tasks("train", 1, 0))
     finally:
         worlds.close()
-    (here,) = InPlace(make_gym).reset(SAME.tasks("train", 1, 0))
+    (here,) = InProcessPool(make_gym).reset(SAME.tasks("train", 1, 0))
     assert in_worker == here and "as Gym's worlds do" in here.detail

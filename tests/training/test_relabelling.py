@@ -21,7 +21,7 @@ from tacit.core.types import Observation
 from tacit.core.world import Adviser
 from tacit.prompts.history import History
 from tacit.report.run_page import stages_of
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.runs.metrics import read_metrics
 from tacit.training.demonstrations import (
     Demonstrations,
@@ -45,7 +45,7 @@ TASKS = WORLD.tasks("train", 12, 0)
 
 
 def played_by(policy, tasks=TASKS, world=WORLD, context=TERSE, max_steps=12):
-    return play_round(tasks, 7, context, InPlace(world.make), policy, Sampling(), max_steps)
+    return play_round(tasks, 7, context, InProcessPool(world.make), policy, Sampling(), max_steps)
 
 
 def test_what_is_imitated_is_the_experts_whatever_the_policy_did():

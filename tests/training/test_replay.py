@@ -11,7 +11,7 @@ from tacit.core.errors import TacitError
 from tacit.core.protocols import Sampling
 from tacit.prompts.history import History
 from tacit.rollout.episodes import EpisodePlan, rollout
-from tacit.rollout.worlds import InPlace
+from tacit.rollout.worlds import InProcessPool
 from tacit.runs.trajectories import recorded_steps, replay, trajectory_record, write_records
 from tacit.worlds import get_environment
 
@@ -28,7 +28,7 @@ def falter(prompt: str, seed: int) -> str:
 def played():
     plans = [EpisodePlan(task, seed) for seed, task in enumerate(TASKS)]
     context = History(WORLD.wording("terse"), 0, False, "bare")
-    return rollout(plans, context, InPlace(WORLD.make), ScriptedPolicy(falter), Sampling(), 6)
+    return rollout(plans, context, InProcessPool(WORLD.make), ScriptedPolicy(falter), Sampling(), 6)
 
 
 def test_there_and_back(played, tmp_path):

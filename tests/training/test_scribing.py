@@ -11,7 +11,7 @@ from tacit.companions.experience.extractor import distilling, read_operations
 from tacit.companions.experience.manager import read_verdict
 from tacit.core.errors import TacitError
 from tacit.methods import get_method
-from tacit.rollout.replay import as_trajectory, playing
+from tacit.rollout.replay import build_trajectory, play_episode
 from tacit.training.demonstrations import scribed
 from tacit.training.settings import SupervisedSettings
 from tacit.worlds import get_environment
@@ -45,7 +45,7 @@ def test_entries_are_what_hindsight_says_in_the_words_an_extractor_writes():
 def test_a_record_reads_as_the_extractor_will_read_it():
     (prompt, _) = show(entries=1)[1][0]
     task = TASKS[0]
-    straight = as_trajectory(task, playing(WORLD.make(), task, WORLD.expert()(task), 3))
+    straight = build_trajectory(task, play_episode(WORLD.make(), task, WORLD.expert()(task), 3))
     assert distilling(straight, "", "terse", 2000).splitlines()[0] == prompt.splitlines()[0] == task.goal
 
 

@@ -11,7 +11,7 @@ from tracked import fold
 from tacit.core.errors import TacitError
 from tacit.core.types import StopReason
 from tacit.prompts.conversation import frame
-from tacit.rollout.replay import as_trajectory, playing
+from tacit.rollout.replay import build_trajectory, play_episode
 from tacit.worlds import get_environment
 from tacit.worlds.errands.expert import Stranger
 from tacit.worlds.errands.tasks import make_task, split_of
@@ -33,11 +33,13 @@ class Scripted:
 
 
 def episode(task, *actions, seed=0):
-    return as_trajectory(task, playing(ENVIRONMENT.make(), task, Scripted(*actions), len(actions)), seed)
+    return build_trajectory(task, play_episode(ENVIRONMENT.make(), task, Scripted(*actions), len(actions)), seed)
 
 
 def won(player, tasks):
-    return sum(as_trajectory(t, playing(ENVIRONMENT.make(), t, player(t), ENVIRONMENT.max_steps)).success for t in tasks)
+    return sum(
+        build_trajectory(t, play_episode(ENVIRONMENT.make(), t, player(t), ENVIRONMENT.max_steps)).success for t in tasks
+    )
 
 
 def test_rules_by_hand():

@@ -17,8 +17,8 @@ from scienceworld_traces import task, traces
 from tacit.core.errors import TacitError
 from tacit.core.simulator import SimulatorDied
 from tacit.core.types import StopReason
-from tacit.rollout.workers import Workers
-from tacit.rollout.worlds import Broken
+from tacit.rollout.workers import WorkerPool
+from tacit.rollout.worlds import WorldFailure
 from tacit.worlds import get_environment
 from tacit.worlds.scienceworld import world as science_world
 from tacit.worlds.scienceworld.expert import SERVED, Gold
@@ -229,7 +229,7 @@ def test_a_killed_jvm_ends_its_episodes_and_is_started_again():
 
 def test_a_killed_jvm_in_a_pool_of_workers():
     """Its episodes break, the next round is played; when the pool is closed nothing is left running."""
-    workers = Workers(SERVED, processes=1)
+    workers = WorkerPool(SERVED, processes=1)
     tasks = [task("boil", 0), task("melt", 0)]
     try:
         assert all("This room" in seen.text for seen in workers.reset(tasks))
@@ -237,7 +237,7 @@ def test_a_killed_jvm_in_a_pool_of_workers():
         assert len(jvm) == 1
         os.kill(jvm[0], signal.SIGKILL)
         broken = workers.step([(0, "look around"), (1, "look around")])
-        assert all(isinstance(b, Broken) and b.reason is StopReason.WORLD_ERROR for b in broken)
+        assert all(isinstance(b, WorldFailure) and b.reason is StopReason.WORLD_ERROR for b in broken)
         assert all("This room" in seen.text for seen in workers.reset(tasks))
         (again,) = children_of(workers._workers[0]._process.pid)
     finally:

@@ -30,7 +30,7 @@ from tacit.core.method import Context
 from tacit.core.protocols import Policy
 from tacit.core.types import PLAIN, Condition, Group, IterationInfo, Task, Trajectory
 from tacit.prompts.search_and_ask import ASKED, ENTRY, Told
-from tacit.rollout.replay import recorded, told
+from tacit.rollout.replay import iterate_trajectory, render_turns
 
 GUIDED = "experience"
 """the condition of an episode that was given an entry"""
@@ -288,7 +288,7 @@ def unguided(context: Context, trajectories: Sequence[Trajectory], policy: Polic
     prompts, completions = [], []
     for guided in trajectories:
         acted = replace(guided, steps=tuple(step for step in guided.steps if ASKED not in step.signals))
-        turns = told(context, acted.task, recorded(acted), PLAIN, policy)
+        turns = render_turns(context, acted.task, iterate_trajectory(acted), PLAIN, policy)
         for step, turn in zip(acted.steps, turns, strict=True):
             if step.valid:
                 prompts.append(turn.tokens)

@@ -25,7 +25,7 @@ from tacit.core.progress import is_unicode
 from tacit.core.resources import Encode
 from tacit.core.types import Observation
 from tacit.core.world import Environment
-from tacit.rollout.replay import as_trajectory, playing
+from tacit.rollout.replay import build_trajectory, play_episode
 
 TOGETHER = 256
 """entries embedded and written at once"""
@@ -208,7 +208,7 @@ def by_rule(bank: Bank, embedding: Embedding, world: Environment, episodes: int,
         raise TacitError(f"world {world.name!r} has no hindsight to make a bank by: name one (--bank FILE).")
     live, found = world.make(), dict[str, Origin]()
     for i, task in enumerate(world.tasks_of("train", episodes, seed)):
-        trajectory = as_trajectory(task, playing(live, task, AtRandom(Random(f"{task.id}/{i}")), world.max_steps), i)
+        trajectory = build_trajectory(task, play_episode(live, task, AtRandom(Random(f"{task.id}/{i}")), world.max_steps), i)
         if text := world.hindsight(trajectory).episode.strip():
             found.setdefault(text, Origin(task.world, task.family, task.id, i, trajectory.success, 0, "import"))
     live.close()

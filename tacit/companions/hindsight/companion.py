@@ -20,7 +20,7 @@ from tacit.core.resources import FREE, Prices
 from tacit.core.types import Condition, Group, IterationInfo, Task, Trajectory
 from tacit.core.world import Environment
 from tacit.prompts.conversation import LONGEST_NOTE, teach
-from tacit.rollout.encoding import fit
+from tacit.rollout.encoding import fit_prompt
 
 
 class Hindsight:
@@ -146,7 +146,7 @@ def taught_prompts(
     found = []
     for trajectory in group.trajectories:
         for step, told in zip(trajectory.steps, lessons(trajectory), strict=True):
-            fitted = [fit(teach(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in told]
+            fitted = [fit_prompt(teach(step.prompt, lesson), tokenizer, len(step.completion.tokens)) for lesson in told]
             found.append([tokens for _, tokens, fits in fitted if fits])
     return found
 

@@ -19,7 +19,7 @@ from tacit.core.types import Prompt
 from tacit.modules.drafting.checks import Draft, Examination, Failure, examine
 from tacit.modules.drafting.fence import read_only
 from tacit.modules.drafting.tracker import Fields
-from tacit.rollout.encoding import encode, fit, open_desk
+from tacit.rollout.encoding import encode_prompt, fit_prompt, open_desk
 from tacit.rollout.episodes import SamplingPolicy
 from tacit.runs.files import write_json, write_text
 from tacit.training.recordings import Recording
@@ -240,14 +240,14 @@ class Drafter:
         who = getattr(policy, "identity", None) or policy.digest()  # type: ignore[attr-defined]
         key = key_of(who, self._sampling.temperature, room, prompt.text, attempt)
         if key not in self._answers:
-            prompt, tokens, fits = fit(prompt, policy, room)
+            prompt, tokens, fits = fit_prompt(prompt, policy, room)
             if not fits:
                 raise TacitError(
                     f"the question has {len(tokens)} tokens, and {room} more for the answer do not fit in the model's "
                     f"{policy.context_limit}; show fewer episodes (--shown) or lower --max-tokens."
                 )
             with suppress(TacitError):  # a model without a template reads it as it stands
-                tokens = encode(as_conversation(prompt), policy)
+                tokens = encode_prompt(as_conversation(prompt), policy)
             with closing(open_desk(policy, self._sampling, None)) as desk:
                 desk.submit(Request(tokens, attempt))
                 completion = next(done for _, done in desk.wait())
